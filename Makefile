@@ -38,7 +38,7 @@ test: setup $(SPARK_CLASSES)  ## run the whole test suite (ARGS="-k word" for a 
 test-long: setup $(SPARK_CLASSES)  ## what takes minutes: a month of nights, TPC-H, Spark clusters
 	$(BIN)/python -m pytest -m long $(ARGS)
 
-test-matrix: setup  ## the Spark tests with PySpark 4.0 and the newest (SPARKS="4.0 newest")
+test-matrix: setup  ## the Spark tests with PySpark 3.5, 4.0 and the newest (SPARKS="4.0 newest")
 	SPARKS="$(SPARKS)" $(BIN)/python -m tests.matrix $(ARGS)
 
 lint: setup  ## ruff, mypy and the import contracts

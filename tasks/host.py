@@ -17,6 +17,7 @@ from pathlib import Path
 from unstuck.tasks.settings import NO_SPARK, Settings
 
 JAVA = 17
+SPARKS = ("3.5", "4.0", "4.3")  # of PySpark, with which `make test-matrix` has passed
 LIGHT = "light"  # the queue whose workers are asked for no Java
 PACKAGES = ("pyspark", "pyarrow")  # groups without Spark need both for what they write
 _ANSWERS_WITHIN = 20.0  # seconds

@@ -16,7 +16,7 @@ from unstuck.coordinator.explain.explanation import longest_gap
 from unstuck.coordinator.views.fleet import FleetView
 from unstuck.coordinator.views.queues import some
 from unstuck.tasks.duration import format_duration
-from unstuck.tasks.host import JAVA, how_to_install
+from unstuck.tasks.host import JAVA, SPARKS, how_to_install
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
 from unstuck.tasks.protocol.processes import WarehouseSeen
 from unstuck.tasks.settings import LAST_STEPS, Settings
@@ -211,6 +211,9 @@ def of_java(java: int, spark: str | None, *, lacks_connector: bool = False) -> l
     if spark is None:
         return [ok("JAVA", "not looked at: no worker is installed here (no PySpark)")]
     found = ok("SPARK", f"PySpark {spark}")
+    if not spark.startswith(tuple(f"{version}." for version in SPARKS)):
+        text = f"PySpark {spark} is here, with which Unstuck is not tested; it is with {', '.join(SPARKS)}"
+        found = warning("SPARK", text, "Install one of these versions on all workers.")
     if lacks_connector:
         text = f"PySpark {spark} has no connector for S3, where the warehouse is: groups that use Spark would fail"
         cure = "Set spark.jars.packages in UNSTUCK_SPARK_CONF of the workers (SPARK_LACKS_STORE), or use spark: false."

@@ -104,10 +104,15 @@ def _conditions(error: BaseException) -> list[str]:
     if not any(_qualified(one).startswith("pyspark.") for one in _BASES(type(error))):
         return []
     try:
-        condition = error.getCondition()  # type: ignore[attr-defined]
+        condition = spark_condition(error)
     except Exception:  # noqa: BLE001 - it may ask the JVM, and an error without a condition is as good as any
         return []
     return [condition, condition.partition(".")[0]] if isinstance(condition, str) else []
+
+
+def spark_condition(error: Any) -> Any:
+    """What Spark calls the condition of one of its errors; Spark 3.5 calls it the class of the error."""
+    return (getattr(error, "getCondition", None) or error.getErrorClass)()
 
 
 def _names(found: list[str]) -> tuple[str, ...]:

@@ -124,7 +124,7 @@ def _split_spark(
         )
     except Exception as error:
         # Spark quotes the expression that failed on a row.
-        said = str(error) if type(error).__module__.startswith("pyspark.") else ""
+        said = str(error) if type(error).__module__.startswith(("pyspark.", "py4j.")) else ""
         for name, rule in quality.rules.items():
             if rule in said:
                 raise _refused(name, rule, said) from error

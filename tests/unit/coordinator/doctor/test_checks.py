@@ -18,6 +18,7 @@ from unstuck.coordinator.doctor.finding import Finding, Level
 from unstuck.coordinator.doctor.host_facts import WarehouseFacts, warehouse_facts
 from unstuck.coordinator.doctor.redis_facts import JobWarehouse, RecordFacts, ServerFacts
 from unstuck.coordinator.views.fleet import FleetView, QueueView, StalledView
+from unstuck.tasks.host import SPARKS
 from unstuck.tasks.identity import RunsOn
 from unstuck.tasks.protocol.processes import CoordinatorStatus, RunnerStatus, WarehouseSeen
 from unstuck.tasks.settings import Settings
@@ -253,6 +254,14 @@ def test_java_matters_only_where_a_worker_is_installed() -> None:
     assert ill(doctor.of_java(17, "4.3.0", lacks_connector=True)) == [("SPARK", Level.WARNING)]
     (old, _) = doctor.of_java(11, "4.3.0")
     assert "Java 11 is too old" in old.text
+
+
+def test_a_pyspark_that_is_not_tested_is_named_with_those_that_are() -> None:
+    assert all(ill(doctor.of_java(17, f"{version}.1")) == [] for version in SPARKS)
+    (_, found) = doctor.of_java(17, "4.10.0")
+    assert (found.code, found.level) == ("SPARK", Level.WARNING)
+    assert "PySpark 4.10.0" in found.text
+    assert "3.5, 4.0, 4.3" in found.text
 
 
 def test_the_version_of_the_server_is_told() -> None:
