@@ -6,19 +6,16 @@ change the outcome. Whatever user code raises ends the attempt and never the run
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
-import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import redis
 from billiard.common import terminate_handler_fired
 
 from unstuck.tasks.errors import (
@@ -27,7 +24,6 @@ from unstuck.tasks.errors import (
     NotBegun,
     UnstuckError,
     WarehouseMismatch,
-    WarehouseTrouble,
 )
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.process.deadlines import run_with_deadline
@@ -45,7 +41,8 @@ from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.forks import fork_values
 from unstuck.tasks.runner.log import AttemptLog, logging_restored
-from unstuck.tasks.runner.runner import Held, Runner
+from unstuck.tasks.runner.outcome import Finish, record, success
+from unstuck.tasks.runner.runner import WAREHOUSE_TIMEOUT, Held, Runner
 from unstuck.tasks.runner.snapshot import ProcessSnapshot
 from unstuck.tasks.runner.stdio_filter import filtered
 from unstuck.tasks.spec.group import FailedFor, Step
@@ -57,18 +54,14 @@ from unstuck.tasks.steps.execute import StepRaised, run_step, users_code
 from unstuck.tasks.steps.hooks import HookContext, HookEvent, run_hook
 from unstuck.tasks.steps.inputs import PublishedDatasets, read_inputs, with_published
 from unstuck.tasks.steps.spark import check_reaches
-from unstuck.tasks.transport.lease import Claim, FinishAnswer
-from unstuck.tasks.transport.redis_client import persistently
+from unstuck.tasks.transport.lease import Claim
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import Marker, find_done_marker, joined_versions, newest_marker, write_marker
 from unstuck.tasks.watchdog.policy import Order
 
 log = logging.getLogger(__name__)
 
-WAREHOUSE_TIMEOUT = "WAREHOUSE_TIMEOUT"  # the code of its failure
-_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # what this process or its host lacks
 TEXT_CLOCK = 3 * TEXT_WITHIN  # seconds until a runner is killed that cannot describe an error
-FINISH_FOR = 600.0  # seconds of trying to record the outcome; the marker stands anyway
 
 
 class Attempt:
@@ -79,7 +72,7 @@ class Attempt:
         runner: Runner,
         token: Token,
         claim: Claim | UnstuckError,
-        finish: Callable[[Token, Outcome, str], FinishAnswer] | None = None,
+        finish: Finish | None = None,
     ) -> None:
         """
         Args:
@@ -141,23 +134,8 @@ class Attempt:
 
     # -- what the attempt does ---------------------------------------------------------------------------------
 
-    @contextmanager
-    def _warehouse_clock(self, what: str) -> Iterator[None]:
-        """Limit our own use of the warehouse, which may hang for ever.
-
-        The time counts from the last answer of the warehouse, so ten thousand quick answers are no hang.
-
-        Raises: WarehouseTrouble: it answers with an error, which is no fault of this runner.
-        """
-        seconds = self._runner.settings.warehouse_timeout if self._warehouse else None  # no address: nothing is read
-        where = f"{what} the warehouse {self._warehouse} on {self._runner.name}"
-        with self._runner.watchdog.clock(WAREHOUSE_TIMEOUT, seconds, where):
-            try:
-                yield
-            except OSError as error:
-                if error.errno in _EXHAUSTED:
-                    raise
-                raise WarehouseTrouble(f"{where} failed: {describe(error)}") from error
+    def _warehouse_clock(self, what: str) -> AbstractContextManager[None]:
+        return self._runner.warehouse_clock(self._warehouse, what)
 
     def _open(self, stack: ExitStack) -> None:
         """Open the warehouse and the log in it. The id is checked first: nothing may be created in a wrong folder."""
@@ -192,7 +170,7 @@ class Attempt:
                 reach(Point.BEFORE_MARKER, self._token.job)
                 write_marker(self._files, self._token.staging, marker)
             reach(Point.AFTER_MARKER, self._token.job)
-        return _success(self._token.staging, marker, anew=self._anew)
+        return success(self._token.staging, marker, anew=self._anew)
 
     def _adopted(self) -> Outcome | None:
         """The success of an earlier attempt that did the same work; None if there is none."""
@@ -213,7 +191,7 @@ class Attempt:
             staging, marker = standing
             self._files.check()
             log.info("%s: the work was done before, by %s; its outputs are taken over", self._token, marker.token)
-            return _success(staging, marker, adopted=True)
+            return success(staging, marker, adopted=True)
         return None
 
     def _counts(self, marker: Marker) -> bool:
@@ -288,7 +266,7 @@ class Attempt:
         work.check_refused()
         with self._warehouse_clock("reading the values of forks in"):
             self._forks = fork_values(order, work)
-        self._tell_of_success(work, params, scratch)
+        self._tell_ofsuccess(work, params, scratch)
         # From here on the work is done and counts, whatever is ordered: giving it up would cost doing it again.
         self._end_if_ordered()
         return work
@@ -309,7 +287,7 @@ class Attempt:
                     finally:
                         before.put_code_back()
 
-    def _tell_of_success(self, work: Work, params: dict[str, Any], scratch: Scratch) -> None:
+    def _tell_ofsuccess(self, work: Work, params: dict[str, Any], scratch: Scratch) -> None:
         """Call the hook that is told of success, once nothing that the steps made can fail the attempt any more."""
         hooks = self._order.group.hooks
         if hooks is None or not hooks.on_success:
@@ -331,7 +309,7 @@ class Attempt:
             within.enter_context(logging_restored())
             scratch = within.enter_context(Scratch())
             before = within.enter_context(self._put_back())
-            if hooks is not None and hooks.on_failure:  # an alter may have taken it away
+            if hooks is not None and hooks.on_failure:
                 self._call(hooks.on_failure, event, params, scratch, before)
         # The coordinator knows why the group failed. One of an older release takes this for the failure.
         return Outcome(OutcomeKind.FAILED, failure=Failure(HOOK_RAN, "its on_failure hook has run", recoverable=False))
@@ -465,33 +443,7 @@ class Attempt:
         return failure
 
     def _finish(self, outcome: Outcome | None) -> str:
-        """Record the outcome. If Redis refuses it nothing is removed, because another attempt may adopt the files."""
         if outcome is None:
             return "STALE"
-        event = secrets.token_hex(8)  # one for all tries
         reach(Point.BEFORE_FINISH, self._token.job)
-        try:
-            answer: FinishAnswer = persistently(FINISH_FOR, self._record, self._token, outcome, event)
-        except redis.RedisError as error:
-            log.error(
-                "%s %s, but Redis did not answer for %gs: %s. Its lease will lapse and the next attempt takes over "
-                "what stands in %s",
-                *(self._token, outcome.kind, FINISH_FOR, error, self._token.staging),
-            )
-            return f"{outcome.kind} UNREACHABLE"
-        level = logging.INFO if answer in (FinishAnswer.APPLIED, FinishAnswer.DUPLICATE) else logging.WARNING
-        log.log(level, "%s %s: %s", self._token, outcome.kind, answer)
-        return f"{outcome.kind} {answer}"
-
-
-def _success(staging: str, marker: Marker, *, adopted: bool = False, anew: str = "") -> Outcome:
-    return Outcome(
-        OutcomeKind.SUCCEEDED,
-        staging=staging,
-        adopted=adopted,
-        anew=anew,
-        rows={name: output.rows for name, output in marker.outputs.items()},
-        rejected={name: output.rejected_by for name, output in marker.outputs.items() if output.rejected_by},
-        forks=marker.forks,
-        results=marker.results,
-    )
+        return record(self._record, self._token, outcome)

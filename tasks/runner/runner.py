@@ -21,12 +21,13 @@ from typing import Any
 
 import redis
 
-from unstuck.tasks.errors import HostUnfit, NotBegun
+from unstuck.tasks.errors import HostUnfit, NotBegun, WarehouseTrouble
 from unstuck.tasks.host import java_is_gone, lacking, may_run_spark
 from unstuck.tasks.process import hang_alarm
 from unstuck.tasks.process.deadlines import run_with_deadline
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
 from unstuck.tasks.process.tree import adopt_orphans, children, end_strays, is_watchdog
+from unstuck.tasks.protocol.failure import describe
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Failure
 from unstuck.tasks.protocol.token import Token
@@ -39,6 +40,9 @@ from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.watchdog.policy import Order
 
 log = logging.getLogger(__name__)
+
+WAREHOUSE_TIMEOUT = "WAREHOUSE_TIMEOUT"  # the code of its failure
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # what this process or its host lacks
 
 
 @dataclass
@@ -173,6 +177,29 @@ class Runner:
                 what = held.clean(", ".join(left))  # a step may have given a thread any name
                 log.warning("%s left %s; this runner is replaced before it takes more work", token, what)
                 self.replace()
+
+    @contextmanager
+    def warehouse_clock(self, warehouse: str, what: str) -> Iterator[None]:
+        """Limit our own use of the warehouse, which may hang for ever.
+
+        The time counts from the last answer of the warehouse, so ten thousand quick answers are no hang.
+
+        Args:
+            warehouse: its address; empty: nothing is read yet, so no clock runs.
+            what: what is done, in words that stand before "the warehouse".
+
+        Raises:
+            WarehouseTrouble: it answers with an error, which is no fault of this runner.
+        """
+        seconds = self.settings.warehouse_timeout if warehouse else None
+        where = f"{what} the warehouse {warehouse} on {self.name}"
+        with self.watchdog.clock(WAREHOUSE_TIMEOUT, seconds, where):
+            try:
+                yield
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    raise
+                raise WarehouseTrouble(f"{where} failed: {describe(error)}") from error
 
     def looks_clean(self) -> bool:
         """Look whether the attempt that is held has left anything, when its steps are over."""

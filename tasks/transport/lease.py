@@ -28,7 +28,7 @@ from unstuck.tasks.settings import whoami
 from unstuck.tasks.spec.fields import STORED
 from unstuck.tasks.spec.group import FrozenInputs, GroupPlan, WorkOrder
 
-ANSWER_KEPT = 900  # seconds; longer than any process goes on trying to finish (attempt.FINISH_FOR, watchdog.REPORT_FOR)
+ANSWER_KEPT = 900  # seconds; longer than any process goes on trying to finish (outcome.FINISH_FOR, watchdog.REPORT_FOR)
 
 
 class TakeAnswer(StrEnum):

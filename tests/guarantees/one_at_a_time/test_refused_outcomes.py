@@ -16,7 +16,7 @@ from unstuck.coordinator.decide.receipts import Delivered
 from unstuck.coordinator.model.status import Status
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind, Report
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.runner import attempt as run
+from unstuck.tasks.runner import outcome
 from unstuck.tasks.transport.lease import ANSWER_KEPT, Lease
 
 
@@ -129,7 +129,7 @@ def test_a_finish_repeated_after_it_was_taken_in_is_no_refusal(coordinator: Coor
 
 
 def test_an_answer_is_remembered_for_longer_than_anybody_repeats_and_not_for_ever(coordinator: Coordinator) -> None:
-    assert max(run.FINISH_FOR, watchdog.REPORT_FOR) + 60 < ANSWER_KEPT
+    assert max(outcome.FINISH_FOR, watchdog.REPORT_FOR) + 60 < ANSWER_KEPT
     _, token = held(coordinator)
     coordinator.finish(token, event="its-event")
     assert 0 < coordinator.redis.ttl(coordinator.keys.answer("runner1")) <= ANSWER_KEPT
