@@ -39,6 +39,7 @@ from unstuck.tasks.protocol.failure import (
 from unstuck.tasks.protocol.report import HOOK_RAN, Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.runner.driver import check_reaches
 from unstuck.tasks.runner.forks import fork_values
 from unstuck.tasks.runner.log import AttemptLog, logging_restored
 from unstuck.tasks.runner.outcome import Finish, record, success
@@ -53,7 +54,6 @@ from unstuck.tasks.steps.context import Scratch, StepContext, Work
 from unstuck.tasks.steps.execute import StepRaised, run_step, users_code
 from unstuck.tasks.steps.hooks import HookContext, HookEvent, run_hook
 from unstuck.tasks.steps.inputs import PublishedDatasets, read_inputs, with_published
-from unstuck.tasks.steps.spark import check_reaches
 from unstuck.tasks.transport.lease import Claim
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import Marker, find_done_marker, joined_versions, newest_marker, write_marker

@@ -31,10 +31,10 @@ from unstuck.tasks.protocol.failure import describe
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Failure
 from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.runner.driver import Driver
 from unstuck.tasks.runner.snapshot import Code, ProcessSnapshot
 from unstuck.tasks.runner.watchdog_client import WatchdogClient
 from unstuck.tasks.settings import Settings, settings, whoami
-from unstuck.tasks.steps.spark import Driver
 from unstuck.tasks.transport.lease import Lease
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.watchdog.policy import Order

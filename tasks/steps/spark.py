@@ -1,26 +1,18 @@
-"""Spark: the driver of a runner, and all that this package asks of Spark.
+"""What steps ask of Spark: frames are written and read as Parquet, and schemas are turned into one another.
 
-The driver starts in the child, when a group first needs it, and stays for later attempts; each attempt gets its own
-session. Importing this module does not import pyspark, so a runner of ``spark: false`` groups starts no JVM.
+Importing this module does not import pyspark, so a runner of ``spark: false`` groups starts no JVM.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import os
 import re
-import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from inspect import signature
 from typing import Any
 
-from unstuck.tasks.errors import HostUnfit, OutputInvalid, SparkLacksStore, Unrecoverable
-from unstuck.tasks.host import lacking_java
-from unstuck.tasks.protocol.failure import spark_condition
-from unstuck.tasks.settings import NO_SPARK, Settings, whoami
+from unstuck.tasks.errors import OutputInvalid
 
 log = logging.getLogger(__name__)
 # By Spark's own defaults, or by a group's conf, timestamps would lose their zone, their microseconds or whole centuries
@@ -30,225 +22,8 @@ _WRITE_CONF = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.writeLegacyFormat": "false",
 }
-NONE_SET = f"UNSTUCK_SPARK_MASTER={NO_SPARK}"
 _VOID = re.compile(r'"(type|elementType|keyType|valueType)":"void"')  # in the JSON of a schema
 _OBSERVED_WITHIN = "10 seconds"  # usually it is there at once
-
-
-def local_master(master: str, slots: int, cores: int) -> str:
-    """``local[*]`` shared by ``slots`` runners of one machine; any other master as it is."""
-    return f"local[{max(1, cores // max(1, slots))}]" if master == "local[*]" else master
-
-
-class Driver:
-    """The Spark driver of this process."""
-
-    def __init__(self, settings: Settings, *, slots: int = 1) -> None:
-        """``slots``: how many runners share this machine's cores. Starts nothing."""
-        self._settings = settings
-        self._master = local_master(settings.spark_master, slots, os.cpu_count() or 1)
-        self.remote = self._master.startswith("sc://")  # Spark Connect: a client session, and no context of ours
-        self.application: dict[str, str] = {}  # ``app`` and ``ui`` of the session, for people
-        self._lock = threading.Lock()
-        self._base: Any = None
-        self._started = False
-        self._own: Mapping[str, str] = {}  # static conf of the only group that this process runs
-
-    @property
-    def running(self) -> bool:
-        """True if a session is up and its JVM answers."""
-        if self._base is None or self.remote:
-            return self._base is not None
-        try:
-            return not (self._base.sparkContext._jsc is None or self._base.sparkContext._jsc.sc().isStopped())
-        except Exception:  # noqa: BLE001 - py4j may raise anything once the JVM is dead
-            return False
-
-    @property
-    def died(self) -> bool:
-        """True if a session was up here and is no more: only a new process has another."""
-        return self._base is not None and not self.running
-
-    @property
-    def starting(self) -> bool:
-        """True while another thread starts or stops the session: then ``pids`` may lack the JVM."""
-        return self._lock.locked()
-
-    @property
-    def pids(self) -> list[int]:
-        """The process that this driver started: its JVM. The JVM outlives the session."""
-        if not self._started or self.remote:
-            return []
-        from pyspark import SparkContext
-
-        process = getattr(SparkContext._gateway, "proc", None)
-        return [process.pid] if process is not None else []
-
-    def start(self, own: Mapping[str, str] | None = None) -> None:
-        """Start the session, unless one is running.
-
-        Args:
-            own: static conf of a group that alone uses this process. A Spark Connect server has its own.
-
-        Raises:
-            HostUnfit: this process cannot run a driver, or its driver has died, so no group is to blame.
-            Exception: whatever Spark raises when it cannot start.
-        """
-        with self._lock:
-            if self.running:
-                return
-            if self._master == NO_SPARK:
-                raise HostUnfit(f"{whoami()} was given a group that wants Spark, and runs none ({NONE_SET})")
-            if own and not self.remote:
-                self._own, self._master = own, own.get("spark.master", self._master)
-            replaced = "This runner is replaced, and the group is tried again; no retry: is used up"
-            if self._base is not None:
-                raise HostUnfit(f"the Spark session of {whoami()} has died. {replaced}")
-            try:
-                self._base = self._make()
-            except Exception as error:
-                started = self.remote or self.pids or (self._own and not lacking_java())
-                if started and not isinstance(error, ImportError):
-                    raise  # the cluster or the conf may be at fault, also where Java refuses the group's own
-                why = lacking_java() or f"{type(error).__name__}: {error}"
-                raise HostUnfit(f"{whoami()} could not start Spark: {why}. {replaced}") from error
-
-    def stop(self) -> None:
-        """Stop the session; the JVM ends with this process."""
-        with self._lock:
-            try:
-                if self._base is not None:
-                    self._base.stop()
-            except Exception as error:  # noqa: BLE001 - the JVM may be gone, which is the aim
-                log.info("the Spark session did not stop in good order: %s", error)
-            self._base = None
-
-    @contextlib.contextmanager
-    def attempt(self, tag: str, conf: Mapping[str, str]) -> Iterator[Any]:
-        """A session for one attempt: ``tag`` on all its jobs, ``conf`` as run-time conf. It is cleaned up at the end.
-
-        Raises:
-            Unrecoverable: ``conf`` has a key that cannot be set at run time.
-            Exception: the session could not be cleaned; this process must run no other attempt.
-        """
-        self.start()
-        session = self._base.newSession()
-        self._activate(session)
-        if self.remote:
-            session.addTag(tag)
-        else:
-            session.sparkContext.addJobTag(tag)
-            session.sparkContext.setLocalProperty("spark.jobGroup.id", tag)
-        try:
-            for key, value in conf.items():
-                if key not in self._own:
-                    _set_conf(session, key, value)
-            yield session
-        finally:
-            self._clean(session)
-
-    def cancel(self, tag: str) -> None:
-        """Cancel every running Spark job of ``tag``, and each that its thread starts from now on.
-
-        Repeat it: a job of another thread, or of a group that the step named itself, is reached only once it runs.
-        """
-        base = self._base
-        if base is None:
-            return
-        try:
-            if self.remote:
-                base.interruptTag(tag)
-            else:
-                # interruptTag cancels nothing from another thread on a classic session (measured); this does.
-                base.sparkContext.cancelJobsWithTag(tag)
-                # So a step between two actions is canceled at its next action; in Spark 3.5 by the next call of this.
-                if not base.version.startswith("3."):
-                    base.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(tag)
-        except Exception as error:  # noqa: BLE001 - the session may be stopping; the caller repeats
-            log.info("jobs of %s were not canceled this time: %s", tag, error)
-
-    # -- making and cleaning -----------------------------------------------------------------------------------
-
-    def _make(self) -> Any:
-        from pyspark.sql import SparkSession
-
-        self._started = True
-        if self.remote:
-            return SparkSession.builder.remote(self._master).getOrCreate()
-        logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs every connection it opens and closes
-        builder = SparkSession.builder.appName(f"unstuck {os.uname().nodename}:{os.getpid()}").master(self._master)
-        conf = {
-            "spark.ui.port": "0",  # any free one: runners share a host
-            "spark.ui.showConsoleProgress": "false",
-            # How long a canceled task waits before it ends its Python worker; Spark's own 2s is most of a cancel.
-            "spark.python.task.killTimeout": "200ms",
-            "spark.sql.session.timeZone": "UTC",  # a job must not depend on which host runs it
-            "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-        }
-        if self._master.startswith("local"):
-            # Nobody else needs to reach a local driver. The UI listens where this variable says.
-            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-            # Spark's own default is the first python3 on the PATH: another one, without our packages, unless somebody
-            # activated the virtual environment.
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-            conf |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-        for key, value in {**conf, **store_conf(os.environ), **self._settings.spark_conf, **self._own}.items():
-            builder = builder.config(key, value)
-        session = builder.getOrCreate()
-        context = session.sparkContext
-        context.setLogLevel("WARN")
-        self.application = {"app": str(context.applicationId), "ui": str(context.uiWebUrl or "")}
-        return session
-
-    def _activate(self, session: Any) -> None:
-        """Let ``SparkSession.builder.getOrCreate()`` in a step return the attempt's own session."""
-        if self.remote:
-            return
-        from pyspark.sql import SparkSession
-
-        SparkSession._instantiatedSession = session
-        SparkSession._activeSession = session
-        java = session._jsparkSession
-        java.setDefaultSession(java)
-        java.setActiveSession(java)
-
-    def _clean(self, session: Any) -> None:
-        """Remove what outlives a session: the cache, global views, queries, and properties of this thread."""
-        if self.remote:
-            session.clearTags()
-            return
-        if not self.running:
-            raise RuntimeError("the Spark context was stopped, or its JVM has died")
-        for query in session.streams.active:
-            query.stop()
-        session.catalog.clearCache()
-        context = session.sparkContext
-        stored = context._jsc.getPersistentRDDs()
-        if len(stored):  # py4j takes 15 ms to find that there is nothing to iterate over (measured)
-            for one in stored.values():
-                one.unpersist()
-        # Not by SQL: the first statement of a session takes seconds, which would delay a cancel.
-        session._jsparkSession.sharedState().globalTempViewManager().clear()
-        context.clearJobTags()
-        for key in ("jobGroup.id", "job.description", "job.interruptOnCancel", "scheduler.pool"):
-            context.setLocalProperty(f"spark.{key}", None)
-        self._activate(self._base)
-
-
-def _set_conf(session: Any, key: str, value: str) -> None:
-    from pyspark.errors import PySparkException
-
-    try:
-        session.conf.set(key, value)
-    except PySparkException as error:
-        raise Unrecoverable(
-            f"conf: {key} cannot be set for one group ({spark_condition(error) or 'refused by Spark'}); a running "
-            "session takes run-time settings only: give the group fresh: true, or all in UNSTUCK_SPARK_CONF; on Spark "
-            "Connect, the server"
-        ) from error
-
-
-# -- frames ----------------------------------------------------------------------------------------------------
 
 
 def is_frame(value: Any) -> bool:
@@ -264,41 +39,6 @@ def is_frame(value: Any) -> bool:
 def hadoop_uri(uri: str) -> str:
     """``uri`` as Hadoop spells it."""
     return "s3a://" + uri.removeprefix("s3://") if uri.startswith("s3://") else uri
-
-
-def check_reaches(session: Any, uri: str) -> None:
-    """Check that Spark can use the warehouse at ``uri``, before any step works for nothing.
-
-    Raises: SparkLacksStore: no connector for that kind of store is among Spark's jars.
-    """
-    scheme, is_uri, _ = hadoop_uri(uri).partition("://")
-    if not is_uri or scheme == "file" or session.__class__.__module__.startswith("pyspark.sql.connect"):
-        return  # what the cluster behind Spark Connect has is not for this process to see
-    from py4j.protocol import Py4JError
-
-    try:
-        session._jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(
-            scheme, session.sparkContext._jsc.hadoopConfiguration()
-        )
-    except Py4JError as error:
-        jars = f"its Hadoop connector for {scheme}://"
-        if scheme == "s3a":
-            hadoop = session._jvm.org.apache.hadoop.util.VersionInfo.getVersion()
-            jars = f"org.apache.hadoop:hadoop-aws:{hadoop}"
-        raise SparkLacksStore(
-            f"Spark on {whoami()} cannot use the warehouse {uri}: there is no {jars} among its jars. Give it to the "
-            'workers: UNSTUCK_SPARK_CONF=\'{"spark.jars.packages": "…"}\'. Groups with spark: false need none'
-        ) from error
-
-
-def store_conf(environ: Mapping[str, str]) -> dict[str, str]:
-    """Spark conf for the S3 that the variables of AWS name. S3A reads keys and roles by itself; none stands here."""
-    conf: dict[str, str] = {}
-    if endpoint := environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL"):
-        conf |= {"spark.hadoop.fs.s3a.endpoint": endpoint, "spark.hadoop.fs.s3a.path.style.access": "true"}
-    if region := environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION"):
-        conf["spark.hadoop.fs.s3a.endpoint.region"] = region
-    return conf
 
 
 def write_parquet(frame: Any, uri: str, writer: Callable[[Any], Any] = lambda frame: frame.write) -> int | None:

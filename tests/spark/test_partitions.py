@@ -17,9 +17,9 @@ import pytest
 
 from tests.support.jvm import end_jvm
 from unstuck.tasks.errors import OutputInvalid
+from unstuck.tasks.runner.driver import Driver
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.steps.output import stage
-from unstuck.tasks.steps.spark import Driver
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
 

@@ -18,11 +18,11 @@ from tests.support.jvm import end_jvm
 from unstuck import published
 from unstuck.coordinator.publishing.package import change_of
 from unstuck.tasks.errors import ExpectationFailed, OutputInvalid, RuleInvalid, TooManyRejectedRows
+from unstuck.tasks.runner.driver import Driver
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.spec.outputs import Checks, OutputSpec, Quality
 from unstuck.tasks.steps.output import read_table, stage
 from unstuck.tasks.steps.quality import stage_checked
-from unstuck.tasks.steps.spark import Driver
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Entry, Warehouse, published_files
 from unstuck.tasks.warehouse.marker import StagedOutput
