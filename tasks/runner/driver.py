@@ -172,6 +172,8 @@ class Driver:
             "spark.ui.showConsoleProgress": "false",
             # How long a canceled task waits before it ends its Python worker; Spark's own 2s is most of a cancel.
             "spark.python.task.killTimeout": "200ms",
+            # Compiled stages that are kept. This session runs many groups, for which the 100 of Spark are few.
+            "spark.sql.codegen.cache.maxEntries": "1000",
             "spark.sql.session.timeZone": "UTC",  # a job must not depend on which host runs it
             "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
         }

@@ -1,0 +1,36 @@
+"""A runner's session outlives many groups: what Spark has compiled for them is kept for their next run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.jvm import end_jvm
+from unstuck.tasks.runner.driver import Driver
+from unstuck.tasks.settings import Settings
+
+BY_DEFAULT = 100  # compiled stages that Spark keeps
+
+
+def test_stages_that_ran_before_are_not_compiled_again_in_the_session_of_a_later_attempt() -> None:
+    driver = Driver(Settings(spark_master="local[2]"))
+    try:
+        first = compiled_by_attempt(driver)
+        assert first > BY_DEFAULT, "more than Spark keeps by itself"
+        assert compiled_by_attempt(driver) == 0
+    finally:
+        driver.stop()
+        end_jvm()
+
+
+def compiled_by_attempt(driver: Driver) -> int:
+    """How many stages one attempt with many different queries has compiled."""
+    with driver.attempt("job/group/1/n/c", {}) as session:
+        before = compiled(session)
+        for n in range(BY_DEFAULT + 10):
+            session.sql(f"SELECT id + {n} AS sum FROM range(3) WHERE id > {n}").collect()
+        return compiled(session) - before
+
+
+def compiled(session: Any) -> int:
+    metrics = session._jvm.org.apache.spark.metrics.source.CodegenMetrics
+    return int(metrics.METRIC_COMPILATION_TIME().getCount())
