@@ -73,7 +73,7 @@ def check(warehouse: Warehouse, job: str, name: str, output: StagedOutput, spec:
         raise PublishFailed(TABLE_UNFIT, f"{what}: it is inside the warehouse, or the other way round")
     with _trouble(name, spec.table):
         table = _open(spec.table)
-        if table is None and place.occupied():
+        if table is None and place.has_strangers():
             raise PublishFailed(TABLE_UNFIT, f"{what}: there is no Delta table, but a folder with files")
         _check_types(what, json.loads(output.schema)["fields"])
         if any("" in file.partition.values() for file in output.files):

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import DataFile
 from unstuck.tasks.warehouse.object_store import ObjectStore
 
+_OURS = ("unstuck-", ".unstuck-")  # how the names of our files begin, and those of files that become ours
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
@@ -31,11 +32,17 @@ class TableFiles:
         self._root = path
         self._store = ObjectStore(path) if "://" in path else None
 
-    def occupied(self) -> bool:
-        """Whether anything stands there. Raises: OSError."""
-        if self._store is not None:
-            return bool(self._store.names(""))
-        return os.path.isfile(self._root) or (os.path.isdir(self._root) and bool(os.listdir(self._root)))
+    def has_strangers(self) -> bool:
+        """Whether a file stands there that is not ours. Ours may stand before the table does."""
+        if os.path.isfile(self._root):
+            return True
+        # Of an object store the first names alone: a folder of a partition counts as ours.
+        paths = self._walk() if self._store is None else (n for n in self._store.names("") if "=" not in n)
+        return any(not path.startswith("_delta_log") and not _name(path).startswith(_OURS) for path in paths)
+
+    def _walk(self) -> Iterator[str]:
+        for folder, _, names in os.walk(self._root):
+            yield from (os.path.relpath(os.path.join(folder, name), self._root) for name in names)
 
     def probe(self) -> None:
         """Make the folder of the table, and a file in it that leaves no name. Raises: OSError: nothing can be written.
@@ -44,7 +51,7 @@ class TableFiles:
         """
         if self._store is None:
             os.makedirs(self._root, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self._root):
+            with tempfile.TemporaryFile(dir=self._root, prefix=_OURS[1]):
                 pass
 
     def path_of(self, file: DataFile) -> str:
@@ -97,6 +104,10 @@ class TableFiles:
                 _sync(path)
                 break
         _sync(log)
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _folders(partition: Mapping[str, str | None]) -> str:

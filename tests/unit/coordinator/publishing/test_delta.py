@@ -22,7 +22,10 @@ from unstuck import DatasetNotFound, JobSpec, SpecError, published, published_fi
 from unstuck.coordinator.errors import TableTrouble
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.publishing import delta
+from unstuck.coordinator.publishing.delta import Target, check
 from unstuck.coordinator.publishing.package import PublishRequest, abort, publish
+from unstuck.coordinator.publishing.table_files import TableFiles
 from unstuck.coordinator.publishing.vacuum import vacuum
 from unstuck.tasks.errors import InputNotPublished
 from unstuck.tasks.failpoints import Point
@@ -192,6 +195,31 @@ def test_a_table_with_other_columns_or_partitions_or_needs_fails_before_anything
     DeltaTable(lake.path).alter.add_constraint({"positive": "id > 0"})
     assert code("five", lake.spec("append")) == "TABLE_UNFIT"
     assert lake.ids == [1]
+
+
+def test_files_of_a_publisher_that_has_not_made_the_table_yet_fail_no_other_job(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = lake.spec("append", partition_by=("day",))
+    first, second = lake.stage("one", output, [row(1)]), lake.stage("two", output, [row(2)])
+
+    def dies(files: TableFiles) -> None:
+        raise Died
+
+    def comes_late(*arguments: Any) -> Target:
+        monkeypatch.setattr(delta, "check", check)
+        with monkeypatch.context() as patched:
+            patched.setattr(TableFiles, "sync_folder", dies)
+            with pytest.raises(Died):
+                publish(first)
+        assert list(Path(lake.path).rglob("unstuck-*.parquet"))
+        assert not DeltaTable.is_deltatable(lake.path)
+        return check(*arguments)
+
+    monkeypatch.setattr(delta, "check", comes_late)
+    assert publish(second).failed is None
+    assert publish(first).failed is None
+    assert lake.ids == [1, 2]
 
 
 def test_a_folder_with_files_and_a_place_in_the_warehouse_are_refused(lake: Lake) -> None:
