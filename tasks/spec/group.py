@@ -44,7 +44,7 @@ def fork_bytes(values: Iterable[Scalar]) -> int:
 
 
 class Step(Strict):
-    """One Python function ``fn(spark, ctx, **params)``, or one SQL statement."""
+    """One Python function ``fn(spark, ctx, **params)``, one SQL statement, or the compaction of a dataset."""
 
     python: FunctionName | None = Field(default=None, description="The function to call, as module:function.")
     sql: str | None = Field(
@@ -52,6 +52,9 @@ class Step(Strict):
     )
     sql_file: StrictStr | None = Field(
         default=None, description="A file beside the spec with one SQL statement; it is read at submit."
+    )
+    compact: DatasetName | None = Field(
+        default=None, description="A published dataset whose small files are written together; params: {target: MB}."
     )
     output: DatasetName | None = Field(default=None, description="Name of the output that the step writes.")
     params: dict[ParamName, Any] = Field(
@@ -61,9 +64,15 @@ class Step(Strict):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        kinds = [k for k in ("python", "sql", "sql_file") if getattr(self, k) is not None]
+        kinds = [k for k in ("python", "sql", "sql_file", "compact") if getattr(self, k) is not None]
         if len(kinds) != 1:
-            raise ValueError("a step is exactly one of python:, sql: or sql_file:")
+            raise ValueError("a step is exactly one of python:, sql:, sql_file: or compact:")
+        if self.compact is not None:
+            if self.output is not None:
+                raise ValueError("compact: makes a version of its own, and has no output:")
+            target = self.params.get("target", 1)
+            if set(self.params) - {"target"} or type(target) is not int or target < 1:
+                raise ValueError("compact: takes no params: but target, a whole number of MB")
         return self
 
     @property
@@ -71,6 +80,8 @@ class Step(Strict):
         """What people see of the step."""
         if self.python:
             return self.python.rpartition(":")[2]
+        if self.compact:
+            return f"compact {self.compact}"
         return f"sql → {self.output}" if self.output else "sql"
 
 

@@ -227,6 +227,11 @@ class StepContext:
         return self._scratch.folder
 
     @property
+    def warehouse(self) -> str:
+        """The address of the job's warehouse, as `published_files` takes it."""
+        return self._work.files.uri("")
+
+    @property
     def cancelled(self) -> bool:
         """True once this attempt should end: canceled, timed out, handed back or taken over. Poll it in long loops."""
         return self._is_cancelled()

@@ -26,6 +26,7 @@ from unstuck.tasks.steps.context import StepContext, Work
 from unstuck.tasks.steps.output import is_any_frame
 from unstuck.tasks.steps.spark import sql_error
 
+COMPACT = "unstuck.maintenance:compact"
 _MARKERS = re.compile(r":([A-Za-z_]\w*)")
 _QUERY = re.compile(r"\s*(?:\(\s*)*(?:select|with|from|values|table)\b", re.IGNORECASE)
 _COMMENTS = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -57,6 +58,11 @@ def run_step(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str], i
     with ending_forks():
         if step.python is not None:
             _run_python(step, work, ctx, allowed, imported)
+        elif step.compact is not None:
+            # It asks Redis what other jobs need, as a step of a user could, so it is called as one.
+            function = find(COMPACT, ())
+            imported()
+            function(work.session, ctx, step.compact, **step.params)
         else:
             _run_sql(step, work, ctx)
 

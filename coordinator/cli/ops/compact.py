@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from dataclasses import asdict
 from typing import Annotated
 
@@ -15,14 +13,8 @@ from unstuck.coordinator.cli.connection import connected, settings_here
 from unstuck.coordinator.cli.datasets import warehouse_at
 from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import emit, stderr, stdout
-from unstuck.coordinator.errors import BadRequest
-from unstuck.coordinator.publishing.compact import COMPACT
-from unstuck.coordinator.publishing.compact import compact as rewrite_small_files
-from unstuck.coordinator.store.staging_index import Staged, StagingIndex
-from unstuck.tasks.protocol.keys import Keys
+from unstuck.coordinator.publishing.upkeep import TARGET, Upkeep
 from unstuck.tasks.settings import Settings
-
-TARGET = 128  # MB
 
 
 def compact(
@@ -37,22 +29,15 @@ def compact(
     """Write files below half of the target together, as a version of its own; the rows stay the same."""
     settings = settings_here()
     place = warehouse_at(settings.warehouse if warehouse is None else Settings(warehouse=warehouse).warehouse)
-    publish_id = f"{COMPACT}-{secrets.token_hex(8)}"
     with (
         connected(settings) as connection,
         Progress(console=stderr, transient=True, disable=as_json or not stderr.is_terminal) as bar,
     ):
-        if (known := place.identity()) is None:
-            raise BadRequest(f"There is no warehouse at {place.storage.uri('')}; is it mounted?")
-        index = StagingIndex(connection.redis, Keys(settings.prefix))
-        if not dry_run:  # first: if this process dies, the staging collector removes what it wrote
-            until = time.time() + settings.retention
-            index.add(Staged(publish_id, place.storage.uri(""), known, place.head(), until))
+        upkeep = Upkeep(place, connection.redis, settings)
         task = bar.add_task(f"rewriting {name}", total=None)
-        done = rewrite_small_files(
-            *(place, name, publish_id, index.needed()),
-            target=target * 1_000_000,
-            at=time.time(),
+        done = upkeep.compact(
+            name,
+            target=target,
             dry_run=dry_run,
             progress=lambda number, total: bar.update(task, completed=number, total=total),
         )

@@ -15,10 +15,8 @@ from unstuck.coordinator.cli.datasets import warehouse_at
 from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import emit, stderr, stdout
 from unstuck.coordinator.errors import BadRequest
-from unstuck.coordinator.publishing.vacuum import vacuum as remove_old_versions
-from unstuck.coordinator.store.staging_index import StagingIndex
+from unstuck.coordinator.publishing.upkeep import Upkeep
 from unstuck.tasks.duration import parse_duration
-from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 
 KEEP, OLDER_THAN = 10, "30d"
@@ -46,17 +44,11 @@ def vacuum(
         connected(settings) as connection,
         Progress(console=stderr, transient=True, disable=as_json or not stderr.is_terminal) as bar,
     ):
-        if (identity := place.identity()) is None:
-            raise BadRequest(f"There is no warehouse at {place.storage.uri('')}; is it mounted?")
-        index = StagingIndex(connection.redis, Keys(settings.prefix))
-        needed, reading = index.needed(), index.reading(identity)
+        upkeep = Upkeep(place, connection.redis, settings)
         task = bar.add_task("looking at files", total=None)
-        done = remove_old_versions(
-            place,
-            needed,
+        done = upkeep.vacuum(
             keep=keep,
             before=since,
-            reading=reading,
             dry_run=dry_run,
             progress=lambda number, total: bar.update(task, completed=number, total=total),
         )

@@ -63,7 +63,7 @@ groups:
         "s.yaml:13:11: groups[0].join: expected all_succeeded, all_done, any_succeeded, at_least or none_failed, not"
         " 'all_good'; did you mean 'all_done'?",
         "s.yaml:15:14: groups[0].steps[0].sql: expected text, not the number 1; put it in quotes",
-        "s.yaml:16:9: groups[0].steps[1]: a step is exactly one of python:, sql: or sql_file:",
+        "s.yaml:16:9: groups[0].steps[1]: a step is exactly one of python:, sql:, sql_file: or compact:",
         "s.yaml:17:18: groups[0].steps[2].python: expected module:function, such as examples.flights:clean, not 'foo'",
         "s.yaml:17:31: groups[0].steps[2].output: expected a name (letters, digits and _, not beginning with a digit,"
         " at most 63 characters), not 'a b'",
@@ -95,6 +95,20 @@ def test_what_is_no_name_of_an_error_is_told_where_it_stands(written: str, messa
     assert line.partition(": ")[2] == f"defaults.retry.{message}"
     (line,) = told(f"{HEAD}  - {{name: a, retry: {{retry_on: {written}}}, steps: [{{python: 'm:f'}}]}}\n")
     assert line.partition(": ")[2] == f"groups[0].retry.{message}"
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        ("compact: flights, output: few", "compact: makes a version of its own, and has no output:"),
+        ("compact: flights, params: {target: 0}", "compact: takes no params: but target, a whole number of MB"),
+        ("compact: flights, params: {target: true}", "compact: takes no params: but target, a whole number of MB"),
+        ("compact: flights, params: {size: 1}", "compact: takes no params: but target, a whole number of MB"),
+    ],
+)
+def test_a_compaction_that_asks_for_what_there_is_not_is_refused(step: str, message: str) -> None:
+    (line,) = told(f"{HEAD}  - {{name: a, spark: false, steps: [{{{step}}}]}}\n")
+    assert line.partition(": ")[2] == f"groups[0].steps[0]: {message}"
 
 
 @pytest.mark.parametrize("field", sorted(NOT_YET))
