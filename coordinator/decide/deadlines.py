@@ -6,6 +6,7 @@ A time on the record that lies too far ahead was written before the clock was se
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord
@@ -15,9 +16,10 @@ from unstuck.tasks.spec.group import Hooks
 from unstuck.tasks.spec.retry import RetryPolicy
 
 S = GroupState
+Uniform = Callable[[float, float], float]
+"""Draws a number between two others, as ``random.uniform`` does."""
 PUBLISHING = "publishing"
 CLOCK_SLACK = 1.0  # seconds; as in commit.lua
-WAITS = random.Random()  # of `random_wait`
 MAX_PUBLISH_WAIT = 60.0
 PUBLISH_HANGS = 120.0  # seconds without a sign of life after which a try of publishing counts as hanging, at first
 MAX_PUBLISH_HANGS = 900.0  # the same, at last
@@ -157,10 +159,10 @@ def _come_if_beyond(at: float, limit: float) -> float:
     return at if at <= limit + CLOCK_SLACK else 0.0
 
 
-def random_wait(wait: tuple[float, float], tries: int) -> float:
+def random_wait(wait: tuple[float, float], tries: int, uniform: Uniform) -> float:
     """Seconds to wait after ``tries`` tries. The one wait here that is drawn at random and not from a seed."""
     first, longest = wait
-    return WAITS.uniform(0.0, min(longest, first * 2.0 ** min(max(0, tries - 1), MAX_DOUBLINGS)))
+    return uniform(0.0, min(longest, first * 2.0 ** min(max(0, tries - 1), MAX_DOUBLINGS)))
 
 
 def backoff(policy: RetryPolicy, failures: int, seed: str) -> float:

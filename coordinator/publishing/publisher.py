@@ -6,13 +6,14 @@ Twice a minute it also records that a try goes on, so that no coordinator takes 
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Callable
 from functools import partial
 
 import redis
 
-from unstuck.coordinator.decide.deadlines import BUSY_WAIT, random_wait
+from unstuck.coordinator.decide.deadlines import BUSY_WAIT, Uniform, random_wait
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
@@ -57,6 +58,7 @@ class Publisher:
         background: Background,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
+        uniform: Uniform = random.uniform,
     ) -> None:
         """
         Args:
@@ -69,6 +71,7 @@ class Publisher:
         self._background = background
         self._sleep = sleep
         self._clock = clock
+        self._uniform = uniform
 
     @property
     def exhausted(self) -> bool:
@@ -104,7 +107,7 @@ class Publisher:
             for tries in range(1, MAX_BUSY):
                 if self._record(job, result):
                     break
-                self._sleep(random_wait(BUSY_WAIT, tries))
+                self._sleep(random_wait(BUSY_WAIT, tries, self._uniform))
         except redis.RedisError as error:
             log.warning("job %s was published, which could not be recorded; it will be found out: %s", job, error)
 

@@ -7,6 +7,7 @@ milliseconds, a dead coordinator's are claimed, and a report that can never be a
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 
 import redis
 
-from unstuck.coordinator.decide.deadlines import AWAY_WAIT, BUSY_WAIT, random_wait
+from unstuck.coordinator.decide.deadlines import AWAY_WAIT, BUSY_WAIT, Uniform, random_wait
 from unstuck.coordinator.decide.receipts import Delivered
 from unstuck.coordinator.reconcile.heartbeat import EVERY, Heartbeat
 from unstuck.coordinator.reconcile.reconciler import PassResult, Reconciler
@@ -61,10 +62,11 @@ class Consumer:
         settings: Settings,
         heartbeat: Heartbeat,
         clock: Callable[[], float] = time.monotonic,
+        uniform: Uniform = random.uniform,
     ) -> None:
         self.sweep = sweep
         self._stream, self._reconciler, self._settings, self._heartbeat = stream, reconciler, settings, heartbeat
-        self._clock = clock
+        self._clock, self._uniform = clock, uniform
         self._busy: dict[str, _Busy] = {}
         self._last_batch = 0  # outcomes in the last batch
         self._next_claim = 0.0
@@ -92,7 +94,7 @@ class Consumer:
                 away += 1
                 if away == 1:
                     log.warning("the store is away, reports wait in it: %s", error)
-                self.stopping.wait(random_wait(AWAY_WAIT, away))
+                self.stopping.wait(random_wait(AWAY_WAIT, away, self._uniform))
         self._heartbeat.leave()
 
     def step(self) -> None:
@@ -201,7 +203,7 @@ class Consumer:
         result = self._reconciler.reconcile(job, reports, due=len(reports) < len(entries))
         if result is PassResult.BUSY:
             tries += 1
-            self._busy[job] = _Busy(entries, tries, self._clock() + random_wait(BUSY_WAIT, tries))
+            self._busy[job] = _Busy(entries, tries, self._clock() + random_wait(BUSY_WAIT, tries, self._uniform))
             return
         unknown = self._ack_wake_ups(entries)
         if result is PassResult.MORE:

@@ -7,11 +7,13 @@ compare-and-set.
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
+from unstuck.coordinator.decide.deadlines import Uniform
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.decide.receipts import Delivered, receipt
 from unstuck.coordinator.errors import NewerJob
@@ -61,12 +63,14 @@ class Reconciler:
         background: Background,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
+        uniform: Uniform = random.uniform,
     ) -> None:
         """
         Args:
             ids: mints fresh random words; they become commit ids, lock owners and nonces.
             background: publishes off the caller's thread.
             clock: monotonic seconds, by which a pass notices that its process was frozen.
+            uniform: draws how long a publisher waits for a busy job.
         """
         self.store = store
         self.settings = settings
@@ -77,7 +81,7 @@ class Reconciler:
         self.errors: dict[str, str] = {}  # job → the error for which its last decision failed
         self._ring = ring
         self._listening: tuple[float, dict[str, list[RunnerStatus]]] = (0.0, {})
-        self._publisher = Publisher(warehouses, self._record, background, sleep, clock)
+        self._publisher = Publisher(warehouses, self._record, background, sleep, clock, uniform)
 
     @property
     def exhausted(self) -> bool:

@@ -303,12 +303,14 @@ class Office:
             cast(Background, Behind(self._publish) if self._behind else AtOnce()),
             sleep=lambda seconds: Turn.current().pause(seconds),
             clock=lambda: self._stage.now,
+            uniform=self._stage.waits.uniform,
         )
         sweep = Sweep(cast(Store, store), reconciler, self._settings)
         reports = StreamAtHand(line, self._stream, f"{self.name}.{self._lives}", self._knows)
         consumer = Consumer(
             *(cast(ReportStream, reports), reconciler, sweep, self._settings, cast(Heartbeat, _NoHeartbeat())),
             clock=lambda: self._stage.now,
+            uniform=self._stage.waits.uniform,
         )
         consumer.stopping = cast(Any, _Stopping())
         self._threads = [Turn(self._stage, self.name, consumer.run, delay)]

@@ -231,7 +231,7 @@ MUTANTS = (
         "a report that met a busy lock waits for half a minute",
         broken.LOST_CONSUMER,
         14,
-        line(Consumer._apply_to, "random_wait(BUSY_WAIT, tries))", "30.0)"),
+        line(Consumer._apply_to, "random_wait(BUSY_WAIT, tries, self._uniform))", "30.0)"),
     ),
     mutant(
         "without beat nobody sweeps for twenty periods",

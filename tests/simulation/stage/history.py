@@ -6,7 +6,6 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from unittest.mock import patch
 
 from tests.simulation.actors.broker import Broker
 from tests.simulation.actors.coordinators import Office
@@ -26,7 +25,6 @@ from tests.simulation.stage.stage import Life, Routine, Stage
 from tests.simulation.stage.trouble import Trouble
 from tests.simulation.stage.weather import CALM, NEWER, Sky, random_weather
 from tests.simulation.stage.wishes import random_demands, random_retries, random_wishes
-from unstuck.coordinator.decide import deadlines
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.token import Offer
@@ -88,8 +86,7 @@ def simulate(
     """
     logging.disable(logging.CRITICAL)
     try:
-        with patch.object(deadlines, "WAITS", random.Random(seed)):
-            return _play(seed, store, commands, keep_all, part)
+        return _play(seed, store, commands, keep_all, part)
     finally:
         logging.disable(logging.NOTSET)
 

@@ -28,6 +28,7 @@ class Stage:
 
     def __init__(self, seed: int, *, keep_all: bool = False, start: float = 1_000_000.0) -> None:
         self.rng = random.Random(seed)
+        self.waits = random.Random(seed)  # how long coordinators wait for what is busy or away
         self.start = start
         self.now = start
         self.actors: list[Actor] = []
