@@ -1,0 +1,329 @@
+"""The watchdog: a process beside each runner that renews its lease, passes orders on, counts its time, and kills it.
+
+It is a process because a C call that holds the GIL stops every thread of the runner (measured: 2.7 s of 2.7 s).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import signal
+import time
+from contextlib import suppress
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import psutil
+import redis
+
+from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.identity import release_here
+from unstuck.tasks.process.deadlines import NonBlockingHandler, run_with_deadline
+from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
+from unstuck.tasks.process.tree import ProcessState, Tree, describe_status, exit_status, process_state
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
+from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.settings import Settings, settings
+from unstuck.tasks.transport.lease import Lease, RenewAnswer
+from unstuck.tasks.transport.redis_client import connect, persistently
+from unstuck.tasks.warehouse.probe import WarehouseProbe
+from unstuck.tasks.watchdog.cancel_channel import CancelChannel
+from unstuck.tasks.watchdog.holding import Holding, SharedHolding
+from unstuck.tasks.watchdog.policy import Observation, Order, WatchState, decide, timeout_failure
+
+log = logging.getLogger("unstuck.tasks.watchdog")
+
+LOOK_EVERY = 0.25  # seconds between looks at what the runner holds
+SHOWN_WITHIN = 1.0  # seconds until a runner that runs one short attempt after the other is shown as it is now
+FLAG_EVERY = 0.2  # seconds between looks at a shutdown flag that is raised, because it may be raised higher
+RENEW_AGAIN = 0.5  # seconds until a renewal is tried again that Redis refused at once
+REPORT_FOR = 600.0  # seconds to go on trying to report for a dead runner; the lease has long lapsed by then
+
+
+# It is told a JSON object: runner, pid, worker, worker_pid, queues; shutdown_flag and shared are descriptors.
+# What the runner holds stands in memory that both share (``holding``). Orders go to the runner through a pipe, one JSON
+# object a line: token, order (cancel, stale, drain, timeout), failure (of a timeout).
+
+
+class Watchdog:
+    """One runner's watchdog. It renews for no runner that is gone or stopped, and never outlives its runner.
+
+    ``hello`` is what it was started with.
+    """
+
+    def __init__(self, hello: dict[str, Any], settings: Settings) -> None:
+        self._settings = settings
+        self._keys = Keys(settings.prefix)
+        self._client = connect(settings.redis_url, timeout=max(1.0, min(5.0, settings.lease_ttl / 5)), repeats=1)
+        self._registry = ProcessRegistry(self._client, self._keys)
+        self._lease = Lease(self._client, self._keys, settings.lease_ttl, caller=f"{hello['runner']}/{os.getpid()}")
+        self._id = str(hello["runner"])
+        self._worker = str(hello["worker"])
+        self._worker_pid = int(hello["worker_pid"])
+        self._queues = tuple(hello["queues"])
+        self._runner = psutil.Process(int(hello["pid"]))
+        self._parent = self._runner.parent()  # the main process of the worker
+        self._tree = Tree(self._runner)
+        self._channel = CancelChannel(self._client, self._keys)
+        self._flag = None if hello.get("shutdown_flag") is None else ShutdownFlag(int(hello["shutdown_flag"]))
+        self._level = ShutdownLevel.WORK
+        self._drain_at: float | None = None  # monotonic seconds
+        self._shared = SharedHolding(int(hello["shared"]))
+        self._holding = Holding()  # as it was at the last look
+        self._token: Token | None = None  # in it
+        self._settled = False  # two looks in a row found the same
+        self._probe = WarehouseProbe(settings)
+        self._release = release_here()  # of its runner, too: both are started by one Python
+        self._state = WatchState()
+        self._answer: RenewAnswer | None = None
+        self._next_tick = 0.0
+
+    # -- the loop ----------------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Watch until the runner has ended and its attempt is reported."""
+        pidfd = _pidfd(self._runner.pid)
+        try:
+            while True:
+                self._wait(pidfd)
+                if not self._step():
+                    return
+        finally:
+            self._registry.leave(self._id)
+
+    def _wait(self, pidfd: int | None) -> None:
+        """Wait for an order of the job, the runner's death, or the next moment that matters."""
+        now = time.monotonic()
+        moments = [self._next_tick, now + LOOK_EVERY]
+        if self._state.next_end is not None:
+            moments.append(self._state.next_end)
+        if self._state.order is not None:
+            moments.append(self._state.ordered_at + self._settings.cancel_grace)
+        if self._drain_at is not None and self._token is not None and not self._state.drains:
+            moments += [self._drain_at, now + FLAG_EVERY]
+        sources: list[Any] = []
+        if self._flag is not None and self._level is ShutdownLevel.WORK:
+            sources.append(self._flag)  # a raised one can be read for ever
+        if pidfd is not None:
+            sources.append(pidfd)
+        socket = self._channel.socket()
+        if socket is not None:
+            sources.append(socket)
+        ready, _, _ = select.select(sources, [], [], max(0.0, min(moments) - now) + 0.001)
+        if self._flag in ready and self._flag is not None and self._flag.level is ShutdownLevel.WORK:
+            self._flag = None  # all writers of the pipe are dead, as the check for an orphan finds, too
+        if socket in ready and self._channel.received():
+            self._next_tick = 0.0  # the renewal brings the order
+
+    def _look(self) -> None:
+        """Look at what the runner holds. An attempt that two looks find is followed; a shorter one costs no call."""
+        before, held = self._holding, self._shared.read()
+        self._holding = held
+        if held.token != before.token:
+            self._token = Token.parse(held.token) if held.token else None
+            self._state, self._answer = WatchState(), None
+        if (held.token, held.idle) != (before.token, before.idle):
+            self._settled = False
+            self._next_tick = min(self._next_tick, time.monotonic() + SHOWN_WITHIN)
+        elif not self._settled:
+            self._settled = True
+            if self._token is not None:
+                self._channel.follow(self._token.job)
+            self._next_tick = 0.0
+        self._state = replace(self._state, clocks=self._holding.clocks)
+
+    def _step(self) -> bool:
+        """Observe the runner, renew when it is time, and do what is decided. False: there is nothing left to watch."""
+        self._read_flag()  # first: a worker that was told to stop may have ended the runner
+        runner = process_state(self._runner)
+        self._look()  # after it: what a dead runner holds stays
+        death = ""
+        if runner is ProcessState.GONE:  # read before the parent reaps the zombie; afterwards nobody can tell
+            death = describe_status(exit_status(self._runner.pid)) + self._holding.remark
+        if time.monotonic() >= self._next_tick:
+            self._next_tick = time.monotonic() + self._settings.lease_renew
+            if runner is not ProcessState.GONE:
+                self._tree.remember()
+            if self._renew(runner) and self._counts_as_living(runner):
+                self._registry.note(self._status)
+        orphaned = self._orphaned(runner)
+        if self._token is None:
+            if runner is ProcessState.GONE or orphaned:
+                self._tree.kill()  # what it left behind
+                return False
+            return True
+        observation = Observation(time.monotonic(), runner, orphaned, self._answer, self._drain_at)
+        self._answer = None
+        action = decide(
+            self._state, observation, grace=self._settings.cancel_grace, death=death, who=f"the runner {self._worker}"
+        )
+        self._state = action.state
+        if action.order is not None:
+            log.info("%s: %s", self._token, action.order)
+            # With its token: by the time it is read the runner may hold another attempt, which it must not hit.
+            line: dict[str, Any] = {"op": "order", "token": str(self._token), "order": str(action.order)}
+            if action.order is Order.TIMEOUT and action.state.timed_out is not None:
+                line["failure"] = asdict(timeout_failure(action.state.timed_out))  # which of the clocks it was
+            self._send(line)
+        if action.kill_reason:
+            self._log_for_attempt(action.kill_reason)
+            if left := self._tree.kill():
+                log.error("%s: these processes do not end: %s", self._token, [p.pid for p in left])
+        if action.outcome is not None:
+            _report(self._lease, self._token, action.outcome)
+        return not action.kill_reason
+
+    def _read_flag(self) -> None:
+        """Read whether the worker was told to stop; the grace counts from the first reading that says so."""
+        level = ShutdownLevel.WORK if self._flag is None else self._flag.level
+        if level <= self._level:
+            return
+        self._level = level
+        now = time.monotonic()
+        grace = self._settings.drain_grace if level is ShutdownLevel.STOP else 0.0
+        self._drain_at = now + grace if self._drain_at is None else min(self._drain_at, now + grace)
+
+    def _counts_as_living(self, runner: ProcessState) -> bool:
+        """False for a runner that is stopped, and for an idle one below a worker that is: nobody can give it work.
+
+        If it seemed to listen, `why` and the doctor would promise work for ever.
+        """
+        if runner is ProcessState.STOPPED or self._token is not None or self._parent is None:
+            return runner is not ProcessState.STOPPED
+        return process_state(self._parent) is not ProcessState.STOPPED
+
+    def _orphaned(self, runner: ProcessState) -> bool:
+        if runner is ProcessState.GONE:
+            return False
+        try:
+            return self._runner.ppid() != self._worker_pid
+        except psutil.NoSuchProcess:
+            return False
+
+    # -- Redis ---------------------------------------------------------------------------------------------
+
+    def _renew(self, runner: ProcessState) -> bool:
+        """Renew the lease, if there is one. False: Redis is away, and another call now could delay a timeout."""
+        if self._token is None or runner is not ProcessState.ALIVE:
+            return True
+        try:
+            self._answer = self._lease.renew(self._token, self._worker, self._holding.progress)
+        except redis.RedisError as error:
+            log.warning("%s: the lease could not be renewed: %s", self._token, error)
+            # Nobody takes over in an outage (docs/protocol.md, rule 7). But a store that comes back may have forgotten
+            # the claim, and offer the attempt to others.
+            self._next_tick = min(self._next_tick, time.monotonic() + RENEW_AGAIN)
+            return False
+        return True
+
+    def _status(self, now: float) -> RunnerStatus:
+        """This runner, its times by the clock of Redis, which says that it is ``now``."""
+        token, held, here = self._token, self._holding, time.time()
+
+        def of_redis(at: float) -> float | None:
+            return now - max(0.0, here - at) if at else None
+
+        return RunnerStatus(
+            id=self._id,
+            host=self._worker.rpartition(":")[0],
+            pid=self._runner.pid,
+            queues=self._queues,
+            seen=now,
+            warehouse=self._probe.seen(now),
+            runs_on=self._release,
+            worker_pid=self._worker_pid,
+            code=held.code,
+            taken_at=of_redis(held.taken),
+            claimed_at=of_redis(held.since),
+            job=token.job if token else None,
+            group=token.group if token else None,
+            attempt=token.epoch if token else None,
+            step=json.loads(held.progress).get("label") if token and held.progress else None,
+            idle_since=of_redis(max(held.idle, held.taken))
+            if not token and self._level is ShutdownLevel.WORK
+            else None,
+        )
+
+    # -- the runner --------------------------------------------------------------------------------------------
+
+    def _send(self, line: dict[str, Any]) -> None:
+        try:
+            os.write(1, json.dumps(line).encode() + b"\n")
+        except BrokenPipeError:
+            log.warning("%s reads no orders any more", self._worker)
+
+    def _log_for_attempt(self, text: str) -> None:
+        """Write ``text`` to the attempt's own log, with a deadline: the log hangs if the warehouse does."""
+        log.warning("%s: %s", self._token, text)
+        path = self._holding.log
+        if path is None:
+            return
+        line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}Z ERROR watchdog: {text}\n"
+        if not run_with_deadline(_append, path, line):
+            log.warning("%s cannot be written: it hangs", path)
+
+
+def _report(lease: Lease, token: Token, outcome: Outcome) -> None:
+    """Report for the dead runner. If Redis stays away, the lease lapses."""
+    event = os.urandom(8).hex()
+    reach(Point.BEFORE_LOSS_REPORT, token.job)
+    try:
+        answer = persistently(REPORT_FOR, lease.finish, token, outcome, event)
+        log.info("%s: finished as %s for its runner: %s", token, outcome.kind, answer)
+    except redis.RedisError as error:
+        log.error("%s: %s could not be reported: %s", token, outcome.kind, error)
+
+
+def _append(path: str, line: str) -> None:
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(line)
+    except OSError as error:
+        log.warning("%s cannot be written: %s", path, error)
+
+
+def _pidfd(pid: int) -> int | None:
+    """A descriptor that becomes readable when ``pid`` dies; None where there is none, and the tick must do."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+def _report_dead_runner(hello: dict[str, Any], settings: Settings) -> None:
+    """Report a runner that died while this watchdog started. A fresh runner holds its attempt from its start."""
+    token = SharedHolding(int(hello["shared"])).read().token
+    if token is None:
+        return
+    if not psutil.pid_exists(hello["pid"]):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(hello["pid"], signal.SIGKILL)  # what the runner left in its process group
+    why = f"the runner {hello['worker']} died right after it had begun; how is not known"
+    client, caller = connect(settings.redis_url), f"{hello['runner']}/{os.getpid()}"
+    lease = Lease(client, Keys(settings.prefix), settings.lease_ttl, caller)
+    _report(lease, Token.parse(token), Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", why)))
+
+
+def run(hello: dict[str, Any]) -> None:
+    """Be the watchdog of a runner, until it has ended and is reported."""
+    logging.basicConfig(
+        handlers=[NonBlockingHandler(2)],
+        level=logging.WARNING,
+        format="%(asctime)s %(levelname)s watchdog: %(message)s",
+    )
+    try:
+        watchdog = Watchdog(hello, settings())
+    except psutil.NoSuchProcess:
+        _report_dead_runner(hello, settings())
+        return
+    try:
+        watchdog.watch()
+    except Exception as error:
+        log.critical("it ends, and its runner starts another: %s", error, exc_info=error)
+        logging.shutdown()
+        os._exit(os.EX_SOFTWARE)
