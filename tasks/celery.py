@@ -91,6 +91,8 @@ def _count_slots(instance: Any, **_: Any) -> None:
     global _slots
     if instance.app is app:
         _slots = int(instance.concurrency)
+        # Imported here, and shared by the runners that are forked from this process, and by their watchdogs.
+        import unstuck.tasks.runner.runner  # noqa: F401
 
 
 @signals.worker_process_init.connect  # type: ignore[untyped-decorator]

@@ -13,8 +13,6 @@ import logging
 import os
 import select
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +27,7 @@ from unstuck.tasks.process.shutdown_flag import ShutdownFlag
 from unstuck.tasks.process.tree import ProcessState, end_strays, process_state
 from unstuck.tasks.protocol.report import Failure
 from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.runner.watchdog_process import WatchdogProcess, start_watchdog
 from unstuck.tasks.watchdog.holding import Holding, SharedHolding
 from unstuck.tasks.watchdog.policy import Clock, Order
 
@@ -152,19 +151,13 @@ class WatchdogClient:
 
     def _start(self) -> None:
         shared = self._shared.descriptor
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "unstuck.tasks.watchdog", json.dumps({**self._hello, "shared": shared})],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            start_new_session=True,  # a signal to the runner's group or terminal must not reach it
-            bufsize=0,
-            pass_fds=(shared,) if self._flag is None else (shared, self._flag),
-        )
+        inherited = (shared,) if self._flag is None else (shared, self._flag)
+        self._process = start_watchdog({**self._hello, "shared": shared}, inherited)
         # Found before anybody can have waited for it: until then its pid is given to nobody else.
         watchdog = psutil.Process(self._process.pid)
         threading.Thread(target=self._follow, args=(self._process, watchdog), name="watchdog", daemon=True).start()
 
-    def _follow(self, process: subprocess.Popen[bytes], watchdog: psutil.Process) -> None:
+    def _follow(self, process: WatchdogProcess, watchdog: psutil.Process) -> None:
         """Pass the watchdog's orders on until it dies, and replace it."""
         try:
             self._pass_on(process, watchdog)
@@ -175,7 +168,7 @@ class WatchdogClient:
         except Exception as error:  # noqa: BLE001 - nobody else reads the orders of this watchdog
             self._give_up(f"the orders of the watchdog {process.pid} cannot be read any more: {_described(error)}")
 
-    def _pass_on(self, process: subprocess.Popen[bytes], watchdog: psutil.Process) -> None:
+    def _pass_on(self, process: WatchdogProcess, watchdog: psutil.Process) -> None:
         """Pass orders on until the watchdog is dead. Kill it if it stays stopped."""
         assert process.stdout is not None
         # Looks are counted, not seconds: while the host slept, this process did not look either.
@@ -204,7 +197,7 @@ class WatchdogClient:
                     said = "the watchdog %d was stopped for %.1fs and is killed"
                     run_with_deadline(log.warning, said, process.pid, self._max_stopped, seconds=0)
 
-    def _replace(self, process: subprocess.Popen[bytes], status: int) -> bool:
+    def _replace(self, process: WatchdogProcess, status: int) -> bool:
         """Start the next one; False if none is wanted."""
         with self._lock:
             if self._ending or process is not self._process:

@@ -311,19 +311,21 @@ def _report_dead_runner(hello: dict[str, Any], settings: Settings) -> None:
 
 def run(hello: dict[str, Any]) -> None:
     """Be the watchdog of a runner, until it has ended and is reported."""
+    handler = NonBlockingHandler(2)
     logging.basicConfig(
-        handlers=[NonBlockingHandler(2)],
+        handlers=[handler],
         level=logging.WARNING,
         format="%(asctime)s %(levelname)s watchdog: %(message)s",
     )
     try:
-        watchdog = Watchdog(hello, settings())
-    except psutil.NoSuchProcess:
-        _report_dead_runner(hello, settings())
-        return
-    try:
-        watchdog.watch()
+        try:
+            watchdog = Watchdog(hello, settings())
+        except psutil.NoSuchProcess:
+            _report_dead_runner(hello, settings())
+        else:
+            watchdog.watch()
     except Exception as error:
         log.critical("it ends, and its runner starts another: %s", error, exc_info=error)
-        logging.shutdown()
+        handler.flush()
         os._exit(os.EX_SOFTWARE)
+    handler.flush()

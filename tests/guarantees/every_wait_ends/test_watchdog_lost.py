@@ -22,7 +22,7 @@ def a_python(folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
-def test_a_runner_whose_watchdog_cannot_be_started_again_ends_and_a_child_that_cannot_be_one_takes_nothing(
+def test_a_runner_whose_watchdog_cannot_be_started_again_ends_and_the_next_one_takes_what_stands(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """The virtual environment is rebuilt under the worker."""
@@ -44,9 +44,6 @@ def test_a_runner_whose_watchdog_cannot_be_started_again_ends_and_a_child_that_c
         wait_until(lambda: fleet.gone(runner.pid), 5, "the runner to end")
         for said in (worker.text(), log.read_text()):
             assert "no other can be started: FileNotFoundError" in said
-        # Neither can the one that follows it start one. It says so, and takes nothing.
+        # The next child needs no Python for its watchdog, which it forks.
         second = make_offer("second", "my_pid")
-        wait_until(lambda: "cannot be a runner: FileNotFoundError" in worker.text(), 10, "the next child to say so")
-        assert not fleet.attempt(store, second).get("claimant")
-        python.with_name("away").rename(python)
-        assert fleet.outcome(store, second, 10).kind is OutcomeKind.SUCCEEDED, "its offer was lost"
+        assert fleet.outcome(store, second, 10).kind is OutcomeKind.SUCCEEDED

@@ -13,7 +13,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-import unstuck.tasks.watchdog.__main__ as watchdog
+import unstuck.tasks.watchdog.watchdog as watchdog
 from tests.support import fleet
 from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group
 from tests.support.failpoints import Death, Died, Once, armed

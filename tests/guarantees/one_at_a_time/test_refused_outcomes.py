@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-import unstuck.tasks.watchdog.__main__ as watchdog
+import unstuck.tasks.watchdog.watchdog as watchdog
 from tests.guarantees.one_at_a_time.test_attempts import LosesReplies, lapse, lossy, queued  # noqa: F401 - a fixture
 from tests.support.coordinator import SUCCEEDED, Coordinator, failed
 from unstuck.coordinator.cli.watch import event_text
