@@ -55,7 +55,7 @@ MUTANTS = (
     mutant(
         "the sweep wakes nobody",
         broken.LOST_WAKE_UP,
-        23,
+        37,
         line(
             Sweep.run,
             "self._wake(now)\n    decided = 0",
@@ -98,7 +98,7 @@ MUTANTS = (
     mutant(
         "a runner that sleeps counts as awake",
         broken.LOST_WAKE_UP,
-        33,
+        147,
         line(ModelStore.take, "self.awake[caller] = -self.now", "pass"),
     ),
     mutant(
@@ -116,7 +116,7 @@ MUTANTS = (
     mutant(
         "a lease is believed for twice its term",
         broken.LOST_WORKER,
-        14,
+        19,
         line(deadlines.lapsed, "not env.now <=", "not env.now - env.lease_ttl <="),
     ),
     mutant("a takeover without the grace after an outage", ONE, 1, _no_grace),
@@ -134,7 +134,7 @@ MUTANTS = (
     mutant(
         "a lost worker makes the backoff of a failure longer",
         broken.LONG_BACKOFF,
-        109,
+        143,
         line(attempts._failed, "backoff(policy, failures,", "backoff(policy, failures + record.losses,"),
     ),
     mutant(
@@ -153,14 +153,14 @@ MUTANTS = (
     mutant(
         "no due for the deadline of a cancel",
         broken.LATE_CANCEL,
-        253,
+        497,
         line(deadlines.due_at, "times.append(max(cancel_at(state.job, env), soon))", "pass"),
         commands=True,
     ),
     mutant(
         "no due for the timeout of a job",
         broken.LATE_TIMEOUT,
-        37,
+        45,
         line(deadlines.due_at, "job_timeout_at(state.job, state.plan.timeout, env) or 0.0", "0.0"),
     ),
     mutant(
@@ -200,25 +200,25 @@ MUTANTS = (
     mutant(
         "a claim does not make its job due",
         broken.LOST_REPORT,
-        10,
+        19,
         line(ModelStore._claim, "self._due_earlier(offer.job, now)", "pass"),
     ),
     mutant(
         "an outcome does not make its job due",
         broken.LOST_REPORT,
-        19,
+        37,
         line(ModelStore._finish, "self._due_earlier(token.job, now)", "pass"),
     ),
     mutant(
         "a pass for one report forgets when all was looked at",
         FORGOTTEN,
-        28,
+        99,
         line(Pass._decide, "min(decision.due, state.looked_at + self._sweep_every)", "decision.due"),
     ),
     mutant(
         "a lock that was met busy is not noticed at its end",
         broken.MISSED_LOCK,
-        335,
+        412,
         line(ModelStore.end, "if job.dirty_until > now:", "if job.dirty_until > now and anyway:"),
     ),
     mutant(
@@ -268,7 +268,7 @@ MUTANTS = (
     mutant(
         "what came of publishing is dropped when the lock is busy",
         broken.LATE_ANSWER,
-        183,
+        334,
         line(Publisher._try, "if self._record(job, result):", "if self._record(job, result) or True:"),
         commands=True,
         within=1000,
@@ -319,7 +319,7 @@ MUTANTS = (
     mutant(
         "a cancel has its deadline from when it was obeyed",
         broken.LATE_CANCEL,
-        25,
+        33,
         line(deadlines.cancel_at, "+ env.cancel_deadline\n", "+ 2 * env.cancel_deadline\n"),
         commands=True,
     ),

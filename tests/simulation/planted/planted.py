@@ -288,36 +288,36 @@ def _outcome_before_the_marker() -> Patches:
 
 
 SYSTEMS = (
-    Planted("commit without compare-and-set", SHOWN, 81, CommitsBlindly),
-    Planted("join fired by a counter", SHOWN, 51, patches=_joins_by_counter),
-    Planted("finish without a fence", ONE, 15, NoFence),
+    Planted("commit without compare-and-set", SHOWN, 111, CommitsBlindly),
+    Planted("join fired by a counter", SHOWN, 78, patches=_joins_by_counter),
+    Planted("finish without a fence", ONE, 49, NoFence),
     Planted("takeover without guard or grace", ONE, 1, NoGuards, _takes_over_on_sight),
-    Planted("due moved later blindly", FORGOTTEN, 15, DueBlindly),
+    Planted("due moved later blindly", FORGOTTEN, 111, DueBlindly),
     Planted("report acked on a busy lock, and nothing else wakes", FORGOTTEN, 0, ReportIsAll, _acked_when_busy),
-    Planted("publish without reading the log first", WHOLE, 73, patches=_publishes_without_looking),
+    Planted("publish without reading the log first", WHOLE, 91, patches=_publishes_without_looking),
     Planted("a late failure writes the intent", WORD, 5, patches=_failure_writes_the_intent, commands=True),
     Planted("a retry is queued under a pause", WORD, 5, patches=_retries_under_a_pause, commands=True),
     Planted("claim ignores what the user wants", WORD, 30, ClaimsWhateverIsWanted, commands=True),
     Planted(
         "canceling until a worker that is gone confirms",
         LATE_CANCEL,
-        25,
+        33,
         patches=_waits_for_confirmation,
         commands=True,
     ),
     Planted(
-        "no deadline for a worker that never lets go", LATE_CANCEL, 25, patches=_never_past_the_deadline, commands=True
+        "no deadline for a worker that never lets go", LATE_CANCEL, 33, patches=_never_past_the_deadline, commands=True
     ),
-    Planted("abort without asking the slot", WHOLE, 158, patches=_aborts_without_the_slot, commands=True),
-    Planted("an alter restarts healthy attempts", SHOWN, 24, patches=_restarts_what_runs_well, commands=True),
+    Planted("abort without asking the slot", WHOLE, 181, patches=_aborts_without_the_slot, commands=True),
+    Planted("an alter restarts healthy attempts", SHOWN, 45, patches=_restarts_what_runs_well, commands=True),
     Planted("a rerun keeps frozen inputs of what comes after", WORD, 61, patches=_keeps_what_was_frozen, commands=True),
-    Planted("passes that look only at what reports speak of", FORGOTTEN, 28, patches=_looks_only_at_reports),
+    Planted("passes that look only at what reports speak of", FORGOTTEN, 54, patches=_looks_only_at_reports),
     Planted("not found is taken for success", FORGOTTEN, 0, patches=_not_found_is_success),
     Planted("the outcome before the marker", WHOLE, 0, patches=_outcome_before_the_marker),
     Planted("a retry starts twice", ONE, 3, ClaimedTwice),
-    Planted("a lock that outlives a clock set back", MISSED_DUE, 262, LocksForever, commands=True),
-    Planted("a job that is retried twice becomes two", WORD, 9, KeysForgotten, commands=True),
-    Planted("a retry takes over what is not its work", WHOLE, 115, patches=_adopts_by_name, commands=True),
+    Planted("a lock that outlives a clock set back", MISSED_DUE, 523, LocksForever, commands=True),
+    Planted("a job that is retried twice becomes two", WORD, 27, KeysForgotten, commands=True),
+    Planted("a retry takes over what is not its work", WHOLE, 135, patches=_adopts_by_name, commands=True),
     Planted("a retry of a job that has not ended", WORD, 9, RetriesWhatRuns, patches=_retries_all, commands=True),
 )
 PLANTED = (*SYSTEMS, *MUTANTS)
