@@ -40,13 +40,28 @@ _TIMES = {"timestamp", "timestamp_ntz"}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A table that was found fit for an output. ``written``: the newest entry of this warehouse that it has."""
+    """A table that was found fit for an output.
+
+    Attributes:
+        written: the newest entry of this warehouse that it has.
+        seen: the entry that had published the dataset last; 0: none.
+        appended: of the output's files those that a retry of the same job has appended before.
+    """
 
     table: Table
     written: int
+    seen: int = 0
+    appended: frozenset[str] = frozenset()
 
     def made_by(self, n: int, name: str, standing: DatasetState | None) -> Table:
-        """What entry ``n`` says of the table. Raises: PublishFailed: the table has a commit of that number already."""
+        """What entry ``n`` says of the table.
+
+        Raises:
+            TableMoved: another job has published the dataset since the table was checked.
+            PublishFailed: the table has a commit of that number already.
+        """
+        if (0 if standing is None else standing.changed) != self.seen:
+            raise TableMoved(name)
         if self.written >= n:
             raise PublishFailed(
                 TABLE_UNFIT,
@@ -58,8 +73,22 @@ class Target:
         return Table(self.table.path, self.table.partition_by, self.table.keys, after)
 
 
-def check(warehouse: Warehouse, job: str, name: str, output: StagedOutput, spec: OutputSpec) -> Target:
+class TableMoved(Exception):
+    """What was found of a table may be true no more: it is to be checked again."""
+
+
+def check(
+    warehouse: Warehouse,
+    job: str,
+    name: str,
+    output: StagedOutput,
+    spec: OutputSpec,
+    standing: DatasetState | None = None,
+) -> Target:
     """See before anything is decided whether ``output`` can be written into the table of ``spec``.
+
+    Args:
+        standing: what is published of the dataset, and written if it is in a table.
 
     Raises:
         PublishFailed: it can not: the table, its columns or the keys do not fit.
@@ -87,13 +116,37 @@ def check(warehouse: Warehouse, job: str, name: str, output: StagedOutput, spec:
                 PARTITION_MISMATCH, f"{what}: a column of partition_by: holds a text that is too long for a folder"
             )
         if table is not None:
-            _check_table(what, table, output, spec)
+            _check_table(what, table, output.schema, spec.mode, spec.partition_by)
         if spec.mode == "merge":
             _check_keys(what, warehouse, job, name, output, spec.keys)
         place.probe()  # once the entry stands, only a table that can be written ends the job
         written = 0 if table is None else table.transaction_version(_app_id(warehouse, name)) or 0
     warehouse.storage.answered()
-    return Target(Table(spec.table, columns, list(spec.keys)), written)
+    appended = _appended(warehouse, job, name, output, spec, standing)
+    seen = 0 if standing is None else standing.changed
+    return Target(Table(spec.table, columns, list(spec.keys)), written, seen, appended)
+
+
+def _appended(
+    warehouse: Warehouse, job: str, name: str, output: StagedOutput, spec: OutputSpec, standing: DatasetState | None
+) -> frozenset[str]:
+    """Files that ``job`` has taken over from another one, and that another retry of that one has appended already.
+
+    By the log and not by the table, whose files others may have rewritten.
+    """
+    taken_over = {file.path for file in output.files if not file.path.startswith(f"_staging/{job}/")}
+    found: set[str] = set()
+    n = 0 if standing is None or standing.table is None else standing.changed
+    while spec.mode == "append" and n and taken_over - found:
+        entry = warehouse.existing_entry(n)
+        change, table = entry.datasets[name], entry.tables[name]
+        if table.path == spec.table:
+            found |= taken_over & {file.path for file in change.added}
+            if change.mode == "replace":
+                break
+        n = table.after
+        warehouse.storage.answered()
+    return frozenset(found)
 
 
 def _check_types(what: str, fields: Sequence[Mapping[str, Any]]) -> None:
@@ -109,7 +162,8 @@ def _check_types(what: str, fields: Sequence[Mapping[str, Any]]) -> None:
         raise PublishFailed(SCHEMA_MISMATCH, f"{what}: Delta has no such type: {said}")
 
 
-def _check_table(what: str, table: Any, output: StagedOutput, spec: OutputSpec) -> None:
+def _check_table(what: str, table: Any, made: str, mode: str, partition_by: Sequence[str]) -> None:
+    """``made``: the schema of the output. Raises: PublishFailed."""
     protocol, metadata, schema = table.protocol(), table.metadata(), table.schema().to_json()
     odd = sorted(set(protocol.writer_features or ()) - _FEATURES)
     odd += [f"writer version {protocol.min_writer_version}"] if protocol.min_writer_version > 7 else []
@@ -117,24 +171,24 @@ def _check_table(what: str, table: Any, output: StagedOutput, spec: OutputSpec) 
     odd += [key for key in metadata.configuration if key.startswith(("delta.constraints.", "delta.columnMapping."))]
     if metadata.configuration.get("delta.enableChangeDataFeed", "").lower() == "true":
         odd.append("delta.enableChangeDataFeed")
-    if spec.mode != "append" and metadata.configuration.get("delta.appendOnly", "").lower() == "true":
+    if mode != "append" and metadata.configuration.get("delta.appendOnly", "").lower() == "true":
         odd.append("delta.appendOnly")
     if odd:
         raise PublishFailed(TABLE_UNFIT, f"{what}: it asks more of its writers than Unstuck can do: {', '.join(odd)}")
-    if _columns(schema) != _columns(output.schema):
+    if _columns(schema) != _columns(made):
         raise PublishFailed(
             SCHEMA_MISMATCH,
-            f"{what}: its columns differ: {difference(schema, output.schema)} (the table; this job). Make the columns "
+            f"{what}: its columns differ: {difference(schema, made)} (the table; this job). Make the columns "
             "equal, or change the table",
         )
     never_null = {field["name"] for field in json.loads(schema)["fields"] if not field["nullable"]}
-    may_be_null = {field["name"] for field in json.loads(output.schema)["fields"] if field["nullable"]}
+    may_be_null = {field["name"] for field in json.loads(made)["fields"] if field["nullable"]}
     if both := sorted(never_null & may_be_null):
         raise PublishFailed(
             SCHEMA_MISMATCH, f"{what}: its columns {', '.join(both)} are never null, the output's may be"
         )
-    if list(metadata.partition_columns) != list(spec.partition_by) and spec.mode != "merge":
-        by = [", ".join(one) or "no column" for one in (metadata.partition_columns, spec.partition_by)]
+    if list(metadata.partition_columns) != list(partition_by) and mode != "merge":
+        by = [", ".join(one) or "no column" for one in (metadata.partition_columns, partition_by)]
         raise PublishFailed(PARTITION_MISMATCH, f"{what}: it is parted by {by[0]}, and the output by {by[1]}")
 
 
@@ -195,6 +249,12 @@ def _write(warehouse: Warehouse, entry: Entry, name: str, into: Table) -> None:
             place.sync_commit(table.version(), app)
             return
         reach(Point.BEFORE_TABLE, entry.job)
+        if table is not None:
+            change = entry.datasets[name]
+            try:
+                _check_table("what the log says", table, change.schema, change.mode, into.partition_by)
+            except PublishFailed as unfit:  # it was fit when the entry was made: somebody has changed it since
+                raise TableTrouble(str(unfit)) from unfit
         if _commit(warehouse, entry, name, into, place, table):
             reach(Point.AFTER_TABLE, entry.job)
     raise TableTrouble(f"other writers came first, {TRIES} times")

@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.publishing import delta
 from unstuck.coordinator.publishing.expectations import check_expectations
 from unstuck.coordinator.publishing.schemas import SCHEMA_MISMATCH, any_null, difference, schema_after
 from unstuck.tasks.failpoints import Point, reach
@@ -25,9 +26,6 @@ from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import ENTRY_VERSION, Change, DatasetState, Entry, State, Warehouse
 from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, files_exist, joined_versions, read_marker
-
-if TYPE_CHECKING:
-    from unstuck.coordinator.publishing.delta import Target
 
 MARKER_GONE = "MARKER_GONE"
 OUTPUT_MISSING = "OUTPUT_MISSING"
@@ -124,13 +122,19 @@ def publish(request: PublishRequest, answered: Callable[[], None] = lambda: None
     try:
         package = _package(warehouse.storage, request)
         check_expectations(request.outputs, package.outputs, request.at)
-        tables = _tables(warehouse, request, package.outputs)
+        if not package.outputs:
+            return PublishResult()
+        entry = _append_package(warehouse, request, package)
     except PublishFailed as failure:
         # Another publisher may have read the markers while they stood, and be frozen since. Its entry must not
         # appear under a job that was called FAILED, so the failure takes the job's place in the log.
-        return _answer(warehouse, _append_abort(warehouse, request, failure.code, str(failure)))
-    if not package.outputs:
-        return PublishResult()
+        entry = _append_abort(warehouse, request, failure.code, str(failure))
+    return _answer(warehouse, entry)
+
+
+def _append_package(warehouse: Warehouse, request: PublishRequest, package: _Package) -> Entry:
+    """The entry of the publish id: this package, or what stood before. Raises: PublishFailed, TableTrouble, OSError."""
+    tables = _tables(warehouse, request, package.outputs)
 
     def entry_of(n: int, state: State) -> Entry:
         """The package for slot ``n``, against the version before. Raises: PublishFailed."""
@@ -141,6 +145,7 @@ def publish(request: PublishRequest, answered: Callable[[], None] = lambda: None
                 request.spec_of(name, output),
                 state.get(name),
                 package.outputs[output.rejected_of].files if output.rejected_of else (),
+                tables[name].appended if name in tables else frozenset(),
             )
             for name, output in package.outputs.items()
         }
@@ -150,11 +155,11 @@ def publish(request: PublishRequest, answered: Callable[[], None] = lambda: None
             more |= {"tables": made, "version": ENTRY_VERSION}
         return request.entry(n, "package", params=dict(request.params), datasets=datasets, **more)
 
-    try:
-        entry = warehouse.append(request.publish_id, request.base, entry_of)[0]
-    except PublishFailed as failure:
-        entry = _append_abort(warehouse, request, failure.code, str(failure))
-    return _answer(warehouse, entry)
+    while True:
+        try:
+            return warehouse.append(request.publish_id, request.base, entry_of)[0]
+        except delta.TableMoved:
+            tables = _tables(warehouse, request, package.outputs)
 
 
 def abort(request: PublishRequest, why: Reason, answered: Callable[[], None] = lambda: None) -> PublishResult:
@@ -182,19 +187,22 @@ def _open(request: PublishRequest, answered: Callable[[], None]) -> Warehouse:
     return warehouse
 
 
-def _tables(warehouse: Warehouse, request: PublishRequest, outputs: Mapping[str, StagedOutput]) -> dict[str, Target]:
+def _tables(
+    warehouse: Warehouse, request: PublishRequest, outputs: Mapping[str, StagedOutput]
+) -> dict[str, delta.Target]:
     """The Delta tables into which outputs go, each found fit for it. Raises: PublishFailed, TableTrouble, OSError."""
     specs = {name: spec for name, spec in request.outputs.items() if spec.table is not None and name in outputs}
     if not specs:
         return {}
-    from unstuck.coordinator.publishing.delta import check, write_tables
-
     state = warehouse.state()
     for name in specs:
         # What was published before comes first: it may make the table, or change it.
         if (standing := state.get(name)) is not None and standing.table is not None:
-            write_tables(warehouse, warehouse.existing_entry(standing.changed))
-    return {name: check(warehouse, request.job, name, outputs[name], spec) for name, spec in specs.items()}
+            delta.write_tables(warehouse, warehouse.existing_entry(standing.changed))
+    return {
+        name: delta.check(warehouse, request.job, name, outputs[name], spec, state.get(name))
+        for name, spec in specs.items()
+    }
 
 
 def _answer(warehouse: Warehouse, entry: Entry) -> PublishResult:
@@ -203,9 +211,7 @@ def _answer(warehouse: Warehouse, entry: Entry) -> PublishResult:
     Raises: TableTrouble: one of them is not.
     """
     if entry.tables:
-        from unstuck.coordinator.publishing.delta import write_tables
-
-        write_tables(warehouse, entry)
+        delta.write_tables(warehouse, entry)
     if entry.kind == "package":
         return PublishResult(version=entry.n, rows={name: change.rows for name, change in entry.datasets.items()})
     return PublishResult(failed=Reason(entry.code or "PUBLISH_ABORTED", entry.reason or "publishing was aborted"))
@@ -217,11 +223,13 @@ def change_of(
     spec: OutputSpec,
     standing: DatasetState | None,
     beside: Iterable[DataFile] = (),
+    appended: Set[str] = frozenset(),
 ) -> Change:
     """What publishing ``output`` in its mode does to the dataset ``name``, of which ``standing`` is published.
 
     Args:
         beside: of rejected rows, the files of the good ones: in their partitions too, those of before are replaced.
+        appended: the files that its Delta table has already.
 
     Raises: PublishFailed: the rows cannot stand beside those that are published.
     """
@@ -235,7 +243,9 @@ def change_of(
         )
     if spec.table is not None:
         # Nobody reads the staged files once the table has them, so a vacuum may take them.
-        return Change(spec.mode, output.files, [*there, *(f.path for f in output.files)], output.rows, output.schema)
+        added = [file for file in output.files if file.path not in appended]
+        removed = [*there, *(file.path for file in output.files)]
+        return Change(spec.mode, added, removed, sum(file.rows for file in added), output.schema)
     if standing is None or not standing.rows:
         return Change(spec.mode, output.files, there, output.rows, output.schema)
     if spec.mode == "replace":

@@ -36,12 +36,15 @@ class TableFiles:
         """Whether a file stands there that is not ours. Ours may stand before the table does."""
         if os.path.isfile(self._root):
             return True
-        # Of an object store the first names alone: a folder of a partition counts as ours.
-        paths = self._walk() if self._store is None else (n for n in self._store.names("") if "=" not in n)
-        return any(not path.startswith("_delta_log") and not _name(path).startswith(_OURS) for path in paths)
+        paths = self._walk() if self._store is None else self._store.paths()
+        return any(not path.startswith("_delta_log/") and not _name(path).startswith(_OURS) for path in paths)
 
     def _walk(self) -> Iterator[str]:
-        for folder, _, names in os.walk(self._root):
+        def stop(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):
+                raise error
+
+        for folder, _, names in os.walk(self._root, onerror=stop):
             yield from (os.path.relpath(os.path.join(folder, name), self._root) for name in names)
 
     def probe(self) -> None:

@@ -412,7 +412,11 @@ class WorkOrder(Strict):
         """
         checks = self.plan.checks
         what = {
-            "steps": [s.model_dump(mode="json", exclude={"timeout"}) for s in self.group.steps],
+            "steps": [
+                # Without a field that came later and is not used: work from before it counts as before.
+                step.model_dump(mode="json", exclude={"timeout"} if step.compact else {"timeout", "compact"})
+                for step in self.group.steps
+            ],
             "spark": self.group.spark,
             "conf": self.group.conf,
             "params": self.params,

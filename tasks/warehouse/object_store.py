@@ -114,6 +114,12 @@ class ObjectStore:
         paths = [*found["common_prefixes"], *(one["path"] for one in found["objects"])]
         return sorted({str(path).rpartition("/")[2] for path in paths})
 
+    def paths(self) -> Iterator[str]:
+        """All objects, page by page. Raises: OSError."""
+        with self._errors(""):
+            for page in self._api.list(self._store):
+                yield from (str(one["path"]) for one in page)
+
     def put(self, path: str, data: bytes) -> None:
         """Write or replace an object. Raises: OSError: it is not known whether it was written."""
         with self._errors(path):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime
 import json
 import shutil
+import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -127,6 +129,18 @@ def test_two_retries_that_take_over_the_same_files_write_their_rows_once(lake: L
         assert lake.ids == ([2, 3] if mode == "replace" else [1, 2, 3])
 
 
+def test_two_retries_append_their_rows_once_also_when_the_table_is_optimized_in_between(lake: Lake) -> None:
+    append = lake.spec("append")
+    failed = lake.stage("failed", append, [row(2)])
+    assert publish(replace(failed, publish_id="first", job="first")).rows == {"flights": 1}
+    lake.publish("other", append, [row(5)])
+    DeltaTable(lake.path).optimize.compact()
+
+    second = publish(replace(failed, publish_id="second", job="second"))
+    assert (second.version, second.rows) == (3, {"flights": 0})
+    assert lake.ids == [2, 5]
+
+
 def test_replace_leaves_the_new_rows_alone_and_old_versions_of_the_table_stand(lake: Lake) -> None:
     lake.publish("one", lake.spec("replace"), [row(1), row(2)])
     lake.publish("two", lake.spec("replace"), [row(3)])
@@ -222,6 +236,49 @@ def test_files_of_a_publisher_that_has_not_made_the_table_yet_fail_no_other_job(
     assert lake.ids == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("partition_by", "extra", "code"),
+    [((), "", "PARTITION_MISMATCH"), (("day",), "more", "SCHEMA_MISMATCH"), (("day",), "", None)],
+)
+@pytest.mark.parametrize("dies", ["before its slot is known", "before its table is made", "never"])
+def test_a_job_that_comes_first_after_the_check_is_seen(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, dies: str, partition_by: tuple[str, ...], extra: str, code: str | None
+) -> None:
+    """Of two jobs that make one table, the second was checked while there was none."""
+    points = {"before its slot is known": [Point.AFTER_ENTRY], "before its table is made": [Point.BEFORE_TABLE]}
+    first = lake.stage("one", lake.spec("append", partition_by=("day",)), [row(1)])
+    second = lake.stage("two", lake.spec("append", partition_by=partition_by), [row(2)], extra)
+
+    def then_another_publishes(*arguments: Any) -> Target:
+        found = check(*arguments)
+        monkeypatch.setattr(delta, "check", check)
+        with armed(Death(points.get(dies, []))), suppress(Died):
+            publish(first)
+        return found
+
+    monkeypatch.setattr(delta, "check", then_another_publishes)
+    failed = publish(second).failed
+    assert (failed.code if failed is not None else None) == code
+    assert publish(first).version == 1
+    assert lake.ids == ([1] if code else [1, 2])
+
+
+def test_a_table_that_somebody_changes_after_the_entry_gets_no_rows_with_other_columns(lake: Lake) -> None:
+    lake.publish("one", lake.spec("append"), [row(1)])
+    request = lake.stage("two", lake.spec("append"), [row(2)])
+    with armed(Death([Point.AFTER_ENTRY])), pytest.raises(Died):
+        publish(request)
+    others = pa.table({"id": ["text"], "day": [ONE], "air": ["UA"]})
+    write_deltalake(lake.path, others, mode="overwrite", schema_mode="overwrite")
+
+    with pytest.raises(TableTrouble, match=r"its columns differ: changed id from string to long"):
+        publish(request)
+    assert DeltaTable(lake.path).to_pyarrow_table()["id"].to_pylist() == ["text"]
+    DeltaTable(lake.path).restore(0)
+    assert publish(request).version == 2
+    assert lake.ids == [1, 2]
+
+
 def test_a_folder_with_files_and_a_place_in_the_warehouse_are_refused(lake: Lake) -> None:
     Path(lake.path).mkdir(parents=True)
     Path(lake.path, "something.csv").write_text("a")
@@ -233,6 +290,19 @@ def test_a_folder_with_files_and_a_place_in_the_warehouse_are_refused(lake: Lake
     failed = inside.publish("two", inside.spec("append"), [row(1)]).failed
     assert failed is not None
     assert (failed.code, "inside the warehouse" in failed.text) == ("TABLE_UNFIT", True)
+
+
+@pytest.mark.parametrize("others", ["year=2025/part-0.parquet", "_delta_log_backup/0.json", "notes.txt"])
+@pytest.mark.parametrize("on", ["disk", "an object store"])
+def test_files_of_others_are_found_wherever_they_stand(tmp_path: Path, on: str, others: str) -> None:
+    root = str(tmp_path / "sales") if on == "disk" else f"memory://{uuid.uuid4().hex}/sales"
+    files, place = Files(root), TableFiles(root)
+    assert not place.has_strangers()
+    for ours in ("unstuck-1.parquet", "year=2024/unstuck-2.parquet", "_delta_log/0.json"):
+        files.create(ours, b"ours")
+    assert not place.has_strangers()
+    files.create(others, b"of others")
+    assert place.has_strangers()
 
 
 def test_a_place_where_nothing_can_be_written_is_found_before_the_entry_so_a_cancel_ends_the_job(lake: Lake) -> None:
