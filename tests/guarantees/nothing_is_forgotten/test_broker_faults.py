@@ -188,7 +188,12 @@ def silenced(worker: fleet.FleetWorker, store: redis.Redis) -> Iterator[None]:
 
 
 def asleep(store: redis.Redis) -> bool:
-    """The runner that runs nothing takes no offers by itself; for a moment after each attempt it would."""
+    """The runner that runs nothing takes no offers by itself; for a moment after each attempt it would.
+
+    Nor has its worker a wake-up for it that it has not begun yet.
+    """
+    if store.exists(fleet.KEYS.queue("unacked")):
+        return False
     idle = [one.id for one in fleet.listed(store) if one.idle_since is not None]
     return len(idle) == 1 and float(store.hget(fleet.KEYS.awake, idle[0]) or -1) < 0
 
