@@ -121,8 +121,11 @@ def decide(
 def _with_orders(state: WatchState, observation: Observation) -> tuple[WatchState, Order | None]:
     """``state`` with a new or stronger order, and that order if there is one. The grace counts from the first."""
     orders = [_ORDER_OF[observation.answer]] if observation.answer in _ORDER_OF else []
-    if state.leaving and Order.STALE in orders:
-        orders.remove(Order.STALE)  # the outcome is on the record; leaving the session has its own time, not the grace
+    if state.leaving:
+        # The outcome is on the record; leaving the session has its own time, not the grace.
+        orders = [order for order in orders if order is not Order.STALE]
+        if state.order is Order.STALE:  # a renewal was quicker than the look at the clocks
+            state = replace(state, order=None)
     if observation.drain_at is not None and observation.drain_at <= observation.now:
         orders.append(Order.DRAIN)
     over = [clock for clock in state.clocks.values() if clock.ends <= observation.now]

@@ -23,20 +23,17 @@ def a_python(folder: Path) -> Path:
 
 
 def test_a_runner_whose_watchdog_cannot_be_started_again_ends_and_the_next_one_takes_what_stands(
-    redis_server: RedisServer, tmp_path: Path
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """The virtual environment is rebuilt under the worker."""
     python = a_python(tmp_path / "venv")
-    with (
-        redis.Redis.from_url(redis_server.url, decode_responses=True) as store,
-        fleet.worker(redis_server.url, tmp_path, queues="rebuilt", python=python) as worker,
-    ):
+    with fleet.worker(redis_server.url, tmp_path, queues="rebuilt", python=python) as worker:
 
         def make_offer(job: str, step: str) -> fleet.Offer:
             group = {"name": "g", "spark": False, "queue": "rebuilt", "steps": [{"python": f"fleet_steps:{step}"}]}
-            return fleet.make_offer(store, tmp_path / "w", job, group)
+            return fleet.make_offer(client, tmp_path / "w", job, group)
 
-        runner = fleet.runner_of(store, make_offer("first", "wait_for_cancel"))
+        runner = fleet.runner_of(client, make_offer("first", "wait_for_cancel"))
         (log,) = wait_until(lambda: list((tmp_path / "w").glob("_staging/first/g/*.log")), 20, "the log of the attempt")
         (watchdog,) = worker.watchdogs
         python.rename(python.with_name("away"))
@@ -46,4 +43,4 @@ def test_a_runner_whose_watchdog_cannot_be_started_again_ends_and_the_next_one_t
             assert "no other can be started: FileNotFoundError" in said
         # The next child needs no Python for its watchdog, which it forks.
         second = make_offer("second", "my_pid")
-        assert fleet.outcome(store, second, 10).kind is OutcomeKind.SUCCEEDED
+        assert fleet.outcome(client, second, 10).kind is OutcomeKind.SUCCEEDED

@@ -169,3 +169,14 @@ def test_a_runner_that_leaves_the_session_has_the_time_for_that_and_nothing_more
     )
     assert killed.outcome is None
     assert decide(leaving, see(1.0, runner=ProcessState.GONE), grace=GRACE).outcome is None
+
+
+def test_a_runner_that_leaves_its_session_is_let_be_also_when_a_renewal_was_quicker_than_the_look() -> None:
+    working = decide(WatchState(), see(1.0, answer=RenewAnswer.STALE), grace=GRACE)
+    assert working.order is Order.STALE
+    leaving = replace(working.state, clocks={"SESSION_TIMEOUT": Clock("SESSION_TIMEOUT", 300.0, 0.0, "leaving it")})
+    let_be = decide(leaving, see(100.0, answer=RenewAnswer.STALE), grace=GRACE)
+    assert (let_be.kill_reason, let_be.order, let_be.state.order) == ("", None, None)
+    told = decide(let_be.state, see(301.0), grace=GRACE)
+    assert told.order is Order.TIMEOUT
+    assert "leaving it took longer than 300s" in decide(told.state, see(301.0 + GRACE), grace=GRACE).kill_reason
