@@ -32,7 +32,9 @@ class Upkeep:
         """
         if (identity := warehouse.identity()) is None:
             raise BadRequest(f"There is no warehouse at {warehouse.storage.uri('')}; is it mounted?")
-        self._warehouse, self._identity, self._settings = warehouse, identity, settings
+        # With its id: if the warehouse goes away meanwhile, nothing is written where it was.
+        self._warehouse = Warehouse(warehouse.storage.uri(""), identity)
+        self._identity, self._settings = identity, settings
         self._index = StagingIndex(client, Keys(settings.prefix))
 
     def compact(self, dataset: str, *, target: int, dry_run: bool = False, progress: Progress) -> Compacted:

@@ -335,7 +335,7 @@ def _wrong_result(
         return f"group {name!r} does not come before this one; add it to needs:"
     if named.for_each is not None:
         return f"group {name!r} is a fork; its members have results of their own, and none speaks for all"
-    if not any(step.python for step in named.steps):
+    if not named.records_results:
         return f"group {name!r} has no Python step, so it records no results"
     return ""
 

@@ -49,7 +49,7 @@ def _wrong_result(marker: ResultMarker, group: GroupSpec, groups: Mapping[str, G
         return f"unknown group {marker.group!r}{suggestion(marker.group, read)}"
     if named.for_each is not None:
         return f"group {marker.group!r} is a fork; its members have results of their own, and none speaks for all"
-    if not any(step.python for step in named.steps):
+    if not named.records_results:
         return f"group {marker.group!r} has no Python step, so it records no results"
     return ""
 

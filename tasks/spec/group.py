@@ -268,7 +268,19 @@ class GroupSpec(Strict):
             raise ValueError("for_each on a group without steps: there is nothing to run for each value")
         if not self.spark and any(s.sql or s.sql_file for s in self.steps):
             raise ValueError("spark: false with a SQL step: SQL needs a Spark session")
+        if sum(step.compact is not None for step in self.steps) > 1:
+            raise ValueError("two steps with compact: both would record the same results; use a group for each dataset")
         return self
+
+    @property
+    def compacts(self) -> bool:
+        """Whether a step compacts a dataset, which a repeat does to what is published by then."""
+        return any(step.compact for step in self.steps)
+
+    @property
+    def records_results(self) -> bool:
+        """Whether steps may record results: those in Python and compactions do."""
+        return any(step.python or step.compact for step in self.steps)
 
     @property
     def is_join(self) -> bool:

@@ -91,3 +91,22 @@ def test_a_dataset_that_was_not_published_is_no_matter_of_retries(client: Client
     assert failed.job.status is Status.FAILED
     assert group(failed).epoch == 1
     assert "fligths" in group(failed).reason.text
+
+
+def test_a_retry_compacts_what_was_published_since(client: Client, warehouse: Path) -> None:
+    place = str(warehouse)
+    upkeep = {"name": "upkeep", "spark": False, "steps": [{"compact": "flights"}]}
+    fails = {"name": "fails", "needs": ["upkeep"], "spark": False, "retry": {"max": 0}}
+    spec = JobSpec.model_validate(
+        {"name": "job", "groups": [upkeep, {**fails, "steps": [{"python": f"{STEPS}:never"}]}]}
+    )
+    assert ended(client, LOAD).job.status is Status.FINISHED
+    failed = ended(client, spec)
+    assert failed.job.status is Status.FAILED
+    for _ in range(2):
+        assert ended(client, LOAD).job.status is Status.FINISHED
+    files = len(published_files(place, "flights"))
+
+    again = client.retry(failed.job.id).id
+    assert client.wait(again, timeout=60).job.terminal
+    assert len(published_files(place, "flights")) < files

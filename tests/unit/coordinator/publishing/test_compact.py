@@ -14,10 +14,14 @@ import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import redis
 
 from unstuck.coordinator.publishing import compact as module
 from unstuck.coordinator.publishing.compact import Compacted, compact
 from unstuck.coordinator.publishing.package import PublishRequest, publish
+from unstuck.coordinator.publishing.upkeep import Upkeep
+from unstuck.tasks.errors import WarehouseMismatch
+from unstuck.tasks.settings import Settings
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.steps.output import stage
 from unstuck.tasks.warehouse.files import Files
@@ -26,6 +30,7 @@ from unstuck.tasks.warehouse.marker import Marker, write_marker
 
 APPEND = OutputSpec(mode="append")
 BY_DAY = OutputSpec(mode="partition_overwrite", partition_by=("day",))
+APPEND_BY_DAY = OutputSpec(mode="append", partition_by=("day",))
 TARGET = 1_000_000
 
 
@@ -194,3 +199,24 @@ def test_a_dry_run_writes_nothing(loads: Loads) -> None:
     assert loads.compact(dry_run=True).after == 1
 
     assert sorted(Path(loads.root).rglob("*")) == there
+
+
+def test_nothing_is_written_where_the_warehouse_was_once_it_has_gone_away(tmp_path: Path, client: redis.Redis) -> None:
+    """As after an unmount: its folder stands there, empty."""
+    loads = Loads(tmp_path / "warehouse")
+    for job in range(3):
+        loads.load(f"job{job}", BY_DAY, id=[1, 2], day=[f"d{job}", f"e{job}"])
+    for job in range(3, 5):
+        loads.load(f"job{job}", APPEND_BY_DAY, id=[1, 2], day=["d0", "e0"])
+
+    write = Files.write_durable
+
+    def comes_too_late(files: Files, path: str, data: bytes) -> None:
+        (tmp_path / "warehouse").rename(tmp_path / "away")
+        (tmp_path / "warehouse").mkdir()
+        write(files, path, data)
+
+    upkeep = Upkeep(loads.warehouse, client, Settings(warehouse=loads.root))
+    with patch.object(Files, "write_durable", comes_too_late), pytest.raises(WarehouseMismatch, match="not mounted"):
+        upkeep.compact("flights", target=1, progress=lambda done, total: None)
+    assert not list((tmp_path / "warehouse").iterdir())
