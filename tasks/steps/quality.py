@@ -7,6 +7,7 @@ good rows are complete with that one write, and only the rejected rows are writt
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -101,6 +102,19 @@ def _refused(name: str, rule: str, why: str) -> RuleInvalid:
 
 # -- Spark -----------------------------------------------------------------------------------------------------
 
+# The line of SQL that failed on a row, as Spark quotes it (3.5 without the blank).
+_QUOTED = re.compile(r"^== SQL ?\(line \d+, position \d+\) ==\n(.*)$", re.MULTILINE)
+
+
+def _message(error: Exception) -> str:
+    """What Spark says; of an error that pyspark does not know, as in 3.5, what its innermost cause in Java says."""
+    if type(error).__module__.startswith("pyspark."):
+        return str(error)
+    cause = getattr(error, "java_exception", None)
+    while cause is not None and cause.getCause() is not None:
+        cause = cause.getCause()
+    return "" if cause is None else str(cause.getMessage())
+
 
 def _split_spark(
     files: Files, folder: str, frame: Any, quality: Quality, partition_by: Sequence[str]
@@ -123,10 +137,10 @@ def _split_spark(
             ),
         )
     except Exception as error:
-        # Spark quotes the expression that failed on a row.
-        said = str(error) if type(error).__module__.startswith(("pyspark.", "py4j.")) else ""
+        said = _message(error)
+        quoted = _QUOTED.search(said)
         for name, rule in quality.rules.items():
-            if rule in said:
+            if quoted is not None and quoted[1].strip() in map(str.strip, rule.splitlines()):
                 raise _refused(name, rule, said) from error
         raise
     files.check()

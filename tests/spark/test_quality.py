@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,27 @@ def test_what_is_no_condition_is_refused_with_its_name(write: Write, rule: str) 
 def test_a_rule_that_fails_on_a_row_is_refused_with_its_name(write: Write) -> None:
     with pytest.raises(RuleInvalid, match="the rule odd "):
         write(rules={"fine": "id > 0", "odd": "cast(carrier as int) > 0"})
+
+
+@pytest.mark.parametrize("rule", ["1 / (id - 1) > 0", "id > 0 and\n 1 / (id - 1) > 0"])
+def test_the_cause_is_named_whatever_kind_of_error_spark_makes_of_it(session: Any, tmp_path: Path, rule: str) -> None:
+    """PySpark 3.5 knows no division by zero: its error says where Java was called, and its cause what went wrong."""
+    checks = Checks(quality=Quality(rules={"fine": "id > 0", "odd": rule}))
+    session.conf.set("spark.sql.ansi.enabled", "true")
+    with pytest.raises(RuleInvalid, match=r"(?s)the rule odd .* cannot be used: \[DIVIDE_BY_ZERO\] Division by zero"):
+        stage_checked(Files(str(tmp_path)), "o", session.range(1, 4), checks, (), session)
+
+
+def test_a_lost_task_is_no_fault_of_a_rule_whose_text_stands_in_its_error(session: Any, tmp_path: Path) -> None:
+    """Its trace has the word ok, in "invoke"."""
+    from pyspark.sql.functions import col, udf
+
+    frame = (
+        session.range(3).withColumn("x", udf(lambda _: os._exit(3), "long")(col("id"))).selectExpr("*", "true as ok")
+    )
+    with pytest.raises(Exception, match="exited unexpectedly") as raised:
+        stage_checked(Files(str(tmp_path)), "o", frame, Checks(quality=Quality(rules={"fine": "ok"})), (), session)
+    assert not isinstance(raised.value, RuleInvalid)
 
 
 def test_a_column_of_our_name_is_refused(write: Write, session: Any, tmp_path: Path) -> None:
