@@ -12,7 +12,7 @@ from typing import Any, Literal
 from unstuck.coordinator.decide.deadlines import backoff, lapsed, loss_backoff
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Guard
-from unstuck.coordinator.model.records import Attempt, GroupRecord, Reason, Verdict
+from unstuck.coordinator.model.records import Attempt, FinalFailure, GroupRecord, Reason
 from unstuck.coordinator.model.size import megabytes
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.checks import MAX_GROUPS, MAX_MEMBERS
@@ -74,7 +74,7 @@ def settle(draft: Draft, group_id: str, outcome: Outcome | None) -> None:
     record, attempt = draft.state.record(group_id), draft.state.attempts.get(group_id)
     draft.drop_attempt(group_id)
     unheard = f"worker {record.worker} was not heard of"
-    if record.verdict is not None and (record.state is S.CANCELING or _ends_hook(outcome)):
+    if record.final_failure is not None and (record.state is S.CANCELING or _ends_hook(outcome)):
         failure = outcome.failure if outcome is not None else None
         called = failure is not None and failure.code == HOOK_RAN
         said = "it was canceled" if failure is None else f"{failure.code}: {failure.text}"
@@ -172,14 +172,14 @@ def _remembered(record: GroupRecord, failure: Failure) -> GroupRecord:
 def _fail(draft: Draft, group_id: str, record: GroupRecord, reason: Reason) -> None:
     """The group has failed for good. Before that is shown, an attempt of its own calls its ``on_failure`` hook."""
     hooks = draft.planned(group_id).spec.hooks
-    if record.verdict is not None:
+    if record.final_failure is not None:
         draft.fail_after_hook(group_id, f"{reason.code}: {reason.text}")
     elif hooks is None or not hooks.on_failure:
         draft.move(group_id, replace(record, state=S.FAILED, reason=reason))
     else:
-        verdict = Verdict(reason.code, reason.text, record.epoch, draft.env.now)
+        final_failure = FinalFailure(reason.code, reason.text, record.epoch, draft.env.now)
         told = Reason(reason.code, f"{reason.text}; its on_failure hook is called before it is FAILED")
-        _retry(draft, group_id, replace(record, losses=0, verdict=verdict), 0.0, told)
+        _retry(draft, group_id, replace(record, losses=0, final_failure=final_failure), 0.0, told)
 
 
 def _retry(draft: Draft, group_id: str, record: GroupRecord, wait: float, reason: Reason) -> None:

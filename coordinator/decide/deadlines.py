@@ -77,9 +77,9 @@ def hook_given_up_at(job: JobRecord, record: GroupRecord, hooks: Hooks | None, e
 
     A time ahead of the clock counts from now, as in `queue_timeout_at`.
     """
-    if record.verdict is None or job.intent is not Intent.RUN or job.halted is not None:
+    if record.final_failure is None or job.intent is not Intent.RUN or job.halted is not None:
         return None
-    return min(record.verdict.at, env.now) + (hooks.timeout if hooks is not None else 0.0)
+    return min(record.final_failure.at, env.now) + (hooks.timeout if hooks is not None else 0.0)
 
 
 def job_timeout_at(job: JobRecord, timeout: float | None, env: Environment) -> float | None:
@@ -148,7 +148,7 @@ def due_at(state: JobState, env: Environment, more: bool = False) -> float:
         times.append(retry_at(state.groups[group_id], state.planned(group_id).retry, env))
     for group_id in state.recovering:
         record = state.groups[group_id]
-        if record.verdict is not None and record.state is not S.RUNNING:
+        if record.final_failure is not None and record.state is not S.RUNNING:
             times.append(hook_given_up_at(state.job, record, state.planned(group_id).spec.hooks, env) or 0.0)
     # A time that has come but could not be used (no room, no allowance, a grace) needs no early look: the event that
     # makes room wakes the job.

@@ -104,13 +104,13 @@ def freeze_verdict(draft: Draft, group_id: str, epoch: int) -> None:
     The group reads nothing any more: should it run again, as the user may ask, its inputs are frozen anew.
     """
     record = draft.state.record(group_id)
-    if (verdict := record.verdict) is None:
+    if (final := record.final_failure) is None:
         return
     name, ordinal = split_member(group_id)
     value = None if ordinal is None else draft.plan.member_value(name, ordinal, draft.state.collected)
     error = record.first_error
     first = f"{error.code}: {error.text}" if error is not None else ""
-    failed = FailedFor(epoch=epoch, attempt=verdict.attempt, code=verdict.code, text=verdict.text, first=first)
+    failed = FailedFor(epoch=epoch, attempt=final.attempt, code=final.code, text=final.text, first=first)
     draft.decision.frozen[group_id] = _text(FrozenInputs(value=value, failed=failed))
 
 

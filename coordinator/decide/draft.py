@@ -82,20 +82,20 @@ class Draft:
         if group_id in self.state.groups:
             self.drop_attempt(group_id)
         record = self.state.record(group_id)
-        if record.verdict is not None and state is GroupState.CANCELED:
+        if record.final_failure is not None and state is GroupState.CANCELED:
             self.fail_after_hook(group_id, reason.text)  # it had failed before the job was to end
             return
         if state.terminal:
-            record = replace(record, verdict=None)
+            record = replace(record, final_failure=None)
         self.move(group_id, replace(record, state=state, reason=reason), **event)
 
     def fail_after_hook(self, group_id: str, trouble: str = "") -> None:
         """The group is FAILED as it had failed before its hook. ``trouble``: why the hook did not run to its end."""
         record = self.state.record(group_id)
-        assert record.verdict is not None
+        assert record.final_failure is not None
         if trouble:
             self.tell("HOOK_FAILED", group=group_id, code="HOOK_FAILED", text=trouble)
-        reason = record.verdict.reason(trouble)
+        reason = record.final_failure.reason(trouble)
         self.move(group_id, replace(record, state=GroupState.FAILED, reason=reason))
 
     def check_unclaimed(self, group_id: str) -> None:

@@ -28,7 +28,7 @@ def check_queue_timeouts(draft: Draft) -> None:
     for group_id in draft.unclaimed():
         record, spec = draft.state.record(group_id), draft.planned(group_id).spec
         at = queue_timeout_at(draft.job, record, spec.queue_timeout, draft.env)
-        if at is None or spec.queue_timeout is None or record.verdict is not None:
+        if at is None or spec.queue_timeout is None or record.final_failure is not None:
             continue
         if record.since > draft.env.now + CLOCK_SLACK:
             # The clock was set back. The time is counted from now, or the group would fail too early.
@@ -48,10 +48,10 @@ def check_hook_waits(draft: Draft) -> None:
     for group_id in list(draft.state.recovering):
         record, spec = draft.state.record(group_id), draft.planned(group_id).spec
         at = hook_given_up_at(draft.job, record, spec.hooks, draft.env)
-        if at is None or record.verdict is None or record.state not in (S.QUEUED, S.BACKOFF, S.WAITING):
+        if at is None or record.final_failure is None or record.state not in (S.QUEUED, S.BACKOFF, S.WAITING):
             continue
-        if record.verdict.at > draft.env.now + CLOCK_SLACK:
-            draft.put(group_id, replace(record, verdict=replace(record.verdict, at=draft.env.now)))
+        if record.final_failure.at > draft.env.now + CLOCK_SLACK:
+            draft.put(group_id, replace(record, final_failure=replace(record.final_failure, at=draft.env.now)))
         elif at <= draft.env.now and (record.state is not S.QUEUED or group_id in draft.unclaimed()):
             if draft.commit_is_full():
                 return

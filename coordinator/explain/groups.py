@@ -221,7 +221,7 @@ def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Group
         following = Event(what="the job is looked at again; each sweep wakes idle runners", at=facts.look_at)
         ends = facts.ends("never by itself: a worker may come at any time")
         given_up_at = queue_timeout_at(job, record, planned.spec.queue_timeout, env)
-        if record.verdict is not None:
+        if record.final_failure is not None:
             ends = Event(what=HOOK_ENDS, at=hook_given_up_at(job, record, planned.spec.hooks, env) or 0.0)
         elif given_up_at:
             ends = facts.ends(f"FAILED by its queue_{timeout_of(planned.spec.queue_timeout)}", given_up_at)
@@ -243,8 +243,8 @@ def _running(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
     lease = min(held_until(record, attempt, env), env.now + env.lease_ttl) if attempt is not None else 0.0
     silent = max(0.0, env.now - (lease - env.lease_ttl)) if lease else 0.0
     what = f"worker {record.worker} runs attempt {record.epoch}; last heard of {format_duration(silent)} ago"
-    if record.verdict is not None:
-        what += f"; it only calls the on_failure hook: {record.verdict.text}"
+    if record.final_failure is not None:
+        what += f"; it only calls the on_failure hook: {record.final_failure.text}"
     took, ran = facts.took.get(group_id, 0.0), env.now - attempt.claimed_at if attempt is not None else 0.0
     if took and ran > max(LONG * took, SHORT):
         what += f"; it has run for {format_duration(ran)}, and took {format_duration(took)} when it last succeeded"

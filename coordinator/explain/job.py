@@ -1,6 +1,6 @@
 """What a job, and each of its groups that is not done, waits for (pure).
 
-Join verdicts, due times, room and budgets come from the functions that ``decide`` uses, so an explanation cannot
+What joins come to, due times, room and budgets come from the functions that ``decide`` uses, so an explanation cannot
 disagree with the decision.
 """
 

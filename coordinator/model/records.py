@@ -37,7 +37,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FinalFailure:
     """How a group has failed for good, while its ``on_failure`` hook is still to be called.
 
     Attributes:
@@ -70,7 +70,7 @@ class GroupRecord:
         releases: attempts handed back by workers that were told to stop.
         staging: folder of the attempt whose output counts (SUCCEEDED).
         rejected: as of an outcome: of each output with rules: by rule, how many rows did not meet it.
-        verdict: it has failed for good, and later attempts only call its hook; None: that is not so, or it has none.
+        final_failure: it has failed for good, and later attempts only call its hook; None: not so, or it has no hook.
     """
 
     state: GroupState = GroupState.WAITING
@@ -92,12 +92,12 @@ class GroupRecord:
     reason: Reason | None = None
     first_error: Failure | None = None
     last_error: Failure | None = None
-    verdict: Verdict | None = None
+    final_failure: FinalFailure | None = None
 
     @property
     def recovering(self) -> bool:
         """Failed or was lost, and has not succeeded since."""
-        return bool(self.failures or self.losses or self.verdict) and not self.state.terminal
+        return bool(self.failures or self.losses or self.final_failure) and not self.state.terminal
 
     def offer(self, job: str, group: str) -> Offer:
         return Offer(job, group, self.epoch, self.nonce)

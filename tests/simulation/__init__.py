@@ -38,7 +38,7 @@ promises are checked after every step.
 ``asked``       of these: alter, skip and rerun
 ``clocks``      of these: timeouts of jobs and in queues
 ``locks``       of these: locks that a clock set back makes longer
-``history``     one run from seed to verdict
+``history``     one run from seed to its end
 ``mirror``      the model and, call by call, the real store and scripts on a real Valkey
 ``short``       a history that breaks a promise, made short
 ``planted``     bugs put in on purpose, which must be found: those that real systems had

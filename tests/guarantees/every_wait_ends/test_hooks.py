@@ -250,13 +250,13 @@ def test_a_pause_holds_the_hook_and_a_resume_gives_it_its_full_time(coordinator:
     coordinator.read()
     held = record_of(coordinator, job)
     assert held.state is S.WAITING
-    assert held.verdict is not None
+    assert held.final_failure is not None
     coordinator.client.resume(job)
     coordinator.read()
     resumed = record_of(coordinator, job)
     assert resumed.state is S.QUEUED
-    assert resumed.verdict is not None
-    assert resumed.verdict.at > held.verdict.at
+    assert resumed.final_failure is not None
+    assert resumed.final_failure.at > held.final_failure.at
     (offer,) = [one for one in coordinator.offers(job) if one.group == "a"]
     coordinator.work(offer, RAN)
     coordinator.read()

@@ -90,7 +90,7 @@ class Clocks:
         for group, attempt in job.attempts.items():
             spec = plan.groups[split_member(group)[0]].spec
             limit = spec.queue_timeout
-            if (hooked := job.groups.get(group)) is not None and hooked.verdict is not None:
+            if (hooked := job.groups.get(group)) is not None and hooked.final_failure is not None:
                 limit = None if spec.hooks is None else spec.hooks.timeout
             since = max(self._queued_at.get((record.id, group), now), asked_at)
             if limit is not None and not attempt.claimant and now - since > limit:

@@ -23,7 +23,7 @@ class Hooks:
     def begun(self, record: GroupRecord, planned: PlannedGroup, target: GroupState) -> str:
         """A group has failed for good, and is to have its hook called."""
         if planned.spec.hooks is None or target is not S.BACKOFF:
-            return f"{planned.name} is {target} with {record.verdict}, and its hooks are {planned.spec.hooks}"
+            return f"{planned.name} is {target} with {record.final_failure}, and its hooks are {planned.spec.hooks}"
         return ""
 
     def ended(self, before: StoredJob, after: StoredJob, group: str, target: GroupState) -> str:
@@ -40,16 +40,16 @@ class Hooks:
             if not handed_back:
                 self._budgets.lost((before.record.id, group))
             return ""
-        if old.verdict is None or new.reason is None or new.reason.code != old.verdict.code:
-            return f"{where} had failed with {old.verdict}, and is FAILED with {new.reason}"
+        if old.final_failure is None or new.reason is None or new.reason.code != old.final_failure.code:
+            return f"{where} had failed with {old.final_failure}, and is FAILED with {new.reason}"
         told = outcome is not None and not handed_back
         ends = after.record.intent is not Intent.RUN or after.record.timed_out is not None
         ends |= any(one.state is S.FAILED for name, one in after.groups.items() if name != group)
-        waited = after.decided_at - old.verdict.at
+        waited = after.decided_at - old.final_failure.at
         late = planned.spec.hooks is None or waited >= planned.spec.hooks.timeout - 0.01
         # The runner that was to call it is lost, and was the last that the group may lose.
         lapsed = attempt is not None and attempt.claimant and outcome is None
         told = told or (lapsed and old.losses + 1 >= planned.spec.worker_losses)
         if not (told or ends or late or self._core.set_back or new.losses or old.losses):
-            return f"{where} is FAILED {waited:.1f}s after its verdict, and nobody called its hook"
+            return f"{where} is FAILED {waited:.1f}s after its final failure, and nobody called its hook"
         return ""

@@ -317,7 +317,7 @@ class Promises:
                     if before.record.intent is not Intent.RUN:
                         self.broken(WORD, f"{job_id}/{group} was queued under {before.record.intent}")
                     self._may_start(before, after, group, state)
-                elif old.verdict is not None and S(event["kind"]) in (S.BACKOFF, S.FAILED):
+                elif old.final_failure is not None and S(event["kind"]) in (S.BACKOFF, S.FAILED):
                     self._hold(FORGOTTEN, self._hooks.ended(before, after, group, S(event["kind"])))
                 elif state in (S.QUEUED, S.RUNNING, S.CANCELING):
                     self._may_end(before, after, group, state, event)
@@ -374,7 +374,7 @@ class Promises:
             self._may_be_canceled(where, group, before, attempt, target)
         elif target in (S.BACKOFF, S.FAILED):
             new = self._core.jobs[key[0]].groups.get(group, GroupRecord())
-            if new.verdict is not None:
+            if new.final_failure is not None:
                 self._budgets.charge(key, attempt, planned, S.FAILED)
                 self._budgets.forget_losses(key)
                 self._hold(FORGOTTEN, self._hooks.begun(new, planned, target))

@@ -80,7 +80,7 @@ def test_workers_that_are_lost_under_a_hook_have_a_budget_of_their_own() -> None
         job.run("a", LOST)
         job.now += 5.0
         job.decide()
-    assert job.record("a").verdict is not None
+    assert job.record("a").final_failure is not None
     job.run("a", LOST)
     assert job.record("a").state is not S.FAILED
     job.now += 5.0

@@ -433,12 +433,12 @@ def overtake_once(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) ->
 def test_a_frozen_publisher_that_thaws_after_the_abort_changes_nothing(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, verdicts = two_outputs(root, "job-1"), []
-    overtake_once(monkeypatch, lambda: verdicts.append(job.abort()))
+    job, answers = two_outputs(root, "job-1"), []
+    overtake_once(monkeypatch, lambda: answers.append(job.abort()))
 
     assert job.publish() == FORCED
 
-    assert verdicts == [FORCED]
+    assert answers == [FORCED]
     assert Warehouse(root).head() == 1
     assert Warehouse(root).state() == {}
 
