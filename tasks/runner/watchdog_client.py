@@ -27,9 +27,9 @@ from unstuck.tasks.process.shutdown_flag import ShutdownFlag
 from unstuck.tasks.process.tree import ProcessState, end_strays, process_state
 from unstuck.tasks.protocol.report import Failure
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.runner.watchdog_process import WatchdogProcess, start_watchdog
 from unstuck.tasks.watchdog.holding import Holding, SharedHolding
 from unstuck.tasks.watchdog.policy import Clock, Order
+from unstuck.tasks.watchdog.start import WatchdogProcess, start_watchdog
 
 log = logging.getLogger(__name__)
 

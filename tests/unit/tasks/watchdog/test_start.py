@@ -17,7 +17,7 @@ from tests.support.servers import RedisServer, wait_until
 
 _RUNNER = """
 import logging, os, signal, sys, threading, time
-from unstuck.tasks.runner.watchdog_process import start_watchdog
+from unstuck.tasks.watchdog.start import start_watchdog
 from unstuck.tasks.watchdog.holding import Holding, SharedHolding
 
 class Hung(logging.Handler):
