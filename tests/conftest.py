@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,26 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         for worker in fleet.RUNNING:
             report.sections.append((f"worker {worker.process.pid}", worker.story()))
     return report
+
+
+_pools: weakref.WeakSet[redis.ConnectionPool] = weakref.WeakSet()
+_init_pool = redis.ConnectionPool.__init__
+
+
+def _init_and_remember(pool: redis.ConnectionPool, *arguments: Any, **options: Any) -> None:
+    _init_pool(pool, *arguments, **options)
+    _pools.add(pool)
+
+
+redis.ConnectionPool.__init__ = _init_and_remember  # type: ignore[method-assign]
+
+
+@pytest.fixture(autouse=True)
+def no_connection_is_left() -> Iterator[None]:
+    """Else a connection that a test has left in a cycle of objects fails the later test in which it is collected."""
+    yield
+    for pool in list(_pools):
+        pool.disconnect(inuse_connections=False)
 
 
 @pytest.fixture(scope="module", autouse=True)
