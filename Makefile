@@ -3,7 +3,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 export VENV
-# A machine may be set to keep no bytecode. Then each of the 1,500 Python processes of a suite compiles what it imports.
+# A machine may be set to keep no bytecode. Then each Python process of the suite compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 # Whole files go to one of four test processes: a file's Spark session or fleet is started once, and at most four run at

@@ -252,7 +252,13 @@ def _write(warehouse: Warehouse, entry: Entry, name: str, into: Table) -> None:
         if table is not None:
             change = entry.datasets[name]
             try:
-                _check_table("what the log says", table, change.schema, change.mode, into.partition_by)
+                _check_table(
+                    f"entry {entry.n} of the log cannot be written",
+                    table,
+                    change.schema,
+                    change.mode,
+                    into.partition_by,
+                )
             except PublishFailed as unfit:  # it was fit when the entry was made: somebody has changed it since
                 raise TableTrouble(str(unfit)) from unfit
         if _commit(warehouse, entry, name, into, place, table):
