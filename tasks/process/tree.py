@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 
 _PR_SET_CHILD_SUBREAPER = 36  # <sys/prctl.h>
+_PF_EXITING = 0x4  # <linux/sched.h>, of the flags in /proc/PID/stat
 
 
 class ProcessState(StrEnum):
@@ -116,7 +117,7 @@ def end_strays(own: Callable[[int], bool], wait: float = 5.0) -> list[int]:
     are reaped. ``own`` is called after the children were listed, so it knows a child that was just started.
 
     Returns:
-        The pids of the children that lived.
+        The pids of the children that lived, without those that were about to end by themselves.
 
     Raises:
         OSError: the children cannot be listed, because no descriptor is free, for example.
@@ -126,10 +127,11 @@ def end_strays(own: Callable[[int], bool], wait: float = 5.0) -> list[int]:
     while True:
         living = {pid for pid in children() if not own(pid) and not _reaped(pid)}
         for pid in living:
+            if not _ends(pid):
+                lived.add(pid)
             _kill_group(pid)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        lived |= living
         if not living or time.monotonic() >= end:
             return sorted(lived)
         time.sleep(0.005)
@@ -154,14 +156,24 @@ def _reaped(pid: int) -> bool:
         return True
 
 
+def _ends(pid: int) -> bool:
+    """True for a process that the kernel is ending: it runs no code of its own, and has no command line any more."""
+    fields = _stat(pid)
+    return bool(fields) and bool(int(fields[6]) & _PF_EXITING)
+
+
 def exit_status(pid: int) -> int | None:
     """The wait status of a zombie (``/proc/PID/stat``, last field); None where the system does not tell."""
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            fields = stat.read().rpartition(")")[2].split()
-    except OSError:
-        return None
+    fields = _stat(pid)
     return int(fields[-1]) if fields and fields[0] == "Z" else None
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of ``/proc/PID/stat`` from the state on; none where there is no such file."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def describe_status(status: int | None) -> str:
