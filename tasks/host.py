@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from unstuck.tasks.settings import NO_SPARK, Settings
@@ -79,6 +80,10 @@ def java_version() -> int:
     program = _java()
     if program is None:
         return 0
+    with suppress(OSError):  # most installations say it in a file, which takes no JVM to read
+        said = (Path(program).resolve().parent.parent / "release").read_text(errors="replace")
+        if match := re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', said, re.MULTILINE):
+            return int(match[1])
     try:
         asked = subprocess.run(
             [program, "-version"], capture_output=True, text=True, timeout=_ANSWERS_WITHIN, check=False

@@ -19,7 +19,7 @@ from tests.cli.conftest import Cli
 from tests.support import fleet
 from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.servers import RedisServer, wait_until
-from unstuck.tasks.host import lacking
+from unstuck.tasks.host import java_version, lacking
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.settings import Settings
 
@@ -101,6 +101,22 @@ def test_a_worker_without_java_takes_nothing_unless_it_runs_light_groups_alone(
 def test_a_java_that_is_too_old_for_spark_is_none(redis_server: RedisServer, tmp_path: Path) -> None:
     said = refused(redis_server.url, tmp_path, java(tmp_path, version("11.0.2")), "-Q", "spark")
     assert f"Java 11 in JAVA_HOME, {tmp_path}/java is too old" in said
+
+
+def test_the_version_of_a_java_is_read_where_its_release_file_tells_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No JVM is started for it."""
+    asked = tmp_path / "asked"
+    home = Path(java(tmp_path, f"touch {asked}; {version('17.0.1')}")["JAVA_HOME"])
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    for told, found in (('"1.8.0_412"', 8), ('"11.0.2"', 11), ('"21"', 21)):
+        (home / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION={told}\nJAVA_VERSION_DATE="2025-04-15"\n')
+        assert java_version() == found
+    assert not asked.exists()
+    (home / "release").write_text("no version\n")
+    assert java_version() == 17
+    assert asked.exists()
 
 
 def test_a_java_that_does_not_say_its_version_in_time_is_let_be(
