@@ -6,10 +6,10 @@ export VENV
 # A machine may be set to keep no bytecode. Then each Python process of the suite compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Whole files go to one of four test processes: a file's Spark session or fleet is started once, and at most four run at
-# a time. Four on two cores, since the long tests wait for terms to end. The longest files come first, by
+# Whole files go to one of six test processes: a file's Spark session or fleet is started once, and at most six run at
+# a time. Six on two cores, since the long tests wait for terms to end. The longest files come first, by
 # tests/durations.txt (written anew by ARGS=--write-durations). Anything to add (a file, -k WORD, -x) goes into ARGS.
-PYTEST_OPTIONS := -n 4 --dist loadfile --no-loadscope-reorder
+PYTEST_OPTIONS := -n 6 --dist loadfile --no-loadscope-reorder
 ARGS ?=
 # What a JVM of the tests need not load anew (tests/support/spark_classes.py); the suite runs without it, too.
 SPARK_CLASSES := $(VENV)/spark-classes.jsa

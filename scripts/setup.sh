@@ -153,7 +153,7 @@ check_room() {
 # --- The environment --------------------------------------------------------------------------------------------
 
 # What the installed environment depends on. The stamp holds it, so that nothing is installed while nothing changed.
-wanted() { { echo "$python"; cat pyproject.toml constraints.txt; } | cksum; }
+wanted() { { echo "$python"; cat pyproject.toml constraints.txt tests/requirements-flower.txt; } | cksum; }
 
 is_installed() {
     [ -x "$VENV/bin/unstuck" ] || return 1
@@ -164,6 +164,13 @@ is_installed() {
     return 1
 }
 
+pip() {
+    if ! "$python" -m pip install --quiet --disable-pip-version-check "$@" -c constraints.txt; then
+        say "pip could not install the project: see its message above. It needs the network once."
+        exit 2
+    fi
+}
+
 install() {
     if [ ! -x "$VENV/bin/python" ]; then
         say "Making $VENV with $python ($("$python" -V 2>&1))."
@@ -171,10 +178,9 @@ install() {
     fi
     python="$VENV/bin/python"
     say "Installing the project and its tested dependencies ($1) into $VENV; the first time takes some minutes."
-    if ! "$python" -m pip install --quiet --disable-pip-version-check -e ".[$1]" -c constraints.txt; then
-        say "pip could not install the project: see its message above. It needs the network once."
-        exit 2
-    fi
+    pip -e ".[$1]"
+    # Apart: each Celery process imports a Flower that it can find, which takes it a tenth of a second.
+    if [ "$1" = dev ]; then pip --upgrade --no-deps --target "$VENV/flower" -r tests/requirements-flower.txt; fi
     wanted >"$VENV/.unstuck-$1"
 }
 

@@ -29,6 +29,7 @@ from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.settings import Settings
 
 EXAMPLES = ROOT / "examples"
+FLOWER = str(Path(sys.prefix, "flower"))  # scripts/setup.sh installs it there
 
 
 @pytest.fixture(scope="module")
@@ -244,7 +245,7 @@ def test_the_fleet_is_ordinary_celery_to_inspect_and_to_flower(fleet: LocalFleet
     port = free_port()
     flower = subprocess.Popen(
         [sys.executable, "-m", "celery", "-A", "unstuck.tasks", "flower", f"--port={port}", "--address=127.0.0.1"],
-        env={**env, "FLOWER_UNAUTHENTICATED_API": "1"},
+        env={**env, "FLOWER_UNAUTHENTICATED_API": "1", "PYTHONPATH": os.pathsep.join((FLOWER, PYTHONPATH))},
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

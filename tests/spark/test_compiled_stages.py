@@ -27,7 +27,8 @@ def compiled_by_attempt(driver: Driver) -> int:
     with driver.attempt("job/group/1/n/c", {}) as session:
         before = compiled(session)
         for n in range(BY_DEFAULT + 10):
-            session.sql(f"SELECT id + {n} AS sum FROM range(3) WHERE id > {n}").collect()
+            query = session.sql(f"SELECT id + {n} AS sum FROM range(3) WHERE id > {n}")
+            query._jdf.queryExecution().toRdd()  # compiled, and not run
         return compiled(session) - before
 
 

@@ -56,6 +56,7 @@ def test_jobs_on_one_fleet_and_what_they_cost(tmp_path: Path) -> None:
     assert all(0 < value < 60_000 for figure in join["figures"] for value in figure["values"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", ["d", "e", "g"])
 def test_a_case_with_a_fleet_of_its_own(tmp_path: Path, case: str) -> None:
     (found,) = run(tmp_path, case)

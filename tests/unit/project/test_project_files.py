@@ -112,10 +112,11 @@ class Machine:
         self.bin = folder / "bin"
         self.bin.mkdir()
         self.checkout = folder / "checkout"
-        (self.checkout / "scripts").mkdir(parents=True)
+        for folder_name in ("scripts", "tests"):
+            (self.checkout / folder_name).mkdir(parents=True)
         shutil.copy(ROOT / "scripts" / "setup.sh", self.checkout / "scripts")
-        for name in ("pyproject.toml", "constraints.txt"):
-            shutil.copy(ROOT / name, self.checkout)
+        for name in ("pyproject.toml", "constraints.txt", "tests/requirements-flower.txt"):
+            shutil.copy(ROOT / name, self.checkout / name)
         for tool in TOOLS:
             found = shutil.which(tool)
             assert found is not None
@@ -248,11 +249,13 @@ def test_nothing_is_installed_twice_while_nothing_changed(machine: Machine) -> N
 
     assert machine.setup("dev").returncode == 0
     assert calls.read_text().splitlines() == [
-        "-m pip install --quiet --disable-pip-version-check -e .[dev] -c constraints.txt"
+        "-m pip install --quiet --disable-pip-version-check -e .[dev] -c constraints.txt",
+        "-m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target .venv/flower"
+        " -r tests/requirements-flower.txt -c constraints.txt",
     ]
     assert machine.setup("dev").returncode == 0
     assert machine.setup("demo").returncode == 0  # dev holds all that demo holds
-    assert len(calls.read_text().splitlines()) == 1
+    assert len(calls.read_text().splitlines()) == 2
 
     with (machine.checkout / "constraints.txt").open("a") as constraints:
         constraints.write("six==1.17.0\n")
