@@ -255,7 +255,7 @@ def check_reaches(session: Any, uri: str) -> None:
             scheme, session.sparkContext._jsc.hadoopConfiguration()
         )
     except Py4JError as error:
-        jars = f"its Hadoop connector for {scheme}://"
+        jars = f"Hadoop connector for {scheme}://"
         if scheme == "s3a":
             hadoop = session._jvm.org.apache.hadoop.util.VersionInfo.getVersion()
             jars = f"org.apache.hadoop:hadoop-aws:{hadoop}"

@@ -266,7 +266,7 @@ def _reason(error: BaseException) -> str:
     """Why, in a line without the query of an address."""
     whole = str(error)
     if said := _SAID.search(whole):
-        return f"{said[1]}: {said[2]}" if said[2] else said[1]
+        return f"{said[1]}: {' '.join(said[2].split())}" if said[2] else said[1]
     text = _QUERY.sub("", " ".join(whole.partition("\n\nDebug source")[0].split()))[:_TEXT]
     if _ROLE.search(text):
         return f"{_NO_KEYS}. {_GIVE_KEYS} ({text})"

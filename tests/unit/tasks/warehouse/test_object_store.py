@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pyarrow as pa
@@ -165,3 +167,27 @@ def test_a_process_that_was_forked_says_so_and_does_not_hang(bucket: str) -> Non
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_an_answer_of_several_lines_is_one_line_of_the_error(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Azure answers."""
+    said = b"<Error><Code>AccessDenied</Code><Message>No.\nRequestId:1\nTime:2</Message></Error>"
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(403)
+            self.send_header("Content-Length", str(len(said)))
+            self.end_headers()
+            self.wfile.write(said)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever).start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        try:
+            with pytest.raises(PermissionError, match=r"\(AccessDenied: No\. RequestId:1 Time:2\)"):
+                Files(f"{bucket}/w").read("a")
+        finally:
+            server.shutdown()
