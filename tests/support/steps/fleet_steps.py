@@ -375,6 +375,14 @@ def two_outputs(spark: Any, ctx: Any, log: str) -> None:
         ctx.output(name).write(pa.table({"epoch": [epoch]}))
 
 
+def rows_of_tables(spark: Any, ctx: Any, names: list[str], made_by: str) -> None:
+    """The rows 2 and 3 for each of the outputs."""
+    import pyarrow as pa
+
+    for name in names:
+        ctx.output(name).write(pa.table({"n": pa.array([2, 3], pa.int64()), "made_by": [made_by] * 2}))
+
+
 def slow_in_the_jvm(spark: Any, ctx: Any, started: str) -> Any:
     """40 rows that take 5 s to write, in which Python is not needed."""
     Path(started).touch()
