@@ -44,10 +44,11 @@ def process_state(process: psutil.Process) -> ProcessState:
 
 
 class Tree:
-    """``root`` and its descendants, without this process (a child of the root)."""
+    """``root`` and its descendants, without this process (a child of the root) and what ``spare`` says by its pid."""
 
-    def __init__(self, root: psutil.Process) -> None:
+    def __init__(self, root: psutil.Process, spare: Callable[[int], bool] = lambda _: False) -> None:
         self.root = root
+        self._spare = spare
         self._known: set[psutil.Process] = set()
 
     def remember(self) -> None:
@@ -56,7 +57,7 @@ class Tree:
         for process in (self.root, *known):
             with contextlib.suppress(psutil.NoSuchProcess):
                 known.update(process.children(recursive=True))
-        self._known = known - {self.root, psutil.Process()}
+        self._known = {p for p in known - {self.root, psutil.Process()} if not self._spare(p.pid)}
 
     def living(self) -> list[psutil.Process]:
         """All processes of the tree that still live, the root first. Call ``remember`` before."""

@@ -23,7 +23,7 @@ from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.identity import release_here
 from unstuck.tasks.process.deadlines import NonBlockingHandler, run_with_deadline
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
-from unstuck.tasks.process.tree import ProcessState, Tree, describe_status, exit_status, process_state
+from unstuck.tasks.process.tree import ProcessState, Tree, describe_status, exit_status, is_watchdog, process_state
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
@@ -68,7 +68,8 @@ class Watchdog:
         self._queues = tuple(hello["queues"])
         self._runner = psutil.Process(int(hello["pid"]))
         self._parent = self._runner.parent()  # the main process of the worker
-        self._tree = Tree(self._runner)
+        # The watchdog of a fresh runner may have an attempt to report, and ends by itself.
+        self._tree = Tree(self._runner, spare=is_watchdog)
         self._channel = CancelChannel(self._client, self._keys)
         self._flag = None if hello.get("shutdown_flag") is None else ShutdownFlag(int(hello["shutdown_flag"]))
         self._level = ShutdownLevel.WORK

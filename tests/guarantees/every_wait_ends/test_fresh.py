@@ -10,6 +10,7 @@ import redis
 
 from tests.support import fleet
 from tests.support.servers import RedisServer, wait_until
+from unstuck.tasks.process.tree import is_watchdog
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Offer
 
@@ -63,6 +64,29 @@ def test_a_fresh_runner_that_is_killed_is_reported_lost_at_once_and_the_runner_a
         fresh.send_signal(signal.SIGKILL)
         assert fleet.outcome(client, offer, 20).kind is OutcomeKind.LOST
         assert pid(client, make_offer(client, tmp_path, "next", "my_pid", fresh=False)) == runner.pid
+
+
+def test_the_watchdog_of_a_fresh_runner_reports_it_although_the_runner_above_dies_first(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """The watchdog of the runner above ends what that one leaves, but for the one that has something to report."""
+    started = tmp_path / "started"
+    environ = {"UNSTUCK_LEASE_TTL": "60s", "UNSTUCK_LEASE_RENEW": "200ms"}
+    with fleet.worker(redis_server.url, tmp_path, environ=environ) as worker:
+        (runner,) = worker.runners
+        offer = make_offer(client, tmp_path, "job", "sleep_on", fresh=True, started=str(started))
+        fleet.begun(client, offer, started)
+        for _ in range(4):  # by then the watchdog above knows the one below, which looks as often
+            fleet.renewed(client, offer)
+        (fresh,) = [one for one in runner.children() if "unstuck.tasks.runner.fresh" in " ".join(one.cmdline())]
+        (watchdog,) = [one for one in fresh.children() if is_watchdog(one.pid)]
+        (above,) = worker.watchdogs
+        watchdog.suspend()
+        for one in (fresh, runner):
+            one.kill()
+        wait_until(lambda: fleet.gone(above.pid), 20, "the watchdog above to have ended what its runner left")
+        watchdog.resume()
+        assert fleet.outcome(client, offer, 20).kind is OutcomeKind.LOST
 
 
 def test_a_fresh_runner_that_dies_while_its_watchdog_starts_is_reported_lost_at_once(
