@@ -104,7 +104,7 @@ class Plan:
                     warehouse=warehouse,
                     warehouse_id=warehouse_id,
                     rerun=(reruns or {}).get(group.name, ""),
-                    adopts=() if group.spec.compacts else adopts,
+                    adopts=adopts,
                     any_code=any_code,
                     partition_by=partition_by,
                     forks=tuple(name for name in group.reads if self.groups[name].spec.for_each is not None),

@@ -179,10 +179,11 @@ class Attempt:
         self._fingerprint = fingerprint(self._order, self._code)
         for job in (self._token.job, *self._order.plan.adopts):
             folder = replace(self._token, job=job).staging.rpartition("/")[0]
-            standing = find_done_marker(self._files, folder, self._counts)
+            earlier = job != self._token.job
+            anew = earlier and self._order.group.compacts
+            standing = None if anew else find_done_marker(self._files, folder, self._counts)
             if standing is None:
-                there = newest_marker(self._files, folder) if job != self._token.job and not self._anew else None
-                if there is not None:
+                if earlier and not self._anew and (there := newest_marker(self._files, folder)) is not None:
                     newer = self._published.changed(there.reads)
                     why = why_anew(self._order, job, there.code, there.fingerprint, newer)
                     self._anew = f"{why}, so it ran anew"

@@ -44,6 +44,8 @@ def why_anew(order: WorkOrder, job: str, code: str, there: str, newer: str = "")
 
     ``newer``: a dataset that it read and that was published anew since; empty if there is none.
     """
+    if order.group.compacts:
+        return "it compacts what is published by now"
     if fingerprint(order, code) == there:
         if newer:
             return f"the dataset {newer} was published anew since job {job}"

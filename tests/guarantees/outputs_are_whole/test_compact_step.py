@@ -107,6 +107,8 @@ def test_a_retry_compacts_what_was_published_since(client: Client, warehouse: Pa
         assert ended(client, LOAD).job.status is Status.FINISHED
     files = len(published_files(place, "flights"))
 
-    again = client.retry(failed.job.id).id
-    assert client.wait(again, timeout=60).job.terminal
+    again = client.wait(client.retry(failed.job.id).id, timeout=60)
+    assert again.job.terminal
     assert len(published_files(place, "flights")) < files
+    reason = next(one.record.reason for one in again.claimed if one.id == "upkeep")
+    assert (reason.code, reason.text) == ("RAN_ANEW", "it compacts what is published by now, so it ran anew")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -29,13 +28,3 @@ def test_one_group_compacts_one_dataset() -> None:
     both = {**COMPACTS, "steps": [{"compact": "flights"}, {"compact": "delays"}]}
     with pytest.raises((SpecError, ValueError), match="use a group for each dataset"):
         plan(both)
-
-
-def test_a_retry_takes_over_other_work_and_no_compaction() -> None:
-    """The dataset has new small files by then."""
-    other = {"name": "other", "spark": False, "steps": [{"python": "m:f"}]}
-    stored = plan(COMPACTS, other).group_plans("/w", "id", adopts=("before",))
-    assert {name: json.loads(one).get("adopts") for name, one in stored.items()} == {
-        "flights": None,
-        "other": ["before"],
-    }
