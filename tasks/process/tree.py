@@ -44,7 +44,7 @@ def process_state(process: psutil.Process) -> ProcessState:
 
 
 class Tree:
-    """``root`` and its descendants, without this process (a child of the root) and what ``spare`` says by its pid."""
+    """``root`` and its descendants, without this process (a child of the root) and pids that ``spare`` accepts."""
 
     def __init__(self, root: psutil.Process, spare: Callable[[int], bool] = lambda _: False) -> None:
         self.root = root

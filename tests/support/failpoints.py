@@ -14,7 +14,9 @@ from pathlib import Path
 from tests.support.paths import PYTHONPATH, SUPPORT
 from unstuck.tasks.failpoints import Act, Point, arm
 
-# What one coordinator passes by itself; the rest is passed by workers and users.
+# What a runner passes from the first staged byte to its report.
+OF_A_RUNNER = [Point.AFTER_OUTPUT, Point.BEFORE_MARKER, Point.AFTER_MARKER, Point.BEFORE_FINISH, Point.AFTER_FINISH]
+# What one coordinator passes by itself.
 OF_A_COORDINATOR = [
     Point.AFTER_READ,
     Point.AFTER_LOCK,

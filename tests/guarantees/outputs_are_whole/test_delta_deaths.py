@@ -18,13 +18,12 @@ from deltalake import DeltaTable, write_deltalake
 from tests.guarantees.nothing_is_forgotten.test_process_deaths import SOON, Case, Place
 from tests.support import fleet
 from tests.support.coordinator_processes import coordinator_processes
-from tests.support.failpoints import OF_A_COORDINATOR, Strike, arming, order
+from tests.support.failpoints import OF_A_COORDINATOR, OF_A_RUNNER, Strike, arming, order
 from tests.support.s3_server import S3Server
 from tests.support.servers import RedisServer
 from unstuck import Client, Settings, Status
 from unstuck.tasks.failpoints import Point
 
-OF_A_RUNNER = [Point.AFTER_OUTPUT, Point.BEFORE_MARKER, Point.AFTER_MARKER, Point.BEFORE_FINISH, Point.AFTER_FINISH]
 # Passed once: the job is alone there, so that no other job's death takes its process away.
 ALONE = [Point.AFTER_FINISH, Point.AFTER_ENTRY, Point.BEFORE_TABLE, Point.AFTER_TABLE]
 POINTS = [*OF_A_RUNNER, *OF_A_COORDINATOR, Point.BEFORE_TABLE, Point.AFTER_TABLE]

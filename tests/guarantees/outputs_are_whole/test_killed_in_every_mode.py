@@ -18,7 +18,7 @@ import pytest
 from tests.guarantees.nothing_is_forgotten.test_process_deaths import SOON, Case, Place
 from tests.support import fleet
 from tests.support.coordinator_processes import coordinator_processes
-from tests.support.failpoints import OF_A_COORDINATOR, Strike, arming, order
+from tests.support.failpoints import OF_A_COORDINATOR, OF_A_RUNNER, Strike, arming, order
 from tests.support.servers import RedisServer
 from tests.unit.coordinator.publishing.test_compact import Loads
 from unstuck.coordinator.client import Client
@@ -28,7 +28,6 @@ from unstuck.tasks.settings import Settings
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.warehouse.log import Warehouse, published_files
 
-OF_A_RUNNER = [Point.AFTER_OUTPUT, Point.BEFORE_MARKER, Point.AFTER_MARKER, Point.BEFORE_FINISH, Point.AFTER_FINISH]
 POINTS = [*OF_A_RUNNER, *OF_A_COORDINATOR]
 # What must be read in the end: whose rows of which day.
 MODES = {

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tests.support import fleet
 from tests.support.coordinator_processes import coordinator_processes
-from tests.support.failpoints import OF_A_COORDINATOR, Strike, arming, order, reached_by
+from tests.support.failpoints import OF_A_COORDINATOR, OF_A_RUNNER, Strike, arming, order, reached_by
 from tests.support.s3_server import SECRET, S3Server
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, JobSpec, Settings, Status, published_files
@@ -45,7 +45,6 @@ def rows(spark, ctx, n):
     print("rows of", n)
     return pa.table({"n": [n] * 3, "part": ["a", "b", "c"]})
 """
-OF_A_RUNNER = [Point.AFTER_OUTPUT, Point.BEFORE_MARKER, Point.AFTER_MARKER, Point.BEFORE_FINISH, Point.AFTER_FINISH]
 DEATHS = [*OF_A_RUNNER, *OF_A_COORDINATOR]
 
 
