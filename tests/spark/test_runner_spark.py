@@ -335,6 +335,8 @@ def test_a_runner_whose_jvm_died_between_attempts_claims_nothing_and_is_replaced
     done(store, make_offer("g", python("spark_numbers", "numbers")))
     (jvm,) = [c for r in worker.runners for c in r.children() if "java" in command_line(c)]
     jvm.kill()
+    # One that is still ending may answer when the runner asks before it claims: then the attempt is lost, not refused.
+    wait_until(lambda: fleet.gone(jvm.pid), 30, "the JVM to end")
     offer = make_offer("h", python("spark_numbers", "numbers"))
     # Or the runner was replaced before, with the Python workers of that JVM, and the next one claims it.
     refused = "nothing is taken: the Spark session of this runner has died"
