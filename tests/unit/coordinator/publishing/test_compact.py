@@ -37,7 +37,7 @@ TARGET = 1_000_000
 class Loads:
     """A dataset ``flights`` of a few rows a job."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path | str) -> None:
         self.root = str(root)
         self.warehouse = Warehouse(self.root)
         self.known = self.warehouse.ensure_id()
