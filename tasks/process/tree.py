@@ -141,9 +141,13 @@ def end_strays(own: Callable[[int], bool], wait: float = 5.0) -> list[int]:
 def children() -> set[int]:
     """The pids of this process's children, from the kernel's own list: psutil would read every process of the host."""
     lists = []
-    for path in Path("/proc/self/task").glob("*/children"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
-            lists.append(path.read_text())
+    with contextlib.suppress(FileNotFoundError):  # a system without /proc
+        for thread in os.listdir("/proc/self/task"):
+            with (
+                contextlib.suppress(FileNotFoundError, ProcessLookupError),  # a thread that has just ended
+                open(f"/proc/self/task/{thread}/children", "rb") as file,
+            ):
+                lists.append(file.read())
     if not lists:  # a kernel without these files
         return {child.pid for child in psutil.Process().children()}
     return {int(pid) for text in lists for pid in text.split()}

@@ -134,8 +134,8 @@ class Attempt:
 
     # -- what the attempt does ---------------------------------------------------------------------------------
 
-    def _warehouse_clock(self, what: str) -> AbstractContextManager[None]:
-        return self._runner.warehouse_clock(self._warehouse, what)
+    def _warehouse_clock(self, what: str, asked: object = True) -> AbstractContextManager[None]:
+        return self._runner.warehouse_clock(self._warehouse if asked else "", what)
 
     def _open(self, stack: ExitStack) -> None:
         """Open the warehouse and the log in it. The id is checked first: nothing may be created in a wrong folder."""
@@ -249,7 +249,7 @@ class Attempt:
         """Read the inputs and run all steps."""
         order, runner = self._order, self._runner
         stack.enter_context(logging_restored())
-        with self._warehouse_clock("reading what the group needs in"):
+        with self._warehouse_clock("reading what the group needs in", order.frozen.inputs or order.group.inputs):
             made = read_inputs(self._files, order.frozen.inputs, order.plan.forks)
             inputs = with_published(made.datasets, order.group.inputs, self._published)
         self._sources = made.sources
@@ -265,7 +265,7 @@ class Attempt:
                 work.show(name)  # Spark reads in jobs that may wait for the cluster: within the group's time
         self._run_steps(work, params, scratch)
         work.check_refused()
-        with self._warehouse_clock("reading the values of forks in"):
+        with self._warehouse_clock("reading the values of forks in", plan.collect):
             self._forks = fork_values(order, work)
         self._tell_ofsuccess(work, params, scratch)
         # From here on the work is done and counts, whatever is ordered: giving it up would cost doing it again.

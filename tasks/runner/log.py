@@ -25,6 +25,7 @@ from unstuck.tasks.warehouse.files import Files
 
 MAX_BYTES = 32 * 1024 * 1024
 _QUIET = [logging.getLogger(name) for name in ("py4j", "celery.utils", "kombu", "amqp")]
+_LISTS = ("handlers", "filters")
 _RESTORED = ("level", "disabled", "propagate", "handlers", "filters", "formatter")
 _LINE = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
 _LINE.converter = time.gmtime
@@ -114,16 +115,20 @@ class AttemptLog:
         self.write(logging.LogRecord(name, logging.INFO, "", 0, line, None, None))
 
     def _set_levels(self, stack: contextlib.ExitStack) -> None:
-        """Log from INFO on. The worker's own console keeps its level, and shows no secret."""
+        """Log from INFO on. The worker's own console keeps its level, and shows no secret.
+
+        The levels are set for good, since each change makes all loggers forget what they know.
+        """
         root = logging.getLogger()
         for console in root.handlers:
-            _set_level(stack, console, max(root.level, console.level))
+            console.setLevel(max(root.level, console.level))
             console.addFilter(self._clean_in_place)
             stack.callback(console.removeFilter, self._clean_in_place)
-        for logger in _QUIET:  # for good: each change makes all loggers forget what they know
+        for logger in _QUIET:
             if logger.level < logging.WARNING:
                 logger.setLevel(logging.WARNING)
-        _set_level(stack, root, min(root.level, logging.INFO) or logging.INFO)
+        if root.level != (level := min(root.level, logging.INFO) or logging.INFO):
+            root.setLevel(level)
 
     def _clean_in_place(self, record: logging.LogRecord) -> bool:
         """A filter that takes the secrets out of ``record`` before a console formats it."""
@@ -138,12 +143,6 @@ class AttemptLog:
             self._files.write_durable(self._name, path.read_bytes())
         except (OSError, WarehouseMismatch) as error:
             logging.getLogger(__name__).warning("the log %s could not be stored: %s", self._name, error)
-
-
-def _set_level(stack: contextlib.ExitStack, of: logging.Logger | logging.Handler, level: int) -> None:
-    if of.level != level:
-        stack.callback(of.setLevel, of.level)
-        of.setLevel(level)
 
 
 def _plain(record: logging.LogRecord) -> logging.LogRecord:
@@ -231,13 +230,15 @@ def logging_restored() -> Iterator[None]:
         logging.setLogRecordFactory(factory)
         changed = [one for one in before if _differs(*one)]
         for now, then, lists in changed:
-            now.update({name: value for name, value in then.items() if name in _RESTORED} | lists)
+            kept = {name: lists.get(name, []) for name in _LISTS if name in then}
+            now.update({name: value for name, value in then.items() if name in _RESTORED} | kept)
         if changed:
             root.setLevel(root.level)  # makes every logger forget the levels that it had cached
 
 
 def _lists(settings: dict[str, Any]) -> dict[str, list[Any]]:
-    return {name: [*settings[name]] for name in ("handlers", "filters") if name in settings}
+    """Copies of its lists of handlers and of filters. Most loggers have none in them."""
+    return {name: [*there] for name in _LISTS if (there := settings.get(name))}
 
 
 def _differs(now: dict[str, Any], then: dict[str, Any], lists: dict[str, list[Any]]) -> bool:

@@ -11,7 +11,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import RawIOBase
 from pathlib import Path
 from typing import IO
@@ -84,7 +84,7 @@ class Files:
             OSError: it could not be read; this says nothing about whether it is there.
         """
         store = self._store
-        data = Path(self.uri(path)).read_bytes() if store is None else store.read(_checked(path))
+        data = _read_local(self.uri(path)) if store is None else store.read(_checked(path))
         self.answered()
         return data
 
@@ -96,7 +96,7 @@ class Files:
         """Bytes; None if there is no such file. Raises: OSError: it could not be asked."""
         try:
             store = self._store
-            return Path(self.uri(path)).stat().st_size if store is None else store.size(_checked(path))
+            return os.stat(self.uri(path)).st_size if store is None else store.size(_checked(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
         finally:
@@ -121,15 +121,16 @@ class Files:
             if self._store is not None:
                 self._store.put(_checked(path), data)
                 return
-            local = Path(self.uri(path))
-            self._make_folder(local.parent)
+            local = self.uri(path)
+            folder = os.path.dirname(local)
+            self._make_folder(folder)
             temp = _write_temp(local, data)
             try:
                 os.replace(temp, local)
             except BaseException:
-                temp.unlink(missing_ok=True)
+                _remove(temp)
                 raise
-            _sync(local.parent)
+            _sync(folder)
 
     def create(self, path: str, data: bytes) -> bool:
         """Create a file with its whole content if, and only if, there is none: True if this call made it.
@@ -144,12 +145,11 @@ class Files:
         """
         with self._checked_place():
             store = self._store
-            return (
-                self._create_local(Path(self.uri(path)), data) if store is None else store.create(_checked(path), data)
-            )
+            return self._create_local(self.uri(path), data) if store is None else store.create(_checked(path), data)
 
-    def _create_local(self, local: Path, data: bytes) -> bool:
-        self._make_folder(local.parent)
+    def _create_local(self, local: str, data: bytes) -> bool:
+        folder = os.path.dirname(local)
+        self._make_folder(folder)
         temp = _write_temp(local, data)
         try:
             # link, not rename: rename replaces what is there. The content is on disk before the name appears.
@@ -165,9 +165,9 @@ class Files:
                 ) from error
             raise
         finally:
-            temp.unlink(missing_ok=True)
+            _remove(temp)
         # Also when it was there: its author may have died before this sync, and the caller will believe what it reads.
-        _sync(local.parent)
+        _sync(folder)
         return made
 
     def move(self, path: str, target: str) -> None:
@@ -187,11 +187,11 @@ class Files:
         """
         folders = set()
         for path in paths:
-            local = self.local_path(path)
-            if local is not None:
+            if self._store is None:
+                local = self.uri(path)
                 _sync(local)
                 self.answered()
-                folders.add(local.parent)
+                folders.add(os.path.dirname(local))
             elif self.size(path) is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.uri(path))
         for folder in folders:
@@ -204,9 +204,8 @@ class Files:
         Raises: OSError; as ``check``.
         """
         self.check()
-        local = self.local_path(folder)
-        if local is not None:
-            self._make_folder(local)
+        if self._store is None:
+            self._make_folder(self.uri(folder))
 
     def remove_file(self, path: str) -> None:
         """Remove a file; nothing if it is absent. Folders that are empty then go too. Raises: OSError; as ``check``."""
@@ -246,15 +245,16 @@ class Files:
             except FileNotFoundError:
                 continue  # somebody else removed a part of it first: less is left than before
 
-    def _make_folder(self, folder: Path) -> None:
-        root = Path(self.uri("")) if self._check is not None else None
+    def _make_folder(self, folder: str) -> None:
+        root = self.uri("") if self._check is not None else None
         missing = [folder]
-        while not missing[-1].exists():
+        while not os.path.exists(missing[-1]):
             if missing[-1] == root:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(root))
-            missing.append(missing[-1].parent)
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), root)
+            missing.append(os.path.dirname(missing[-1]))
         for parent, child in zip(reversed(missing), reversed(missing[:-1]), strict=False):
-            child.mkdir(exist_ok=True)
+            with suppress(FileExistsError):
+                os.mkdir(child)
             _sync(parent)  # the name of a new folder is in its parent
 
 
@@ -265,23 +265,34 @@ def _checked(path: str) -> str:
     return path
 
 
-def _write_temp(target: Path, data: bytes) -> Path:
+def _read_local(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.readall()
+
+
+def _write_temp(target: str, data: bytes) -> str:
     """``data`` on disk under a name of its own beside ``target``; a reader takes no dot file for data."""
-    temp = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    folder, name = os.path.split(target)
+    temp = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
     # 0666 less the umask, as for any file: mkstemp's 0600 would hide the log from readers of another account.
     descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with open(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
     except BaseException:
-        temp.unlink(missing_ok=True)
+        _remove(temp)
         raise
     return temp
 
 
-def _sync(path: Path) -> None:
+def _remove(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _sync(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -137,11 +137,13 @@ def write_marker(files: Files, staging: str, marker: Marker, sleep: Callable[[fl
 
 
 def _write(files: Files, path: str, marker: Marker, data: bytes) -> None:
-    # First, so that what was written to a path from which the warehouse had gone is not vouched for at that path.
-    files.check()
+    made = [file.path for output in marker.outputs.values() for file in output.files]
+    if made:
+        # First, so that what was written to a path from which the warehouse had gone is not vouched for at that path.
+        files.check()
     # The marker vouches for the files, so they reach the disk first: a loss of power must not leave it alone there.
     try:
-        files.sync(file.path for output in marker.outputs.values() for file in output.files)
+        files.sync(made)
     except FileNotFoundError as error:
         raise StagingLost(
             f"{error.filename}, which {marker.token} wrote, is not there any more. The warehouse was away for a while "

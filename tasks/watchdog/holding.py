@@ -5,13 +5,12 @@ It costs no system call, so a short attempt costs the watchdog nothing. What was
 
 from __future__ import annotations
 
-import json
+import marshal
 import mmap
 import os
 import tempfile
 import zlib
 from dataclasses import dataclass, field
-from typing import Any
 
 from unstuck.tasks.watchdog.policy import Clock
 
@@ -46,11 +45,14 @@ class Holding:
     code: dict[str, str] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """Of at most a slot. What has no room is cut or left out: first progress and code, then the texts."""
+        """Of at most a slot. What has no room is cut or left out: first progress and code, then the texts.
+
+        The reader is a process of the same Python, so `marshal` will do, which takes a fifth of the time of JSON.
+        """
         for progress, code, most in ((self.progress, self.code, _SLOT), ("", {}, 500)):
-            clocks = [{**vars(clock), "step": clock.step[:most]} for clock in self.clocks.values()]
-            texts = {"progress": progress, "code": code, "remark": self.remark[:most], "clocks": clocks}
-            data = json.dumps({**vars(self), **texts}).encode()
+            clocks = [(c.code, c.seconds, c.began, c.step[:most]) for c in self.clocks.values()]
+            times = (self.since, self.idle, self.taken)
+            data = marshal.dumps((self.token, *times, self.log, clocks, progress, self.remark[:most], code))
             if len(data) <= _SLOT - _HEAD:
                 break
         return data
@@ -59,9 +61,9 @@ class Holding:
     def parse(cls, data: bytes) -> Holding:
         if not data:
             return cls()
-        fields: dict[str, Any] = json.loads(data)
-        clocks = [Clock(**clock) for clock in fields.pop("clocks")]
-        return cls(**fields, clocks={clock.code: clock for clock in clocks})
+        token, since, idle, taken, log, clocks, progress, remark, code = marshal.loads(data)
+        running = {clock[0]: Clock(*clock) for clock in clocks}
+        return cls(token, since, idle, taken, log, running, progress, remark, code)
 
 
 class SharedHolding:

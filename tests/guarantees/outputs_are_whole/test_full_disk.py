@@ -14,7 +14,7 @@ FULL = """
 from unstuck.tasks.warehouse import files
 write = files._write_temp
 def full(target, data):
-    if target.name != "_marker.json":
+    if not target.endswith("/_marker.json"):
         return write(target, data)
     with open("/dev/full", "wb") as disk:
         disk.write(data)
