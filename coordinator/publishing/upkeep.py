@@ -9,11 +9,11 @@ from collections.abc import Callable
 import redis
 
 from unstuck.coordinator.errors import BadRequest
-from unstuck.coordinator.publishing.compact import COMPACT, Compacted, compact
 from unstuck.coordinator.publishing.vacuum import Vacuumed, vacuum
 from unstuck.coordinator.store.staging_index import Staged, StagingIndex
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
+from unstuck.tasks.warehouse.compact import COMPACT, Compacted, compact
 from unstuck.tasks.warehouse.log import Warehouse
 
 TARGET = 128  # MB

@@ -16,14 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 import redis
 
-from unstuck.coordinator.publishing import compact as module
-from unstuck.coordinator.publishing.compact import Compacted, compact
 from unstuck.coordinator.publishing.package import PublishRequest, publish
 from unstuck.coordinator.publishing.upkeep import Upkeep
 from unstuck.tasks.errors import WarehouseMismatch
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.steps.output import stage
+from unstuck.tasks.warehouse import compact as module
+from unstuck.tasks.warehouse.compact import Compacted, compact
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse, published_files
 from unstuck.tasks.warehouse.marker import Marker, write_marker

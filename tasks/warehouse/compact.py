@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from unstuck.coordinator.errors import BadRequest
+from unstuck.tasks.errors import Unrecoverable
 from unstuck.tasks.warehouse.log import Change, Entry, State, Warehouse
 from unstuck.tasks.warehouse.marker import DataFile
 from unstuck.tasks.warehouse.rewrite import rewrite
@@ -63,12 +63,12 @@ def compact(
 
     Raises:
         DatasetNotFound: no such dataset.
-        BadRequest: it is a Delta table.
+        Unrecoverable: it is a Delta table.
         WarehouseMismatch, LogBroken, WarehouseNewer, OSError: it may be repeated; rows are never lost or doubled.
     """
     base, standing = warehouse.head(), warehouse.dataset(name)
     if standing.table is not None:
-        raise BadRequest(f"{name} is the Delta table {standing.table}; compact it by the means of Delta (OPTIMIZE)")
+        raise Unrecoverable(f"{name} is the Delta table {standing.table}; compact it by the means of Delta (OPTIMIZE)")
     free: list[DataFile] = []
     held = 0
     for file in standing.files:
