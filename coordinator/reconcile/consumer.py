@@ -30,21 +30,29 @@ from unstuck.tasks.transport.redis_client import unavailable
 log = logging.getLogger(__name__)
 BATCH = 500
 LINGER = 0.005  # seconds for which reports are collected while they come faster than they are read
-CLAIM_WAIT = 0.05  # seconds for which a claim waits for the outcome of a short attempt: one pass decides both
+WAIT = 0.1  # seconds for which reports wait while nothing waits for them: one pass costs as much for many as for one
 POISON_AFTER = 5  # deliveries of a report that raises each time: it becomes a dead letter
 KILLER_AFTER = 20  # deliveries of a report whose coordinators died or hung each time
 
 
 @dataclass(slots=True)
 class _Busy:
-    """A job to be tried soon: its lock was held, there is more to decide, or only claims came.
+    """A job to be tried soon: its lock was held, there is more to decide, or nothing waits for its reports.
 
-    Its reports are pending.
+    Its reports are pending. ``successes`` are counted, ``urgent`` is set by any other report but a claim.
     """
 
     entries: list[Entry] = field(default_factory=list)
     tries: int = 0
     next_at: float = 0.0
+    successes: int = 0
+    urgent: bool = False
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        self.entries.extend(entries)
+        for entry in entries:
+            self.successes += entry.fields.get("kind") == "succeeded"
+            self.urgent |= entry.fields.get("kind") not in ("succeeded", "claimed")
 
 
 class PublishersExhausted(Exception):
@@ -163,11 +171,17 @@ class Consumer:
         for job in by_job:
             reach(Point.AFTER_READ, job)
         for job, batch in by_job.items():
-            waiting = self._busy.setdefault(job, _Busy(next_at=self._clock() + CLAIM_WAIT))
-            waiting.entries.extend(batch)
-            if not waiting.tries and not all(map(_claims, batch)):
+            waiting = self._busy.setdefault(job, _Busy(next_at=self._clock() + WAIT))
+            waiting.add(batch)
+            if not waiting.tries and not self._may_wait(job, waiting):
                 del self._busy[job]
                 self._try(job, waiting.entries, 0)
+
+    def _may_wait(self, job: str, waiting: _Busy) -> bool:
+        """Whether nothing waits for a pass over the job: a claim was made, or runners have enough of it to take."""
+        if waiting.urgent:
+            return False
+        return not waiting.successes or 2 * waiting.successes < self._reconciler.on_offer(job)
 
     def _try(self, job: str, entries: list[Entry], tries: int) -> None:
         """Apply the reports of one job. An error concerns that job alone: the jobs behind it go on.

@@ -20,7 +20,7 @@ from unstuck.coordinator.errors import NewerJob
 from unstuck.coordinator.model.decision import Acks, Decision, Environment, PublishResult
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.state import JobState, summary_of
-from unstuck.coordinator.model.status import Intent
+from unstuck.coordinator.model.status import GroupState, Intent
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.publisher import Publisher, Warehouses
 from unstuck.coordinator.store.answers import BeginAnswer, CommitAnswer, EndAnswer
@@ -95,6 +95,11 @@ class Reconciler:
             listening = self.store.listening(now, 3 * self.settings.lease_renew + 1)
             self._listening = (now, listening)
         return listening
+
+    def on_offer(self, job: str) -> int:
+        """How many offers of the job stood when it was decided last; 0 if that is not known any more."""
+        _, state = self.cache.get(job, (0.0, None))
+        return 0 if state is None else len(state.by_state[GroupState.QUEUED])
 
     def wake(self, now: float, lanes: Collection[str]) -> None:
         """Wake as many idle runners as offers stand ready in ``lanes``."""

@@ -128,7 +128,7 @@ class Coordinator:
     def read(self) -> None:
         """Apply every report that is in the stream, and all that they lead to, without collecting."""
         beat = patch.object(self.consumer, "_beat")  # a coordinator that the list of the fleet does not show
-        with beat, patch.object(consumer, "CLAIM_WAIT", 0.0):
+        with beat, patch.object(consumer, "WAIT", 0.0):
             while entries := self.stream.read(500, 0.001):
                 self.consumer.apply(entries)
             while self.consumer.again(time.monotonic()):
