@@ -1,4 +1,4 @@
-"""Loads Lua scripts. The loader puts what a script uses of the shared prelude before it, and names keys and arguments.
+"""Loads Lua scripts, each with what it uses of the shared prelude, and with names for its keys and arguments.
 
 A script declares these in its header, in lines that begin with ``-- keys:`` and ``-- args:``, and reads them as
 ``keys.due`` and ``args.owner``. The scripts beside it that a line ``-- calls:`` names are functions in it.
