@@ -36,7 +36,7 @@ from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.publishing.breaker import LISTING, CircuitBreaker
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.values import check_key
+from unstuck.coordinator.spec.params import check_key
 from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submission
 from unstuck.coordinator.store.dead_letters import DeadLetterResult, DeadLetters
 from unstuck.coordinator.store.jobs import Store

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from unstuck.coordinator.commands.job import Answer, Commanded
-from unstuck.coordinator.model.records import Alteration, Change, GroupRequest
+from unstuck.coordinator.model.records import Alteration, AlteredValue, GroupRequest
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Status
@@ -95,7 +95,7 @@ def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason
     return Commanded(Answer.DONE, altered, text, plans, plan.params)
 
 
-def _refusal(state: JobState, changes: tuple[Change, ...]) -> str:
+def _refusal(state: JobState, changes: tuple[AlteredValue, ...]) -> str:
     """Why these changes are not legal in this state; empty if they are."""
     for change in changes:
         if _POLICY.fullmatch(change.path):
@@ -182,7 +182,7 @@ def _is_named(item: Any) -> bool:
     return isinstance(item, dict) and "name" in item
 
 
-def changes_between(old: dict[str, Any], new: dict[str, Any]) -> Iterator[Change]:
+def changes_between(old: dict[str, Any], new: dict[str, Any]) -> Iterator[AlteredValue]:
     """What differs between two parsed specs, value by value, with groups by name."""
     yield from _differences("", _by_name(old), _by_name(new))
 
@@ -191,7 +191,7 @@ def _by_name(spec: dict[str, Any]) -> dict[str, Any]:
     return {**spec, "groups": {group["name"]: group for group in spec["groups"]}}
 
 
-def _differences(path: str, old: Any, new: Any) -> Iterator[Change]:
+def _differences(path: str, old: Any, new: Any) -> Iterator[AlteredValue]:
     if isinstance(old or {}, dict) and isinstance(new or {}, dict) and (old or new):
         before, after = old or {}, new or {}
         for part in sorted({*before, *after}):
@@ -200,7 +200,7 @@ def _differences(path: str, old: Any, new: Any) -> Iterator[Change]:
         for number, steps in enumerate(zip(old, new, strict=True)):
             yield from _differences(f"{path}.{number}", *steps)
     elif json.dumps(old, sort_keys=True) != json.dumps(new, sort_keys=True):  # 1 and true are equal, to Python
-        yield Change(path, old, new)
+        yield AlteredValue(path, old, new)
 
 
 def in_words(path: str, value: Any) -> str:

@@ -204,7 +204,7 @@ class GroupRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class AlteredValue:
     """One value of the spec that was altered; None stands for one that is not there."""
 
     path: str
@@ -219,7 +219,7 @@ class Alteration:
     at: float
     by: str
     reason: str
-    changes: tuple[Change, ...]
+    changes: tuple[AlteredValue, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from unstuck.coordinator.errors import PublishFailed, TableTrouble
-from unstuck.coordinator.publishing.schemas import SCHEMA_MISMATCH, any_null, difference
+from unstuck.coordinator.publishing.checks import SCHEMA_MISMATCH, any_null, difference
 from unstuck.coordinator.publishing.table_files import TableFiles, folder_fits
 from unstuck.tasks.errors import WarehouseMismatch
 from unstuck.tasks.failpoints import Point, reach

@@ -19,8 +19,13 @@ from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.publishing import delta
-from unstuck.coordinator.publishing.expectations import check_expectations
-from unstuck.coordinator.publishing.schemas import SCHEMA_MISMATCH, any_null, difference, schema_after
+from unstuck.coordinator.publishing.checks import (
+    SCHEMA_MISMATCH,
+    any_null,
+    check_expectations,
+    difference,
+    schema_after,
+)
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.warehouse.files import Files

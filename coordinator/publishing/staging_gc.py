@@ -19,8 +19,9 @@ import redis
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.vacuum import vacuum
 from unstuck.coordinator.store.jobs import Store
-from unstuck.coordinator.store.staging_index import MARGIN, Staged, StagingIndex
+from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.tasks.errors import LogBroken
+from unstuck.tasks.protocol.staging import MARGIN, Staged
 from unstuck.tasks.protocol.token import JOB_ID
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Entry, Warehouse

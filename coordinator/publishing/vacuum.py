@@ -1,6 +1,6 @@
 """Vacuum: removes published files that no version of the warehouse names which is kept.
 
-First the oldest version that is kept is written down, so a reader of an older one is told that it is gone. Then the
+First the oldest version that is kept is written down, so a reader of an older one is told that it is gone; then the
 files are removed. A vacuum that dies half-way is finished by the next one, and several at a time do no harm.
 """
 # What can be removed is what the entries up to the oldest kept version took out, less what stands in a kept version:

@@ -20,7 +20,7 @@ from unstuck.coordinator.decide.receipts import Delivered
 from unstuck.coordinator.reconcile.heartbeat import EVERY, Heartbeat
 from unstuck.coordinator.reconcile.reconciler import PassResult, Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
-from unstuck.coordinator.store.reports import Entry, ReportStream
+from unstuck.coordinator.store.reports import ReportStream, StreamEntry
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.report import NewerSchema
@@ -42,13 +42,13 @@ class _Busy:
     Its reports are pending. ``successes`` are counted, ``urgent`` is set by any other report but a claim.
     """
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[StreamEntry] = field(default_factory=list)
     tries: int = 0
     next_at: float = 0.0
     successes: int = 0
     urgent: bool = False
 
-    def add(self, entries: Sequence[Entry]) -> None:
+    def add(self, entries: Sequence[StreamEntry]) -> None:
         self.entries.extend(entries)
         for entry in entries:
             self.successes += entry.fields.get("kind") == "succeeded"
@@ -153,9 +153,9 @@ class Consumer:
             self._try(job, busy.entries, busy.tries)
         return bool(come)
 
-    def apply(self, entries: Iterable[Entry]) -> None:
+    def apply(self, entries: Iterable[StreamEntry]) -> None:
         """Sort entries by job, make dead letters of unreadable ones, and apply the rest."""
-        by_job: dict[str, list[Entry]] = {}
+        by_job: dict[str, list[StreamEntry]] = {}
         for entry in entries:
             try:
                 job = _job_of(entry)
@@ -183,7 +183,7 @@ class Consumer:
             return False
         return not waiting.successes or 2 * waiting.successes < self._reconciler.on_offer(job)
 
-    def _try(self, job: str, entries: list[Entry], tries: int) -> None:
+    def _try(self, job: str, entries: list[StreamEntry], tries: int) -> None:
         """Apply the reports of one job. An error concerns that job alone: the jobs behind it go on.
 
         Reports that raise stay pending and are delivered again, here or elsewhere; after ``POISON_AFTER`` deliveries
@@ -198,21 +198,21 @@ class Consumer:
             self._poisoned(entries, POISON_AFTER, f"applying it raised {type(error).__name__}: {str(error)[:300]}")
         self._beat()
 
-    def _poisoned(self, entries: Sequence[Entry], limit: int, why: str) -> None:
+    def _poisoned(self, entries: Sequence[StreamEntry], limit: int, why: str) -> None:
         """Make dead letters of reports that were delivered ``limit`` times. Wake-ups are only acked."""
         for entry in self._ack_wake_ups([entry for entry in entries if entry.deliveries >= limit]):
             self._dead_letter([entry], "POISON", f"after {entry.deliveries} deliveries, {why}")
 
-    def _dead_letter(self, entries: Sequence[Entry], code: str, why: str) -> None:
+    def _dead_letter(self, entries: Sequence[StreamEntry], code: str, why: str) -> None:
         self._stream.dead_letter(entries, f"{code}: {why}", code)
         log.error("reports %s are dead letters now: %s: %s", ", ".join(entry.id for entry in entries), code, why)
 
-    def _ack_wake_ups(self, entries: Sequence[Entry]) -> list[Entry]:
+    def _ack_wake_ups(self, entries: Sequence[StreamEntry]) -> list[StreamEntry]:
         """Ack the wake-ups among ``entries``, since their jobs stay in the due index. Returns the reports."""
         self._stream.ack([entry for entry in entries if _wakes(entry)])
         return [entry for entry in entries if not _wakes(entry)]
 
-    def _apply_to(self, job: str, entries: list[Entry], tries: int) -> None:
+    def _apply_to(self, job: str, entries: list[StreamEntry], tries: int) -> None:
         reports = [Delivered(entry.id, entry.report) for entry in entries if not _wakes(entry)]
         result = self._reconciler.reconcile(job, reports, due=len(reports) < len(entries))
         if result is PassResult.BUSY:
@@ -237,16 +237,16 @@ def _no_group(error: BaseException) -> bool:
     return isinstance(error, redis.ResponseError) and "NOGROUP" in str(error)
 
 
-def _wakes(entry: Entry) -> bool:
+def _wakes(entry: StreamEntry) -> bool:
     """Not a worker's report but a wake-up: "this job is due now"."""
     return entry.fields.get("kind") == "due"
 
 
-def _claims(entry: Entry) -> bool:
+def _claims(entry: StreamEntry) -> bool:
     return entry.fields.get("kind") == "claimed"
 
 
-def _job_of(entry: Entry) -> str:
+def _job_of(entry: StreamEntry) -> str:
     """Raises: Malformed."""
     if _wakes(entry):
         job = entry.fields.get("job")

@@ -286,7 +286,7 @@ class Store:
         self._scripts["settle_unchanged"](job, change=json.dumps(change), consumer_group=REPORT_GROUP)
 
     def _offers(self, offers: Mapping[Offer, str], lanes: Iterable[str]) -> dict[str, Any]:
-        """What ``add_offers`` of the scripts wants to know."""
+        """What ``add_offers.lua`` wants to know."""
         places = {lane: self._place(lane) for lane in set(lanes)}
         return {"offers": [[lane, str(offer)] for offer, lane in offers.items()], "lanes": places}
 

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Entry:
+class StreamEntry:
     """One stream entry. ``deliveries``: how often a consumer was given it, this time included."""
 
     id: str
@@ -106,7 +106,7 @@ class ReportStream:
     def _waiting_for(self, version: int) -> str:
         return self._keys.newer_reports(version)
 
-    def read(self, count: int, block: float) -> list[Entry]:
+    def read(self, count: int, block: float) -> list[StreamEntry]:
         """New reports, waiting up to ``block`` seconds for the first."""
         answer = self._redis.xreadgroup(
             REPORT_GROUP, self._consumer, {self._keys.reports: ">"}, count=count, block=max(1, round(block * 1000))
@@ -117,9 +117,9 @@ class ReportStream:
         (batches,) = streams.values() if isinstance(streams, dict) else [streams[0][1]]
         if batches and isinstance(batches[0], list):
             (batches,) = batches
-        return [Entry(entry_id, fields or {}) for entry_id, fields in batches]
+        return [StreamEntry(entry_id, fields or {}) for entry_id, fields in batches]
 
-    def claim_idle(self, idle: float, count: int) -> list[Entry]:
+    def claim_idle(self, idle: float, count: int) -> list[StreamEntry]:
         """Reports that some consumer read and did not finish within ``idle`` seconds.
 
         Raises:
@@ -141,18 +141,18 @@ class ReportStream:
         )
         times = {one["message_id"]: int(one["times_delivered"]) for one in pending}
         # Other entries of this consumer may lie between the first and the last; an entry without a count is new.
-        return [Entry(entry_id, fields or {}, times.get(entry_id, 1)) for entry_id, fields in answer[1]]
+        return [StreamEntry(entry_id, fields or {}, times.get(entry_id, 1)) for entry_id, fields in answer[1]]
 
-    def dead_letter(self, entries: Sequence[Entry], reason: str, counter: str) -> int:
+    def dead_letter(self, entries: Sequence[StreamEntry], reason: str, counter: str) -> int:
         """Make reports dead letters with this reason, and ack them, in one step."""
         return self._move(self._keys.dead, entries, reason, counter, DEAD_KEPT)
 
-    def leave_for_newer(self, entries: Sequence[Entry], version: int) -> int:
+    def leave_for_newer(self, entries: Sequence[StreamEntry], version: int) -> int:
         """Move reports of a newer schema to the stream of that version."""
         reason = f"schema version {version} is newer than this coordinator reads"
         return self._move(self._waiting_for(version), entries, reason, "NEWER", 0)
 
-    def _move(self, target: str, entries: Sequence[Entry], reason: str, counter: str, kept: int) -> int:
+    def _move(self, target: str, entries: Sequence[StreamEntry], reason: str, counter: str, kept: int) -> int:
         payload = json.dumps([{"id": entry.id, "fields": entry.fields} for entry in entries])
         return int(
             self._divert(
@@ -165,7 +165,7 @@ class ReportStream:
             )
         )
 
-    def ack(self, entries: Sequence[Entry]) -> None:
+    def ack(self, entries: Sequence[StreamEntry]) -> None:
         """Ack entries that only woke us."""
         if entries:
             self._redis.xack(self._keys.reports, REPORT_GROUP, *(entry.id for entry in entries))

@@ -1,7 +1,7 @@
-"""Loads Lua scripts. The loader puts a shared prelude before each script, and gives its keys and arguments names.
+"""Loads Lua scripts, each with what it uses of the shared prelude, and with names for its keys and arguments.
 
-A script declares them in its header, in lines that begin with ``-- keys:`` and ``-- args:``, and reads them as
-``keys.due`` and ``args.owner``.
+A script declares these in its header, in lines that begin with ``-- keys:`` and ``-- args:``, and reads them as
+``keys.due`` and ``args.owner``. The scripts beside it that a line ``-- calls:`` names are functions in it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from redis.client import Pipeline
 
 from unstuck.tasks.protocol.keys import Keys
 
-_DECLARED = re.compile(r"^-- (keys|args): (.+)$", re.MULTILINE)
+_DECLARED = re.compile(r"^-- (keys|args|calls): (.+)$", re.MULTILINE)
 _USED = re.compile(r"\b(keys|args)\.(\w+)")
 _FUNCTION = re.compile(r"local function (\w+)")
 _TABLES = {"keys": "KEYS", "args": "ARGV"}
 
 
 class Script:
-    """One script on one Redis (EVALSHA, loaded when missing). All keys that it touches are passed as keys."""
+    """One script on one Redis (EVALSHA, loaded when missing).
+
+    The keys that it declares are passed as keys. Keys of jobs and lanes that a script finds by itself are not.
+    """
 
     def __init__(self, client: redis.Redis, keys: Keys, package: str, name: str) -> None:
         """``package``: the package beside whose modules ``lua/<name>.lua`` lies."""
@@ -69,10 +72,13 @@ def load(package: str, name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]
     Only the functions of the prelude that the script uses come with it, and each name is replaced by its number: a
     function that is made, or a table that is filled, would cost time in every call.
     """
-    text = (files(package) / "lua" / f"{name}.lua").read_text()
-    declared: dict[str, list[str]] = {"keys": [], "args": []}
+    folder = files(package) / "lua"
+    text = (folder / f"{name}.lua").read_text()
+    declared: dict[str, list[str]] = {"keys": [], "args": [], "calls": []}
     for kind, names in _DECLARED.findall(text):
         declared[kind] += names.split()
+    for called in declared["calls"]:
+        text = f"local function {called}(...)\n{(folder / f'{called}.lua').read_text()}end\n{text}"
     _, *functions = (files(__package__) / "lua" / "prelude.lua").read_text().split("\n\n")
     for function in reversed(functions):  # each calls only functions that stand before it
         if (found := _FUNCTION.search(function)) and re.search(rf"\b{found[1]}\(", text):

@@ -40,7 +40,6 @@ from unstuck.tasks.protocol.report import HOOK_RAN, Failure, Outcome, OutcomeKin
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.driver import check_reaches
-from unstuck.tasks.runner.forks import fork_values
 from unstuck.tasks.runner.log import AttemptLog, logging_restored
 from unstuck.tasks.runner.outcome import Finish, record, success
 from unstuck.tasks.runner.runner import WAREHOUSE_TIMEOUT, Held, Runner
@@ -266,7 +265,7 @@ class Attempt:
         self._run_steps(work, params, scratch)
         work.check_refused()
         with self._warehouse_clock("reading the values of forks in", plan.collect):
-            self._forks = fork_values(order, work)
+            self._forks = work.fork_values(order)
         self._tell_ofsuccess(work, params, scratch)
         # From here on the work is done and counts, whatever is ordered: giving it up would cost doing it again.
         self._end_if_ordered()

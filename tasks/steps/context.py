@@ -20,6 +20,7 @@ from typing import Any
 
 from unstuck.tasks.errors import (
     ExpectationFailed,
+    ForkValuesInvalid,
     InputMissing,
     OutputInvalid,
     RuleInvalid,
@@ -29,9 +30,10 @@ from unstuck.tasks.errors import (
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.token import GROUP_ID, Token, split_member
+from unstuck.tasks.spec.group import MAX_JOB_BYTES, WorkOrder, fork_bytes
 from unstuck.tasks.spec.outputs import REJECTED, Checks
 from unstuck.tasks.steps.inputs import Dataset, PublishedDatasets
-from unstuck.tasks.steps.output import read_table
+from unstuck.tasks.steps.output import collect, read_table
 from unstuck.tasks.steps.quality import stage_checked
 from unstuck.tasks.steps.spark import read_parquet
 from unstuck.tasks.warehouse.files import Files
@@ -129,6 +131,29 @@ class Work:
             self.outputs[one.rpartition("/")[2]] = output
             self.show(one.rpartition("/")[2])
         return staged
+
+    def fork_values(self, order: WorkOrder) -> dict[str, list[Any]]:
+        """The values that dynamic forks wait for, by ``output.column``.
+
+        Raises:
+            ForkValuesInvalid: they cannot be those of a fork, or one holds a secret.
+        """
+        forks: dict[str, list[Any]] = {}
+        room = MAX_JOB_BYTES
+        for wanted in order.plan.collect:
+            found = self.outputs.get(wanted.output)
+            own = [output for output in self.outputs.values() if not output.rejected_of]
+            if found is None and wanted.output == order.group.name and len(own) == 1:
+                (found,) = own
+            if found is not None:
+                values = forks[wanted.key] = collect(self.files, found, wanted, room)
+                if secret := next(filter(None, map(self.secrets.named_in, values)), None):
+                    raise ForkValuesInvalid(
+                        f"a value of {wanted.key} holds the value of {secret}, and the values of a fork are stored "
+                        "and shown. Fork over another column, which names what is meant"
+                    )
+                room -= fork_bytes(values)
+        return forks
 
     def check_refused(self) -> None:
         """Raise again what a step has caught: an output whose rows were refused must not just be left out."""

@@ -16,17 +16,30 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from unstuck.tasks.errors import BadStepCall, InputMissing, OutputInvalid, SqlInvalid, StepNotFound, WorkerFolderGone
+from unstuck.tasks.errors import (
+    BadStepCall,
+    DatasetNotFound,
+    InputMissing,
+    OutputInvalid,
+    SqlInvalid,
+    StepNotFound,
+    Unrecoverable,
+    WorkerFolderGone,
+)
 from unstuck.tasks.process.tree import working_folder
 from unstuck.tasks.protocol.failure import describe
-from unstuck.tasks.settings import whoami
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.staging import Staging
+from unstuck.tasks.settings import settings, whoami
 from unstuck.tasks.spec.group import Step
 from unstuck.tasks.spec.sql import ResultMarker, with_plain_names
 from unstuck.tasks.steps.context import StepContext, Work
 from unstuck.tasks.steps.output import is_any_frame
 from unstuck.tasks.steps.spark import sql_error
+from unstuck.tasks.transport.redis_client import connect
+from unstuck.tasks.warehouse.compact import TARGET, compact_dataset
+from unstuck.tasks.warehouse.log import Warehouse
 
-COMPACT = "unstuck.maintenance:compact"
 _MARKERS = re.compile(r":([A-Za-z_]\w*)")
 _QUERY = re.compile(r"\s*(?:\(\s*)*(?:select|with|from|values|table)\b", re.IGNORECASE)
 _COMMENTS = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -59,10 +72,7 @@ def run_step(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str], i
         if step.python is not None:
             _run_python(step, work, ctx, allowed, imported)
         elif step.compact is not None:
-            # It asks Redis what other jobs need, as a step of a user could, so it is called as one.
-            function = find(COMPACT, ())
-            imported()
-            function(work.session, ctx, step.compact, **step.params)
+            _run_compact(step.compact, ctx, **step.params)
         else:
             _run_sql(step, work, ctx)
 
@@ -179,6 +189,27 @@ def fit(name: str, function: Callable[..., Any], params: Mapping[str, Any], *, o
             f"{name} cannot be called with {', '.join(sorted(arguments)) or 'no params'}: {error}"
         ) from None
     return arguments
+
+
+# -- compact ---------------------------------------------------------------------------------------------------
+
+
+def _run_compact(dataset: str, ctx: StepContext, target: int = TARGET) -> None:
+    """Write the small files of a published dataset together, as ``unstuck compact`` does, with the same results."""
+    known = settings()
+    with connect(known.redis_url) as client:
+        try:
+            done = compact_dataset(
+                *(Warehouse(ctx.warehouse), Staging(client, Keys(known.prefix)), dataset),
+                target=target,
+                retention=known.retention,
+                progress=ctx.progress,
+            )
+        except DatasetNotFound as error:
+            raise Unrecoverable(str(error)) from error
+    for name in ("version", "before", "after", "bytes", "held"):
+        ctx.result(name, getattr(done, name))
+    ctx.log.info("%s: %d files are %d now; %d small ones are held", dataset, done.before, done.after, done.held)
 
 
 # -- SQL -------------------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def list_dead(
 def show_dead(
     report: Annotated[str, typer.Argument(metavar="ID", help="Of a report.")], as_json: AsJson = False
 ) -> None:
-    """Show one dead letter: why and when it was set aside, and, at the end, what it says, word for word."""
+    """Show one dead letter: why and since when it is one, and, at the end, what the report says, word for word."""
     with connected() as connection:
         one = connection.client.dead_letters.get(report)
     if as_json:
@@ -74,7 +74,7 @@ def show_dead(
     shown = table("", "")
     for name, value in (
         ("report", one.id),
-        ("set aside", clock(_at(one.id))),
+        ("dead letter since", clock(_at(one.id))),
         ("sent", f"{clock(_at(one.entry))} as {one.entry}" if one.entry else "not recorded"),
         ("deliveries", str(one.deliveries) if one.deliveries else "not recorded"),
         ("reason", one.reason),

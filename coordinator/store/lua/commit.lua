@@ -1,5 +1,6 @@
 -- commit: everything a decision changed, all or nothing. Compare-and-set on the uuid of the last commit.
 --
+-- calls: add_offers
 -- keys: job groups inputs forks attempts events due reports counters summary alive status_before status_after ended
 -- keys: plans submit_key staging_index staged turn turns lanes pools
 -- args: job change consumer_group channel

@@ -1,5 +1,6 @@
 -- settle_unchanged: a decision that changed nothing still acks its reports, counts them and sets the job due.
 --
+-- calls: add_offers
 -- keys: due reports counters events job turn turns lanes pools
 -- args: job change consumer_group
 --

@@ -3,9 +3,110 @@
 -- keys: due reports turn answer awake pools held
 -- args: taking takes kept
 --
--- taking: as in `claim_offer` (prelude). leaves: if no offer stands, the runner takes none by itself any more.
+-- taking: {queues: [], ready, runner, worker, claimant, ttl, event, schema_version, text_field, leaves,
+--          job, attempts, plans, inputs} (JSON); the last four are keys of the job '\0'; ready: how the key of a lane begins
+-- leaves: if no offer stands, the runner takes none by itself any more.
 -- takes: how many takes this caller began, this one included. kept: seconds for which the answer is kept.
 -- Answers {CLAIMED, offer, plan, inputs, member, params, digest, text, …} | {EMPTY} | {MORE}
 -- inputs: what the group reads, one entry for all members of a fork; member: the fork value, '{}' where there is none;
 -- params: the job's; digest, text: of each reference in the plan to a text that is stored once; MORE: ask again
-return take_next(cjson.decode(args.taking))
+--
+-- An offer that no longer stands is dropped, and the next one is tried. A take that comes twice (its first reply was
+-- lost) gets the same order, and so does nothing: redis-py repeats a command on a new connection, while the first copy
+-- may still lie in the old one. A copy that is older than the last take finds nothing.
+local taking = cjson.decode(args.taking)
+
+-- Has this pool a slot that no attempt holds? A pool that nobody has set has one slot.
+local function has_slot(pool)
+    local held = redis.call('ZLEXCOUNT', keys.held, '[' .. pool .. '/', '(' .. pool .. '0')  -- 0 comes after /
+    return held < tonumber(redis.call('HGET', keys.pools, pool) or '1')
+end
+
+-- Claims one offer for `taking.claimant`. Returns the order, as it is answered; nil if the offer does not stand.
+local function claim_offer(offer)
+    local job, group, epoch, nonce = string.match(offer, '^([^/]+)/([^/]+)/(%d+)/([%w_]+)$')
+    if not job then return end
+    local function key(name) return (string.gsub(taking[name], '%z', job)) end
+    local record, attempts, inputs_key = key('job'), key('attempts'), key('inputs')
+    local status, intent, halted, params, revision =
+        unpack(redis.call('HMGET', record, 'status', 'intent', 'halted', 'params', 'revision'))
+    if not status or terminal(status) then return end
+    local attempt = open_attempt(attempts, group, epoch, nonce)
+    if not attempt or (attempt.claimant and attempt.claimant ~= taking.claimant) then return end
+    if not attempt.claimant and (intent ~= 'run' or (halted or '') ~= '') then return end
+    if not attempt.claimant and attempt.pool and not has_slot(attempt.pool) then return end
+    local planned = string.match(group, '^[^%[]+')
+    local plan = redis.call('HGET', key('plans'), planned)
+    local inputs = redis.call('HGET', inputs_key, planned)
+    local member = redis.call('HGET', inputs_key, group)
+    if not plan or not (inputs or member) then return end
+    local order = {'CLAIMED', offer, plan, inputs or '{}', member or '{}', params or '{}'}
+    -- A reference in JSON (tasks/protocol/texts.py). One that a user's text only looks like finds nothing, and is nobody's.
+    local given = {}
+    for digest in string.gmatch(plan, '"\\u0000(%x+)"') do
+        local text = not given[digest] and redis.call('HGET', record, taking.text_field .. digest)
+        if text then
+            given[digest] = true
+            order[#order + 1] = digest
+            order[#order + 1] = text
+        end
+    end
+    if attempt.claimant then return order end
+    local time = now()
+    attempt.claimant = taking.claimant
+    attempt.worker = taking.worker
+    attempt.claimed_at = time
+    attempt.revision = tonumber(revision or '0')
+    attempt.lease = time + taking.ttl
+    put_attempt(attempts, group, attempt)
+    if attempt.pool then redis.call('ZADD', keys.held, 0, attempt.pool .. '/' .. offer) end
+    redis.call('XADD', keys.reports, '*', 'v', taking.schema_version, 'id', taking.event, 'token',
+        offer .. '/' .. taking.claimant, 'kind', 'claimed', 'at', stamp(time))
+    due_now(job, time)
+    return order
+end
+
+local last, claimant, offer = unpack(redis.call('HMGET', keys.answer, 'takes', 'claimant', 'offer'))
+if claimant == taking.claimant and last == args.takes then
+    return offer ~= '' and claim_offer(offer) or {'EMPTY'}
+end
+if tonumber(last or '0') > tonumber(args.takes) then return {'EMPTY'} end
+local function keep(found)
+    redis.call('HSET', keys.answer, 'takes', args.takes, 'claimant', taking.claimant, 'offer', found)
+    redis.call('EXPIRE', keys.answer, args.kept)
+end
+redis.call('HSET', keys.awake, taking.runner, stamp(now()))
+local pools = redis.call('HKEYS', keys.pools)
+local dropped = 0
+for _, queue in ipairs(taking.queues) do
+    while true do
+        -- The offer whose turn is next, in the lanes of this queue whose pools have a slot.
+        local offer, turn, from
+        local function look(ready, pool)
+            local head = redis.call('ZRANGE', ready, 0, 0, 'WITHSCORES')
+            if not head[1] or (turn and tonumber(head[2]) >= tonumber(turn)) then return end
+            if pool and not has_slot(pool) then return end
+            offer, turn, from = head[1], head[2], ready
+        end
+        look(taking.ready .. queue)
+        for _, pool in ipairs(pools) do look(taking.ready .. queue .. '@' .. pool, pool) end
+        if not offer then break end
+        redis.call('ZREM', from, offer)
+        local order = claim_offer(offer)
+        if order then
+            if tonumber(turn) > tonumber(redis.call('HGET', keys.turn, queue) or '0') then
+                redis.call('HSET', keys.turn, queue, turn)
+            end
+            keep(offer)
+            return order
+        end
+        dropped = dropped + 1
+        if dropped == 100 then
+            keep('')
+            return {'MORE'}
+        end
+    end
+end
+if taking.leaves then redis.call('HSET', keys.awake, taking.runner, stamp(-now())) end
+keep('')
+return {'EMPTY'}

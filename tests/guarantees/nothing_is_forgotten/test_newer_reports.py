@@ -44,7 +44,7 @@ def came_back(coordinator: Coordinator) -> list[str]:
     return [entry.fields["id"] for entry in all_unread(coordinator)]
 
 
-def all_unread(coordinator: Coordinator) -> Iterator[reports.Entry]:
+def all_unread(coordinator: Coordinator) -> Iterator[reports.StreamEntry]:
     while entries := coordinator.stream.read(500, 0.001):
         yield from entries
 

@@ -22,7 +22,7 @@ from tests.support.coordinator_processes import coordinator_processes
 from tests.support.failpoints import OF_A_COORDINATOR, OF_A_RUNNER, Strike, arming, order
 from tests.support.s3_server import SeaweedFS
 from tests.support.servers import RedisServer
-from tests.unit.coordinator.publishing.test_compact import Loads
+from tests.unit.tasks.warehouse.test_compact import Loads
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.model.status import Status
 from unstuck.tasks.failpoints import Point

@@ -19,8 +19,9 @@ from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing import staging_gc
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.store.answers import Submission
-from unstuck.coordinator.store.staging_index import Staged, StagingIndex
+from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+from unstuck.tasks.protocol.staging import Staged
 from unstuck.tasks.protocol.token import Offer, Token
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Change, Entry, Warehouse, published_files

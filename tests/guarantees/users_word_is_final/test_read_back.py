@@ -16,7 +16,7 @@ from unstuck.coordinator.cli.render.tree import job_tree
 from unstuck.coordinator.errors import BadKey
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec, SpecError
-from unstuck.coordinator.spec.values import MAX_KEY
+from unstuck.coordinator.spec.params import MAX_KEY
 
 # One store for all examples of a test: each example has a job of its own.
 EXAMPLES = settings(

@@ -36,7 +36,7 @@ from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.answers import Begun, CommitAnswer, EndAnswer
 from unstuck.coordinator.store.jobs import NO_OFFERS, Store
-from unstuck.coordinator.store.reports import Entry, ReportStream
+from unstuck.coordinator.store.reports import ReportStream, StreamEntry
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.settings import Settings
@@ -183,27 +183,27 @@ class StreamAtHand:
     def open(self) -> None:
         self._call("open the report stream", lambda: None)
 
-    def read(self, count: int, block: float) -> list[Entry]:
+    def read(self, count: int, block: float) -> list[StreamEntry]:
         actor, stage = Turn.current(), self._line.stage
         at = self._stream.next_at()
         if at is None or at > stage.now:
             actor.pause(min(block, block if at is None else max(0.0, at - stage.now)))
         return self._known(self._call("read reports", lambda: self._stream.read(self._name, count)))
 
-    def claim_idle(self, idle: float, count: int) -> list[Entry]:
+    def claim_idle(self, idle: float, count: int) -> list[StreamEntry]:
         return self._known(self._call("claim idle reports", lambda: self._stream.claim_idle(self._name, idle, count)))
 
-    def _known(self, entries: list[Entry]) -> list[Entry]:
+    def _known(self, entries: list[StreamEntry]) -> list[StreamEntry]:
         """What this release can read, it reads: the code under test knows one version alone."""
         return [replace(entry, fields={**entry.fields, "v": "1"}) if self._knows(NEWER) else entry for entry in entries]
 
-    def leave_for_newer(self, entries: Sequence[Entry], version: int) -> int:
+    def leave_for_newer(self, entries: Sequence[StreamEntry], version: int) -> int:
         return self._call("leave for newer", lambda: self._stream.leave(entries))
 
-    def dead_letter(self, entries: Sequence[Entry], reason: str, counter: str) -> int:
+    def dead_letter(self, entries: Sequence[StreamEntry], reason: str, counter: str) -> int:
         return self._call("dead letter", lambda: self._stream.dead_letter(entries, reason))
 
-    def ack(self, entries: Sequence[Entry]) -> None:
+    def ack(self, entries: Sequence[StreamEntry]) -> None:
         if entries:
             self._call("ack", lambda: self._stream.drop(entries))
 

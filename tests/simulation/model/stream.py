@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 from tests.simulation.stage.stage import Stage
 from tests.simulation.stage.trouble import Trouble
-from unstuck.coordinator.store.reports import Entry
+from unstuck.coordinator.store.reports import StreamEntry
 
 
 @dataclass(slots=True)
 class _Pending:
-    entry: Entry
+    entry: StreamEntry
     consumer: str
     since: float
     first_read: float  # for the promises
@@ -25,13 +25,13 @@ class ReportStream:
         self._stage = stage
         self._trouble = trouble
         self.seq = 0
-        self._waiting: list[tuple[float, Entry]] = []
+        self._waiting: list[tuple[float, StreamEntry]] = []
         self.pending: dict[str, _Pending] = {}
-        self.dead_letters: list[tuple[Entry, str]] = []
-        self.left: list[Entry] = []  # for a newer coordinator
+        self.dead_letters: list[tuple[StreamEntry, str]] = []
+        self.left: list[StreamEntry] = []  # for a newer coordinator
         self.counters: dict[str, int] = {}
         self.added: Callable[[float], None] = lambda at: None
-        self.dropped: Callable[[Entry], None] = lambda entry: None
+        self.dropped: Callable[[StreamEntry], None] = lambda entry: None
 
     def add(self, fields: dict[str, str]) -> None:
         """A report comes in; on the way to us it may be lost, doubled, delayed or overtaken."""
@@ -43,7 +43,7 @@ class ReportStream:
             self.seq += 1
             at = trouble.late()
             index = rng.randint(0, len(self._waiting)) if trouble.chance(trouble.reorder) else len(self._waiting)
-            self._waiting.insert(index, (at, Entry(f"{self.seq}-0", dict(fields))))
+            self._waiting.insert(index, (at, StreamEntry(f"{self.seq}-0", dict(fields))))
             self.added(at)
 
     def remember(self) -> Callable[[], None]:
@@ -57,7 +57,7 @@ class ReportStream:
 
         return restore
 
-    def read(self, consumer: str, count: int) -> list[Entry]:
+    def read(self, consumer: str, count: int) -> list[StreamEntry]:
         now = self._stage.now
         taken = [entry for at, entry in self._waiting if at <= now][:count]
         ids = {entry.id for entry in taken}
@@ -69,7 +69,7 @@ class ReportStream:
     def next_at(self) -> float | None:
         return min((at for at, _ in self._waiting), default=None)
 
-    def claim_idle(self, consumer: str, idle: float, count: int) -> list[Entry]:
+    def claim_idle(self, consumer: str, idle: float, count: int) -> list[StreamEntry]:
         now = self._stage.now
         found = [item for item in self.pending.values() if now - item.since >= idle][:count]
         for item in found:
@@ -80,13 +80,13 @@ class ReportStream:
         """Those that were pending until now."""
         return [entry_id for entry_id in ids if self.pending.pop(entry_id, None) is not None]
 
-    def drop(self, entries: Iterable[Entry]) -> None:
+    def drop(self, entries: Iterable[StreamEntry]) -> None:
         """Ack by itself, not with the commit that took them in."""
         for entry in entries:
             if self.ack([entry.id]):
                 self.dropped(entry)
 
-    def dead_letter(self, entries: Iterable[Entry], reason: str) -> int:
+    def dead_letter(self, entries: Iterable[StreamEntry], reason: str) -> int:
         moved = 0
         for entry in entries:
             if self.pending.pop(entry.id, None) is not None:
@@ -94,7 +94,7 @@ class ReportStream:
                 moved += 1
         return moved
 
-    def leave(self, entries: Iterable[Entry]) -> int:
+    def leave(self, entries: Iterable[StreamEntry]) -> int:
         left = [entry for entry in entries if self.pending.pop(entry.id, None) is not None]
         self.left += left
         return len(left)

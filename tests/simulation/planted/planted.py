@@ -32,7 +32,7 @@ from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.reconciler import Pass
 from unstuck.coordinator.store.answers import BeginAnswer, Begun, CommitAnswer
-from unstuck.coordinator.store.reports import Entry
+from unstuck.coordinator.store.reports import StreamEntry
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.spec.group import WorkOrder
@@ -124,7 +124,7 @@ def _not_found_is_success() -> Patches:
     """SeaTunnel: a report meets a master that has not reloaded its job; "not found" is taken for success."""
     hand_over = Consumer._apply_to
 
-    def from_memory(self: Consumer, job: str, entries: list[Entry], tries: int) -> None:
+    def from_memory(self: Consumer, job: str, entries: list[StreamEntry], tries: int) -> None:
         if job in self._reconciler.cache:
             hand_over(self, job, entries, tries)
         else:
@@ -136,7 +136,7 @@ def _not_found_is_success() -> Patches:
 def _acked_when_busy() -> Patches:
     hand_over = Consumer._apply_to
 
-    def forgetful(self: Consumer, job: str, entries: list[Entry], tries: int) -> None:
+    def forgetful(self: Consumer, job: str, entries: list[StreamEntry], tries: int) -> None:
         hand_over(self, job, entries, tries)
         if job in self._busy:
             self._stream.ack(self._busy.pop(job).entries)

@@ -33,7 +33,7 @@ from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, R
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.coordinator.spec.plan import PlannedGroup, plan_of
-from unstuck.coordinator.store.reports import Entry
+from unstuck.coordinator.store.reports import StreamEntry
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.settings import Settings
@@ -244,7 +244,7 @@ class Promises:
                 when = "never" if due is None else f"in {due - self._stage.now:.1f}s"
                 self.broken(FORGOTTEN, f"{job_id}/{group} has ended, but the job is due {when}: its wake-up was lost")
 
-    def dropped(self, entry: Entry) -> None:
+    def dropped(self, entry: StreamEntry) -> None:
         """A wake-up may go when it has woken; a report goes with the commit that takes it in, or is a dead letter."""
         if entry.fields["kind"] != "due":
             self.broken(FORGOTTEN, f"the report {entry.fields} was acked, and nobody has taken it in")

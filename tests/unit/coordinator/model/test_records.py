@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from unstuck.coordinator.errors import NewerJob
-from unstuck.coordinator.model.records import Alteration, Attempt, Change, GroupRecord, GroupRequest, JobRecord, Reason
+from unstuck.coordinator.model.records import (
+    Alteration,
+    AlteredValue,
+    Attempt,
+    GroupRecord,
+    GroupRequest,
+    JobRecord,
+    Reason,
+)
 from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
@@ -26,7 +34,7 @@ JOB = JobRecord(
     published={"out": 3},
     reason=Reason("CODE", "half of a pair: \ud800"),
     requests=(GroupRequest("skip", "a[0]"),),
-    alterations=(Alteration(2.5, "ada", "", (Change("params.x", None, [1, {"y": None}]),)),),
+    alterations=(Alteration(2.5, "ada", "", (AlteredValue("params.x", None, [1, {"y": None}]),)),),
     adopts=("other",),
     texts={"digest": "text"},
 )

@@ -16,14 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 import redis
 
-from unstuck.coordinator.publishing import compact as module
-from unstuck.coordinator.publishing.compact import Compacted, compact
 from unstuck.coordinator.publishing.package import PublishRequest, publish
-from unstuck.coordinator.publishing.upkeep import Upkeep
 from unstuck.tasks.errors import WarehouseMismatch
-from unstuck.tasks.settings import Settings
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.staging import Staging
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.steps.output import stage
+from unstuck.tasks.warehouse import compact as module
+from unstuck.tasks.warehouse.compact import Compacted, compact, compact_dataset
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse, published_files
 from unstuck.tasks.warehouse.marker import Marker, write_marker
@@ -216,7 +216,9 @@ def test_nothing_is_written_where_the_warehouse_was_once_it_has_gone_away(tmp_pa
         (tmp_path / "warehouse").mkdir()
         write(files, path, data)
 
-    upkeep = Upkeep(loads.warehouse, client, Settings(warehouse=loads.root))
+    staging = Staging(client, Keys())
     with patch.object(Files, "write_durable", comes_too_late), pytest.raises(WarehouseMismatch, match="not mounted"):
-        upkeep.compact("flights", target=1, progress=lambda done, total: None)
+        compact_dataset(
+            *(loads.warehouse, staging, "flights"), target=1, retention=1.0, progress=lambda done, total: None
+        )
     assert not list((tmp_path / "warehouse").iterdir())

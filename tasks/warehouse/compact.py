@@ -7,15 +7,21 @@ The rows stay the same, so readers cannot tell. Old versions keep their files un
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from unstuck.coordinator.errors import BadRequest
+from unstuck.tasks.errors import Unrecoverable, WarehouseMismatch
+from unstuck.tasks.protocol.staging import Staged, Staging
+from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Change, Entry, State, Warehouse
 from unstuck.tasks.warehouse.marker import DataFile
-from unstuck.tasks.warehouse.rewrite import rewrite
 
 COMPACT = "compact"
+TARGET = 128  # MB of a new file
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +42,50 @@ class Compacted:
     held: int
 
 
+class _Rewritten(NamedTuple):
+    """One new file, and those whose rows it holds."""
+
+    made: DataFile
+    sources: tuple[DataFile, ...]
+
+
 class _Overtaken(Exception):
     """Other jobs have taken out all that was rewritten."""
+
+
+def compact_dataset(
+    warehouse: Warehouse,
+    staging: Staging,
+    name: str,
+    *,
+    target: int,
+    retention: float,
+    dry_run: bool = False,
+    progress: Callable[[int, int], None],
+) -> Compacted:
+    """Write the small files of the dataset ``name`` together, beside jobs that publish and retries that take over work.
+
+    Args:
+        target: MB of a new file.
+        retention: seconds until the staging collector removes what this process wrote, if it dies before its entry.
+
+    Raises:
+        redis.RedisError: and what `compact` raises. It may be repeated.
+    """
+    if (identity := warehouse.identity()) is None:
+        raise WarehouseMismatch(f"There is no warehouse at {warehouse.storage.uri('')}; is it mounted?")
+    place = warehouse.storage.uri("")
+    warehouse = Warehouse(place, identity)  # if the warehouse goes away meanwhile, nothing is written where it was
+    publish_id = f"{COMPACT}-{secrets.token_hex(8)}"
+    if not dry_run:  # before the first byte is written
+        staging.add(Staged(publish_id, place, identity, warehouse.head(), time.time() + retention))
+    return compact(
+        *(warehouse, name, publish_id, staging.needed()),
+        target=target * 1_000_000,
+        at=time.time(),
+        dry_run=dry_run,
+        progress=progress,
+    )
 
 
 def compact(
@@ -63,12 +111,12 @@ def compact(
 
     Raises:
         DatasetNotFound: no such dataset.
-        BadRequest: it is a Delta table.
+        Unrecoverable: it is a Delta table.
         WarehouseMismatch, LogBroken, WarehouseNewer, OSError: it may be repeated; rows are never lost or doubled.
     """
     base, standing = warehouse.head(), warehouse.dataset(name)
     if standing.table is not None:
-        raise BadRequest(f"{name} is the Delta table {standing.table}; compact it by the means of Delta (OPTIMIZE)")
+        raise Unrecoverable(f"{name} is the Delta table {standing.table}; compact it by the means of Delta (OPTIMIZE)")
     free: list[DataFile] = []
     held = 0
     for file in standing.files:
@@ -79,7 +127,7 @@ def compact(
         after = len(standing.files) - len(free) + _fewest(free, target)
         return Compacted(0, len(standing.files), after, sum(file.bytes for file in free), held)
     folder = f"_staging/{publish_id}/{name}/0-{COMPACT}-{COMPACT}"
-    rewritten = []
+    rewritten: list[_Rewritten] = []
     for one in rewrite(warehouse.storage, folder, free, target):
         rewritten.append(one)
         progress(sum(len(each.sources) for each in rewritten), len(free))
@@ -113,3 +161,57 @@ def _fewest(small: list[DataFile], target: int) -> int:
         partition = frozenset(file.partition.items())
         sizes[partition] = sizes.get(partition, 0) + file.bytes
     return sum(-(-size // target) for size in sizes.values())
+
+
+def rewrite(files: Files, folder: str, small: Iterable[DataFile], target: int) -> Iterator[_Rewritten]:
+    """Write files below ``folder`` (relative to the warehouse), each of about ``target`` bytes, and name the sources.
+
+    Rows keep their order. Only files of one partition, whose columns have the same names and types, come together; one
+    that would stand alone is left as it is.
+
+    Raises: OSError: the store failed; what was written counts for nothing.
+    """
+    for number, bundle in enumerate(_bundles(files, small, target)):
+        path = f"{folder}/part-{number:05d}.parquet"
+        data = _together(files, bundle)
+        files.write_durable(path, data)
+        rows = sum(file.rows for file in bundle)
+        yield _Rewritten(DataFile(path, rows, len(data), bundle[0].partition), tuple(bundle))
+
+
+def _bundles(files: Files, small: Iterable[DataFile], target: int) -> Iterator[list[DataFile]]:
+    """Files that may come together, at most ``target`` bytes at a time, two at least."""
+    alike: dict[Any, list[DataFile]] = {}
+    for file in small:
+        alike.setdefault((frozenset(file.partition.items()), _columns(files, file)), []).append(file)
+    for standing in alike.values():
+        bundle: list[DataFile] = []
+        for file in standing:
+            if bundle and sum(one.bytes for one in bundle) + file.bytes > target:
+                if len(bundle) > 1:
+                    yield bundle
+                bundle = []
+            bundle.append(file)
+        if len(bundle) > 1:
+            yield bundle
+
+
+def _columns(files: Files, file: DataFile) -> tuple[tuple[str, str], ...]:
+    import pyarrow.parquet as pq
+
+    with files.open(file.path) as source:
+        return tuple((field.name, str(field.type)) for field in pq.read_schema(source))
+
+
+def _together(files: Files, bundle: list[DataFile]) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables = []
+    for file in bundle:
+        with files.open(file.path) as source:
+            tables.append(pq.ParquetFile(source).read())
+    data = io.BytesIO()
+    # As in an output: the schema of Arrow would be known to some readers alone.
+    pq.write_table(pa.concat_tables(tables, promote_options="default"), data, store_schema=False)
+    return data.getvalue()

@@ -1,0 +1,115 @@
+"""``unstuck vacuum`` removes the files of old versions. ``unstuck compact`` writes small files together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich import filesize
+from rich.progress import Progress
+
+from unstuck.coordinator.cli.connection import connected, settings_here
+from unstuck.coordinator.cli.datasets import warehouse_at
+from unstuck.coordinator.cli.options import AsJson
+from unstuck.coordinator.cli.render.terminal import emit, stderr, stdout
+from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.publishing.vacuum import vacuum as remove_old_versions
+from unstuck.coordinator.store.staging_index import StagingIndex
+from unstuck.tasks.duration import parse_duration
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.warehouse.compact import TARGET, compact_dataset
+from unstuck.tasks.warehouse.log import Warehouse
+
+KEEP, OLDER_THAN = 10, "30d"
+
+OtherWarehouse = Annotated[
+    str | None, typer.Option("--warehouse", metavar="URI", help="Another one than UNSTUCK_WAREHOUSE (./warehouse).")
+]
+
+
+def vacuum(
+    keep: Annotated[int, typer.Option("--keep", min=1, help="Versions that stay in any case.")] = KEEP,
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="DURATION", help="Versions that were the newest since then stay.")
+    ] = OLDER_THAN,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing; say what would be removed.")] = False,
+    warehouse: OtherWarehouse = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove published files that only old versions have. What jobs need that are open or may be retried stays."""
+    try:
+        since = time.time() - parse_duration(older_than)
+    except ValueError as error:
+        raise BadRequest(f"--older-than {older_than}: {error}") from None
+    settings = settings_here()
+    with _opened(settings, warehouse) as (place, index), _shown("looking at files", as_json) as progress:
+        if (identity := place.identity()) is None:
+            raise BadRequest(f"There is no warehouse at {place.storage.uri('')}; is it mounted?")
+        done = remove_old_versions(
+            # With its id: if the warehouse goes away meanwhile, nothing is written where it was.
+            *(Warehouse(place.storage.uri(""), identity), index.needed()),
+            keep=keep,
+            before=since,
+            reading=index.reading(identity),
+            dry_run=dry_run,
+            progress=progress,
+        )
+    if as_json:
+        emit(asdict(done) | {"dry_run": dry_run})
+        return
+    word = "would remove" if dry_run else "removed"
+    stdout.print(f"{word} {done.files:,} files, {filesize.decimal(done.bytes)}; the oldest version is {done.oldest}")
+    if done.held_for:
+        stdout.print(f"versions from {done.oldest} on stay for now: job {done.held_for} is open, and may read them")
+    if done.held:
+        stdout.print(f"{done.held:,} files stay for now: a job that is open, or may be retried, may need them")
+
+
+def compact(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The dataset.")],
+    target: Annotated[int, typer.Option("--target", metavar="MB", min=1, help="Size of the new files.")] = TARGET,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing; say what would become of it.")] = False,
+    warehouse: OtherWarehouse = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write files below half of the target together, as a version of its own; the rows stay the same."""
+    settings = settings_here()
+    with _opened(settings, warehouse) as (place, index), _shown(f"rewriting {name}", as_json) as progress:
+        done = compact_dataset(
+            *(place, index, name), target=target, retention=settings.retention, dry_run=dry_run, progress=progress
+        )
+    if as_json:
+        emit(asdict(done) | {"dataset": name, "dry_run": dry_run})
+        return
+    if done.version:
+        written = filesize.decimal(done.bytes)
+        stdout.print(
+            f"{name}: {done.before:,} files became {done.after:,} in version {done.version} ({written} written)"
+        )
+    elif dry_run and done.after < done.before:
+        stdout.print(f"{name}: {done.before:,} files would become about {done.after:,}")
+    else:
+        stdout.print(f"{name}: nothing to do in {done.before:,} files")
+    if done.held:
+        stdout.print(f"{done.held:,} small files stay for now: a job that is open, or may be retried, may need them")
+
+
+@contextmanager
+def _opened(settings: Settings, warehouse: str | None) -> Iterator[tuple[Warehouse, StagingIndex]]:
+    """The warehouse that is meant, and what Redis knows of the staging of jobs."""
+    place = warehouse_at(settings.warehouse if warehouse is None else Settings(warehouse=warehouse).warehouse)
+    with connected(settings) as connection:
+        yield place, StagingIndex(connection.redis, Keys(settings.prefix))
+
+
+@contextmanager
+def _shown(what: str, as_json: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar on the terminal for what is told: how many of how many are done."""
+    with Progress(console=stderr, transient=True, disable=as_json or not stderr.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda number, total: bar.update(task, completed=number, total=total)
