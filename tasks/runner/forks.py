@@ -1,4 +1,4 @@
-"""The values of dynamic forks that an attempt collects from its outputs."""
+"""The values of dynamic forks that an attempt collects: from its outputs, or from a published dataset."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ def fork_values(order: WorkOrder, work: Work) -> dict[str, list[Any]]:
         own = [output for output in work.outputs.values() if not output.rejected_of]
         if found is None and wanted.output == order.group.name and len(own) == 1:
             (found,) = own
+        if found is None and wanted.output in order.group.inputs:
+            (found,) = work.inputs[wanted.output].parts  # a published dataset has one
         if found is not None:
             values = forks[wanted.key] = collect(work.files, found, wanted, room)
             if secret := next(filter(None, map(work.secrets.named_in, values)), None):

@@ -20,7 +20,7 @@ from unstuck.tasks.errors import BadStepCall, InputMissing, OutputInvalid, SqlIn
 from unstuck.tasks.process.tree import working_folder
 from unstuck.tasks.protocol.failure import describe
 from unstuck.tasks.settings import whoami
-from unstuck.tasks.spec.group import Step
+from unstuck.tasks.spec.group import READ_VALUES, Step
 from unstuck.tasks.spec.sql import ResultMarker, with_plain_names
 from unstuck.tasks.steps.context import StepContext, Work
 from unstuck.tasks.steps.output import is_any_frame
@@ -56,6 +56,8 @@ def run_step(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str], i
         BaseException: whatever the step raised.
     """
     with ending_forks():
+        if step.python == READ_VALUES:
+            return
         if step.python is not None:
             _run_python(step, work, ctx, allowed, imported)
         elif step.compact is not None:
