@@ -17,6 +17,7 @@ from unstuck.tasks.errors import SettingsInvalid
 from unstuck.tasks.redis_url import redis_address
 
 NO_SPARK = "none"  # as UNSTUCK_SPARK_MASTER
+DEFAULT = "default"  # in UNSTUCK_KEEP_VERSIONS: all warehouses that are not named
 LAST_STEPS = 5.0  # seconds; for what a worker does once its attempts have ended, such as ending its processes
 
 
@@ -76,8 +77,9 @@ class Settings(BaseSettings):
         default=600.0, description="how long a worker waits for an answer of the warehouse, before and after the steps"
     )
     retention: Seconds = 7 * 86400.0
-    keep_versions: int | None = Field(
-        default=None, ge=1, description="versions of the warehouse that are kept at least; None: all, until a vacuum"
+    keep_versions: Annotated[dict[str, Annotated[int, Field(ge=1)]], NoDecode] = Field(
+        default_factory=dict,
+        description="versions of each warehouse that are kept at least, or JSON with numbers by warehouse and default",
     )
     keep_versions_for: Seconds = Field(
         default=86400.0, description="with UNSTUCK_KEEP_VERSIONS: versions that were the newest since then stay too"
@@ -103,10 +105,9 @@ class Settings(BaseSettings):
                 setattr(self, name, min(getattr(self, name), self.lease_ttl / part))
         return self
 
-    @property
-    def versions_kept(self) -> tuple[int, float] | None:
-        """How many versions of a warehouse stay at least, and for how many seconds each; None: all, until a vacuum."""
-        return None if self.keep_versions is None else (self.keep_versions, self.keep_versions_for)
+    def versions_kept(self, warehouse: str) -> int | None:
+        """How many versions of the warehouse at this URI stay at least; None: all, until a vacuum."""
+        return self.keep_versions.get(warehouse, self.keep_versions.get(DEFAULT))
 
     def stop_within(self, *, at_once: bool = False) -> float:
         """Seconds in which a worker that was told to stop has left; ``at_once``: without the grace to end by itself."""
@@ -116,6 +117,19 @@ class Settings(BaseSettings):
     @classmethod
     def _split(cls, value: object) -> object:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+    @field_validator("keep_versions", mode="before")
+    @classmethod
+    def _by_warehouse(cls, value: object) -> object:
+        try:
+            value = json.loads(value) if isinstance(value, str) else value
+        except ValueError:
+            value = None
+        if type(value) is int:
+            return {DEFAULT: value}
+        if isinstance(value, dict):
+            return {name if name == DEFAULT else _absolute(name): number for name, number in value.items()}
+        raise ValueError(f'expected a number, or JSON such as {{"/srv/a": 30, "s3://b/c": 7, "{DEFAULT}": 100}}')
 
     @field_validator("spark_conf", mode="before")
     @classmethod

@@ -27,8 +27,9 @@ def run(spark: SparkSession, scale: str) -> None:
         answer.write.mode("overwrite").parquet(f"script/{query.stem}")
 
 
-def main() -> None:
-    spark = SparkSession.builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+def main(**conf: str) -> None:
+    """``conf``: of the session, beside Spark's defaults."""
+    spark = SparkSession.builder.config(map={"spark.ui.showConsoleProgress": "false", **conf}).getOrCreate()
     run(spark, "1")  # the fleet has had a first run, too; the scale changes a threshold of one query
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:

@@ -43,9 +43,10 @@ from unstuck.coordinator.cli.render.terminal import (
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.job import LEGAL, RETRY_LEGAL, Answer, Command, Commanded
 from unstuck.coordinator.errors import BadRequest, NoSuchGroup, NoSuchJob, Refused, WarehouseSilent
-from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.spec.problems import SpecError
-from unstuck.coordinator.views.jobs import ListedJob
+from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.spec.problems import SpecError, listed
+from unstuck.coordinator.views.jobs import JobView, ListedJob
 from unstuck.tasks.errors import UnstuckError, WarehouseMismatch
 
 Jobs = Annotated[
@@ -161,12 +162,31 @@ def retry(
             return Commanded(Answer.REFUSED, client.show(job).job, text)
         record = client.show(new.id).job
         if new.new:
-            text = f"job {job} is retried as job {new.id}; `unstuck watch {new.id}` follows it"
+            text = f"job {job} is retried as job {new.id}. {_taken_over(client.show(job), record)}"
             return Commanded(Answer.DONE, record, text)
         text = f"job {job} was retried before, in the same way, as job {new.id}, which is {record.status}"
         return Commanded(Answer.ALREADY, record, text)
 
     _ask_each("retry", RETRY_LEGAL, ask, jobs, status, name, since, yes, as_json)
+
+
+def _taken_over(before: JobView, new: JobRecord) -> str:
+    """What can be said of the work of a job that is retried before a runner has looked at it."""
+    done = [
+        group.name
+        for group in before.groups
+        if all(each.record.state is GroupState.SUCCEEDED for each in group.members)
+    ]
+    kept = [name for name in done if name not in new.reruns]
+    runs = [group.name for group in before.groups if group.name not in kept]
+    said = f"It runs {listed(runs)}" if runs else "All groups had finished"
+    if kept:
+        what = "parameters" if new.any_code else "code, parameters"
+        said += f", and takes over each of {listed(kept)} unless its {what} or inputs changed"
+    return (
+        f"{said}. `unstuck show {new.id}` says of each group whether its work was taken over, and why not; "
+        f"`unstuck watch {new.id}` follows it"
+    )
 
 
 def alter(

@@ -18,6 +18,7 @@ from unstuck.coordinator.model.records import Alteration, AlteredValue, GroupReq
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.spec.checks import values_reader
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.params import override, with_value, without_value
 from unstuck.coordinator.spec.problems import Problem, SpecError, listed, suggestion
@@ -125,7 +126,7 @@ def _queued_on(state: JobState, path: str) -> str:
     _, name, *_ = f"{path}.".split(".")
     for group_id in state.active:
         group = split_member(group_id)[0]
-        if path.startswith("defaults.") or group == name:
+        if path.startswith("defaults.") or group in (name, values_reader(state.plan.groups[name].spec)):
             return group
     return ""
 

@@ -14,6 +14,7 @@ from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.model.records import GroupRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.spec.checks import values_reader
 from unstuck.tasks.protocol.token import split_member
 
 S = GroupState
@@ -66,10 +67,11 @@ def _rerun(draft: Draft, group: str) -> None:
 
 def _made_by(state: JobState, fork: str, names: list[str]) -> bool:
     """The values of ``fork`` came from one of ``names``, which will make new values."""
-    source = state.plan.groups[fork].spec.fork_from
+    spec = state.plan.groups[fork].spec
+    source = spec.fork_from
     return source is not None and any(
         fork in dict(state.plan.groups[name].feeds)
-        and (source.output == name or source.output in state.record(name).rows)
+        and (name == values_reader(spec) or source.output == name or source.output in state.record(name).rows)
         for name in names
     )
 

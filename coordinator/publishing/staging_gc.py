@@ -23,6 +23,7 @@ from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.tasks.errors import LogBroken
 from unstuck.tasks.protocol.staging import MARGIN, Staged
 from unstuck.tasks.protocol.token import JOB_ID
+from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Entry, Warehouse
 
@@ -40,18 +41,12 @@ Listing = Mapping[str, Sequence[str]]  # names in a job's staging folder → the
 class StagingCollector:
     """Collects staging, one warehouse at a time. Several coordinators may do so at once."""
 
-    def __init__(
-        self, index: StagingIndex, store: Store, background: Background, keep: tuple[int, float] | None = None
-    ) -> None:
-        """
-        Args:
-            keep: how many versions of a warehouse stay, and for how many seconds each stays after it was the newest
-                one; None: all stay. Old ones are removed about once in `TERM`, where jobs have ended.
-        """
+    def __init__(self, index: StagingIndex, store: Store, background: Background, settings: Settings) -> None:
+        """``settings``: which versions of a warehouse stay. Old ones go about once in `TERM`, where jobs have ended."""
         self._index = index
         self._store = store
         self._background = background
-        self._keep = keep
+        self._settings = settings
         self._next_vacuum: dict[str, float] = {}  # by the URI of the warehouse
         # The id of a warehouse → slot of its log → the jobs whose folders the entry names, so that each entry is read
         # about once, however many jobs are looked at.
@@ -79,18 +74,19 @@ class StagingCollector:
             except Exception as error:  # noqa: BLE001 - a warehouse's client may raise anything: this job is looked at later
                 self._trouble(staged, now, error)
             progressed()
-        if self._keep is not None and now >= self._next_vacuum.get(batch[0].warehouse, 0.0):
+        keep = self._settings.versions_kept(batch[0].warehouse)
+        if keep is not None and now >= self._next_vacuum.get(batch[0].warehouse, 0.0):
             self._next_vacuum[batch[0].warehouse] = now + TERM
-            self._vacuum(batch[0], *self._keep, now, progressed)
+            self._vacuum(batch[0], keep, now, progressed)
 
-    def _vacuum(self, known: Staged, keep: int, seconds: float, now: float, progressed: Callable[[], None]) -> None:
+    def _vacuum(self, known: Staged, keep: int, now: float, progressed: Callable[[], None]) -> None:
         warehouse = Warehouse(known.warehouse)
         try:
             warehouse.check_id(known.warehouse_id)
             done = vacuum(
                 *(warehouse, self._index.needed()),
                 keep=keep,
-                before=now - seconds,
+                before=now - self._settings.keep_versions_for,
                 reading=self._index.reading(known.warehouse_id),
                 progress=lambda number, total: progressed(),
             )

@@ -48,7 +48,7 @@ def assemble(settings: Settings) -> Consumer:
     reconciler = Reconciler(store, ring, Warehouses(), settings, mint, Background(PUBLISHERS))
     keys = Keys(settings.prefix)
     collecting = Background(1, "staging-collector", term=COLLECTOR_TERM, beside=COLLECTORS)
-    collector = StagingCollector(StagingIndex(client, keys), store, collecting, settings.versions_kept)
+    collector = StagingCollector(StagingIndex(client, keys), store, collecting, settings)
     sweep = Sweep(store, reconciler, settings, collector=collector)
     name = f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}"
     stream = ReportStream(client, keys, name)

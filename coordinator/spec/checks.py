@@ -19,7 +19,7 @@ from typing import Any
 
 from unstuck.coordinator.errors import ConditionError
 from unstuck.coordinator.spec.condition import parse
-from unstuck.coordinator.spec.output_checks import Hint, output_problems, outputs_of
+from unstuck.coordinator.spec.output_checks import MAX_NAME, Hint, output_problems, outputs_of
 from unstuck.coordinator.spec.params import scalar_problem, value_problems, values_of, wrong_declarations, wrong_overlay
 from unstuck.coordinator.spec.problems import (
     MAX_PROBLEMS,
@@ -241,15 +241,37 @@ def _fork(
                 yield Problem(f"{shorten(found)}: {message}; put it under params:", at)
     if (members := _members(group, params)) > MAX_FORK:
         yield Problem(f"a fork of {members:,} members; at most {MAX_FORK:,} are allowed", (*loc, "for_each"))
-    if group.fork_from is not None and (wrong := _fork_source(group, group.fork_from.output, groups, owners)):
-        yield Problem(wrong, (*loc, "for_each", group.fork_params[0], "from"))
+    if group.fork_from is None:
+        return
+    reader, at = values_reader(group), (*loc, "for_each", group.fork_params[0], "from")
+    if (
+        wrong := _wrong_reader(reader, group, groups)
+        if reader
+        else _fork_source(group, group.fork_from.output, groups, owners)
+    ):
+        yield Problem(wrong, at)
+
+
+def values_reader(group: GroupSpec) -> str:
+    """The name of the group that reads the values of ``group`` before it; empty unless it is forked over an input."""
+    return f"{group.name}-values" if group.fork_from is not None and group.fork_from.output in group.inputs else ""
+
+
+def _wrong_reader(reader: str, group: GroupSpec, groups: Mapping[str, GroupSpec]) -> str:
+    if reader in groups:
+        return f"there is a group {reader!r}, the name of the one that will read these values; give it another name"
+    if len(reader) > MAX_NAME:
+        return f"a group named {reader!r} will read these values, and names have at most {MAX_NAME} characters"
+    if group.join.rule not in ("all_succeeded", "none_failed"):
+        return f"a fork over an input waits for the group that reads its values, so join: cannot be {group.join}"
+    return ""
 
 
 def _fork_source(group: GroupSpec, source: str, groups: dict[str, GroupSpec], owners: dict[str, str]) -> str:
     """Why ``group`` cannot be forked from a column of ``source``; empty if it can, or if only a run can show it."""
     needed = {need: groups[need] for need in group.needs if need in groups}
     if not group.needs:
-        return f"a fork of {source!r} must need the group that makes it; add needs:"
+        return f"a fork of {source!r} must need the group that makes it; add needs:, or inputs: with that name"
     maker = needed.get(source) or next((g for g in needed.values() if source in outputs_of(g)), None)
     if maker is None:
         outside = source if source in groups else owners.get(source)

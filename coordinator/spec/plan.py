@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from graphlib import TopologicalSorter
 from typing import Any
 
+from unstuck.coordinator.spec.checks import values_reader
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.tasks.protocol.texts import Packer, unpack
 from unstuck.tasks.spec.fields import ForkValue, Scalar
-from unstuck.tasks.spec.group import Collect, ForkFrom, GroupPlan, GroupSpec
+from unstuck.tasks.spec.group import READ_VALUES, Collect, ForkFrom, GroupPlan, GroupSpec, Step
 from unstuck.tasks.spec.outputs import Checks, OutputSpec
 from unstuck.tasks.spec.retry import RetryPolicy
 
@@ -156,9 +157,39 @@ def _listed_in(params: Mapping[str, Any], source: ForkFrom) -> tuple[Scalar, ...
     return tuple({json.dumps(value): value for value in values}.values()) if source.distinct else tuple(values)
 
 
+def _with_readers(every: Iterable[GroupSpec]) -> dict[str, GroupSpec]:
+    """``every`` group by name; before each fork over an input, one that goes when the fork may and reads the values.
+
+    Any runner of the fork's queue can read them, without Spark.
+    """
+    groups: dict[str, GroupSpec] = {}
+    for group in every:
+        if reader := values_reader(group):
+            assert group.fork_from is not None
+            source = group.fork_from.output
+            hooks = group.hooks.model_copy(update={"on_success": None}) if group.hooks else None
+            update: dict[str, Any] = {
+                "name": reader,
+                "for_each": None,
+                "queue": group.queue_name,
+                "pool": None,
+                "spark": False,
+                "inputs": {source: group.inputs[source]},
+                "conf": {},
+                "steps": (Step(python=READ_VALUES),),
+                "hooks": hooks if hooks is not None and hooks.on_failure else None,
+                "fresh": False,
+                "code_version": READ_VALUES,
+            }
+            groups[reader] = group.model_copy(update=update)
+            group = group.model_copy(update={"needs": (reader, *group.needs)})
+        groups[group.name] = group
+    return groups
+
+
 def compile_plan(spec: JobSpec) -> Plan:
     """Compile ``spec``, which has been validated."""
-    merged = {group.name: _merged(group, spec) for group in spec.groups}
+    merged = _with_readers(_merged(group, spec) for group in spec.groups)
     successors: dict[str, list[str]] = {name: [] for name in merged}
     collect: dict[str, dict[str, Collect]] = {name: {} for name in merged}
     feeds: dict[str, list[tuple[str, str]]] = {name: [] for name in merged}
@@ -167,12 +198,15 @@ def compile_plan(spec: JobSpec) -> Plan:
             successors[need].append(group.name)
         source = group.fork_from
         if source is not None:
-            # `from: clean.month` names a needed group, or an output that one of the needed groups makes; not one
-            # that is a fork, which `problems_in` refuses.
+            # `from: clean.month` names an input, a needed group, or an output that one of the needed groups makes; not
+            # one that is a fork, which `problems_in` refuses.
             makers = [source.output] if source.output in group.needs else list(group.needs)
+            if reader := values_reader(group):
+                makers = [reader]
             wanted = Collect(output=source.output, column=source.column, distinct=source.distinct)
             for maker in makers:
-                if merged[maker].for_each is None:
+                # A group writes no output that has the name of one of its inputs.
+                if merged[maker].for_each is None and (maker == reader or source.output not in merged[maker].inputs):
                     other = collect[maker].setdefault(wanted.key, wanted)
                     if other.distinct and not wanted.distinct:
                         collect[maker][wanted.key] = wanted

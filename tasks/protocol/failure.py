@@ -6,6 +6,7 @@ the JVM), so `describe_in_time` asks in a thread with a deadline.
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,6 +22,13 @@ MAX_TRACEBACK = 8_000
 MAX_NAMES = 30  # of a failure
 MAX_NAME = 200  # characters; a longer name is left out
 TEXT_WITHIN = 10.0  # seconds that an error has to say what it is
+# What Python says of a call whose arguments do not fit the function, by their number and names.
+_WRONG_CALL = re.compile(
+    r"([\w.<>]+\(\)|function) (takes .*\barguments?\b|missing (\d+ )?required .*\bargument)"
+    r"|[\w.<>]+\(\) got (an unexpected keyword|multiple values for|some positional-only) argument"
+    r"|[\w.]+ expected (at least |at most )?\d+ arguments?, got \d"
+    r"|'\w+' is an invalid keyword argument for "
+)
 _OURS = str(Path(__file__).parents[1]) + "/"
 _NOT_THE_USERS = ("/pyspark/", "/py4j/", "<frozen ", "/concurrent/futures/", "/contextlib.py")
 # Past the class of the error and its metaclass, which may define these names as they like.
@@ -58,8 +66,8 @@ def describe_in_time(error: BaseException, clean: Callable[[str], str] = str) ->
     frames = [
         traceback.FrameSummary(code.co_filename, line, code.co_name, lookup_line=False, line="") for code, line in codes
     ]
-    names = _names(_classes(type(error)))
-    failure = Failure("STEP_FAILED", text, _is_recoverable(type(error)), _trimmed(frames, text, clean), names)
+    names = _names(_classes(error))
+    failure = Failure("STEP_FAILED", text, _is_recoverable(error), _trimmed(frames, text, clean), names)
     return DescribedError(failure, clean("".join(traceback.format_list(frames)) + text), hangs=True)
 
 
@@ -76,21 +84,31 @@ def failure_of(error: BaseException, clean: Callable[[str], str] = str) -> Failu
     if not ours or _users_frames(frames):  # of an error that we raised about the user's code the sentence says it all
         last = _ask(lambda: "".join(traceback.format_exception_only(error)), describe(error))
         trace = _trimmed(frames, last, clean)
-    names = [*_conditions(error), *_classes(kind)]
+    names = [*_conditions(error), *_classes(error)]
     if ours and (cause := _CAUSE(error)) is not None:  # such as the error of Spark about a SQL text
         names += [*_conditions(cause), _qualified(type(cause))]
-    return Failure(code, shorten(clean(text), MAX_TEXT), _is_recoverable(kind), trace, _names(names))
+    return Failure(code, shorten(clean(text), MAX_TEXT), _is_recoverable(error), trace, _names(names))
 
 
-def _is_recoverable(kind: type) -> bool:
+def _is_recoverable(error: BaseException) -> bool:
     """Whether a retry may help by default. A slip in the code fails the same way each time."""
-    return not issubclass(kind, Unrecoverable | NameError | SyntaxError)
+    return not _fails_at_once(type(error)) and not _is_wrong_call(error)
 
 
-def _classes(kind: type) -> list[str]:
+def _fails_at_once(kind: type) -> bool:
+    return issubclass(kind, Unrecoverable | NameError | SyntaxError)
+
+
+def _is_wrong_call(error: BaseException) -> bool:
+    """Whether Python refused a call for the number or the names of its arguments; data seldom causes that."""
+    said = error.args if type(error) is TypeError else ()  # a subclass may define its args as it likes
+    return bool(said) and type(said[0]) is str and _WRONG_CALL.match(said[0]) is not None
+
+
+def _classes(error: BaseException) -> list[str]:
     """The class and its bases; of an error that fails at once without the bases that do not, such as ``Exception``."""
-    every = _is_recoverable(kind)
-    return [_qualified(one) for one in _BASES(kind)[:-1] if every or not _is_recoverable(one)]
+    kind, every = type(error), _is_recoverable(error)
+    return [_qualified(one) for one in _BASES(kind)[:-1] if every or one is kind or _fails_at_once(one)]
 
 
 def _qualified(kind: type) -> str:

@@ -179,19 +179,19 @@ class Attempt:
         for job in (self._token.job, *self._order.plan.adopts):
             folder = replace(self._token, job=job).staging.rpartition("/")[0]
             earlier = job != self._token.job
-            anew = earlier and self._order.group.compacts
-            standing = None if anew else find_done_marker(self._files, folder, self._counts)
-            if standing is None:
+            compacts = earlier and self._order.group.compacts
+            if compacts or (standing := find_done_marker(self._files, folder, self._counts)) is None:
                 if earlier and not self._anew and (there := newest_marker(self._files, folder)) is not None:
                     newer = self._published.changed(there.reads)
-                    why = why_anew(self._order, job, there.code, there.fingerprint, newer)
-                    self._anew = f"{why}, so it ran anew"
-                    log.info("%s: %s", self._token, self._anew)
+                    self._anew = why_anew(self._order, job, there.code, there.fingerprint, newer)
                 continue
             staging, marker = standing
             self._files.check()
             log.info("%s: the work was done before, by %s; its outputs are taken over", self._token, marker.token)
             return success(staging, marker, adopted=True)
+        if adopts := self._order.plan.adopts:
+            self._anew = f"{self._anew or f'it had not finished in job {adopts[0]}'}, so it ran anew"
+            log.info("%s: %s", self._token, self._anew)
         return None
 
     def _counts(self, marker: Marker) -> bool:

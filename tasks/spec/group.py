@@ -36,6 +36,7 @@ from unstuck.tasks.spec.retry import RetryPolicy
 MAX_FORK = 10_000
 MAX_JOB_BYTES = 16 * 1024 * 1024  # that a job takes in the store; and once more for the values of its dynamic forks
 MAX_WHEN = 1000  # characters of a condition
+READ_VALUES = "unstuck:read_values"  # a step of ours: what the runner collects from an input is all that is to do
 
 
 def fork_bytes(values: Iterable[Scalar]) -> int:
@@ -113,7 +114,7 @@ class ForkFrom(Strict):
         alias="from",
         strict=True,
         pattern=r"^[A-Za-z_][A-Za-z0-9_-]*\.[A-Za-z_]\w*$",
-        description="The column, as output.column.",
+        description="The column, as output.column, or input.column.",
     )
     param: ParamName | None = Field(default=None, description="A parameter of the job or the group that is a list.")
     distinct: StrictBool = Field(default=False, description="Take each value once.")

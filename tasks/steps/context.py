@@ -145,6 +145,8 @@ class Work:
             own = [output for output in self.outputs.values() if not output.rejected_of]
             if found is None and wanted.output == order.group.name and len(own) == 1:
                 (found,) = own
+            if found is None and wanted.output in order.group.inputs:
+                (found,) = self.inputs[wanted.output].parts  # a published dataset has one
             if found is not None:
                 values = forks[wanted.key] = collect(self.files, found, wanted, room)
                 if secret := next(filter(None, map(self.secrets.named_in, values)), None):

@@ -31,7 +31,7 @@ from unstuck.tasks.protocol.failure import describe
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.staging import Staging
 from unstuck.tasks.settings import settings, whoami
-from unstuck.tasks.spec.group import Step
+from unstuck.tasks.spec.group import READ_VALUES, Step
 from unstuck.tasks.spec.sql import ResultMarker, with_plain_names
 from unstuck.tasks.steps.context import StepContext, Work
 from unstuck.tasks.steps.output import is_any_frame
@@ -69,6 +69,8 @@ def run_step(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str], i
         BaseException: whatever the step raised.
     """
     with ending_forks():
+        if step.python == READ_VALUES:
+            return
         if step.python is not None:
             _run_python(step, work, ctx, allowed, imported)
         elif step.compact is not None:

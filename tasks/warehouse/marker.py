@@ -110,7 +110,7 @@ def write_marker(files: Files, staging: str, marker: Marker, sleep: Callable[[fl
     """Put the marker into the attempt's ``staging`` folder, durably, after the files it names.
 
     Raises:
-        MarkerFailed: it could not be written within some seconds.
+        MarkerFailed: it could not be written within some seconds, or another one stands there.
         OutputInvalid: its forks or results are not JSON.
         WarehouseMismatch: what stands here is not the warehouse that ``files`` was made for.
         StagingLost: a file that the marker names is not there.
@@ -149,7 +149,15 @@ def _write(files: Files, path: str, marker: Marker, data: bytes) -> None:
             f"{error.filename}, which {marker.token} wrote, is not there any more. The warehouse was away for a while "
             "during the attempt, or somebody removed the file; the group runs again, as its retry: allows"
         ) from error
-    files.write_durable(path, data)
+    # A folder belongs to one claimant, and a file is renamed into it whole. A store may take a request that was given
+    # up after a later one, so there the marker is created and never replaced.
+    if files.local_path(path) is not None:
+        files.write_durable(path, data)
+    elif not files.create(path, data) and (stands := files.read(path)) != data:
+        raise MarkerFailed(
+            f"another marker than that of {marker.token} stands at {files.uri(path)}, and it was left there: "
+            f"{stands[:200].decode(errors='replace')}"
+        )
 
 
 def read_marker(files: Files, staging: str) -> Marker | None:

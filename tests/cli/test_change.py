@@ -110,6 +110,31 @@ def test_a_failed_job_is_retried_as_a_new_one(cli: Cli, hand: ByHand) -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (
+            [],
+            "It runs bad, end, and takes over each of good, other unless its code, parameters or inputs changed",
+        ),
+        (
+            ["--from", "other"],
+            "It runs other, bad, end, and takes over each of good unless its parameters or inputs changed",
+        ),
+    ],
+)
+def test_a_retry_says_what_runs_and_what_may_be_taken_over(cli: Cli, hand: ByHand, more: list[str], said: str) -> None:
+    job = hand.submit({"name": "good"}, {"name": "other"}, {"name": "bad"}, {"name": "end", "needs": ["good", "bad"]})
+    hand.decide(job)
+    for name in ("good", "other"):
+        hand.succeed(job, name)
+    hand.fail(job, "bad", "no")
+    answer = cli.json("retry", job, *more)[0]
+    assert (
+        f"job {job} is retried as job {answer['id']}. {said}. `unstuck show {answer['id']}` says of " in answer["text"]
+    )
+
+
+@pytest.mark.parametrize(
     ("more", "said"), [(["--from", "b"], "has no group b"), (["--param", "b=1"], "no such parameter")]
 )
 def test_a_job_that_cannot_be_retried_so_does_not_keep_it_from_the_others(

@@ -75,8 +75,8 @@ class Coordinator:
         self.warehouses = WatchedWarehouses()
         background = background or AtOnce()
         self.reconciler = Reconciler(self.store, self.rung.update, self.warehouses, self.settings, mint, background)
-        index, kept = StagingIndex(self.redis, self.keys), self.settings.versions_kept
-        self.collector = StagingCollector(index, self.store, background, kept)
+        index = StagingIndex(self.redis, self.keys)
+        self.collector = StagingCollector(index, self.store, background, self.settings)
         self.sweep = Sweep(self.store, self.reconciler, self.settings, collector=self.collector)
         name = f"host:1:{mint()}"
         self.stream = ReportStream(self.redis, self.keys, name)

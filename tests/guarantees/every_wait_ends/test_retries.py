@@ -30,6 +30,15 @@ def test_an_error_of_a_step_is_tried_again_as_its_kind_and_the_spec_say(
             "NameError: name 'not_defined' is not defined (not tried again: it is a mistake in the code)",
         ),
         "slip_named": (S.BACKOFF, "NameError: name 'not_defined' is not defined (retry 1 of 3 in "),
+        "call": (
+            S.FAILED,
+            "TypeError: slow_in_the_jvm() missing 1 required positional argument: 'started' (not tried again: it is a "
+            "mistake in the code)",
+        ),
+        "call_named": (
+            S.BACKOFF,
+            "TypeError: slow_in_the_jvm() missing 1 required positional argument: 'started' (retry 1 ",
+        ),
         "plain": (S.BACKOFF, "ValueError: as asked (retry 1 of 3 in "),
         "never": (S.FAILED, "ValueError: as asked (not tried again: never_retry_on names ValueError)"),
         "base": (S.BACKOFF, "Flaky: as asked (retry 1 of 3 in "),
@@ -39,6 +48,8 @@ def test_an_error_of_a_step_is_tried_again_as_its_kind_and_the_spec_say(
     job = coordinator.submit(
         raising("slip", "slip"),
         raising("slip_named", "slip", retry_on=["NameError"]),
+        raising("call", "wrong call"),
+        raising("call_named", "wrong call", retry_on=["TypeError"]),
         raising("plain", "value"),
         raising("never", "value", never_retry_on=["ValueError"]),
         raising("base", "flaky", retry_on=["OSError"]),

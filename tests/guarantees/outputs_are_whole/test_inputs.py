@@ -87,6 +87,7 @@ class Shop:
             "UNSTUCK_REDIS_URL": redis_url,
             "UNSTUCK_SPARK_MASTER": "none",
             "UNSTUCK_WAREHOUSE": self.warehouse,
+            "UNSTUCK_STEP_MODULES": "shop",
         }
         self.client = Client(Settings(redis_url=redis_url, warehouse=self.warehouse))
         (folder / "shop.py").write_text(STEPS)
@@ -232,22 +233,42 @@ groups:
     ]
 
 
-def test_a_fork_runs_once_for_each_value_in_a_published_dataset(shop: Shop) -> None:
-    spec = """
+LABELS = """
 name: labels
 groups:
-  - name: found
-    spark: false
-    inputs: {prices: prices}
-    steps: [{python: "shop:found", output: found}]
   - name: label
     spark: false
-    needs: [found]
-    for_each: {price: {from: found.price}}
+    inputs: {prices: prices}
+    for_each: {price: {from: prices.price}}
     steps: [{python: "shop:prices", output: labels}]
 """
-    shop.publish(price=3)
-    job = shop.submit(spec)
+
+
+def test_a_fork_runs_once_for_each_value_in_a_published_dataset(shop: Shop) -> None:
+    version = shop.publish(price=3)
+    job = shop.submit(LABELS)
     shop.publish(price=4)
     assert shop.ended(job).job.status is Status.FINISHED
     assert duckdb.read_parquet(published_files(shop.warehouse, "labels")).fetchall() == [(3,)]
+    reader, label = shop.command("show", job)["groups"]
+    assert (reader["name"], label["name"]) == ("label-values", "label")
+    assert [member["value"] for member in label["members"]] == [3]
+    # The group that read the values stands for nothing else in the job.
+    (entry,) = Warehouse(shop.warehouse).history("labels", 10)
+    assert entry.inputs == {"prices": [version]}
+
+
+@pytest.mark.parametrize(
+    ("price", "source", "message"),
+    [
+        (None, "prices.price", "prices.price has a null; drop it, or say distinct: true"),
+        (3, "prices.cost", "prices.cost: the output has no column cost; it has price"),
+    ],
+)
+def test_values_of_a_published_dataset_that_no_fork_can_have_fail_the_job_at_once(
+    shop: Shop, price: int | None, source: str, message: str
+) -> None:
+    shop.ended(shop.submit(PRICES.replace("price: 1", "price: null"), price=price))
+    view = shop.ended(shop.submit(LABELS.replace("prices.price", source)))
+    assert view.job.status is Status.FAILED
+    assert message in reasons(view)["label-values"]

@@ -16,6 +16,7 @@ from tests.support import fleet
 from tests.support.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, NoSuchGroup, Settings, Status, published_files
+from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.views.jobs import JobView
 
 STEPS = """
@@ -94,10 +95,10 @@ def test_a_retry_takes_nothing_over_that_other_code_has_made(shop: Shop) -> None
 
     # Then: only what the code has not made is taken over, and the rest says why it ran
     assert retried.job.status is Status.FINISHED
-    assert reasons(retried) == {"rates": "ADOPTED", "prices": "RAN_ANEW", "report": ""}
-    (said,) = (group.members[0].record.reason for group in retried.groups if group.name == "prices")
-    assert said is not None
-    assert said.text == f"the code of its steps changed since job {failed.id}, so it ran anew"
+    assert reasons(retried) == {"rates": "ADOPTED", "prices": "RAN_ANEW", "report": "RAN_ANEW"}
+    said = {group.name: group.members[0].record.reason for group in retried.groups}
+    assert said["prices"] == Reason("RAN_ANEW", f"the code of its steps changed since job {failed.id}, so it ran anew")
+    assert said["report"] == Reason("RAN_ANEW", f"it had not finished in job {failed.id}, so it ran anew")
     warehouse = str(shop.folder / "warehouse")
     assert duckdb.read_parquet(published_files(warehouse, "report")).fetchall() == [(7,)]
 
@@ -117,7 +118,7 @@ def test_a_retry_says_what_it_runs_again_and_what_it_takes_over_in_any_case(shop
 
     # Then
     assert reasons(start) == {"rates": "ADOPTED", "prices": "ADOPTED", "report": "STEP_FAILED"}
-    assert reasons(anew) == {"rates": "RAN_ANEW", "prices": "RAN_ANEW", "report": ""}
+    assert reasons(anew) == {"rates": "RAN_ANEW", "prices": "RAN_ANEW", "report": "RAN_ANEW"}
     (said,) = (group.members[0].record.reason for group in anew.groups if group.name == "rates")
     assert said is not None
     assert said.text.startswith("it was asked to run again")

@@ -402,7 +402,7 @@ def test_a_sweep_that_hung_and_was_overtaken_sweeps_on_when_it_comes_back(
     """It knows an older head of the log than the one beside it, which does not mean that the log was set back."""
     collecting = Background(1, "staging-collector", term=0.0, beside=3)
     coordinator.sweep._collector = staging_gc.StagingCollector(
-        StagingIndex(coordinator.redis, coordinator.keys), coordinator.store, collecting
+        StagingIndex(coordinator.redis, coordinator.keys), coordinator.store, collecting, coordinator.settings
     )
     (job, zombie), (later, other) = canceled(coordinator), canceled(coordinator)
     thaw, hangs, head_of = threading.Event(), threading.Event(), Warehouse.head
@@ -442,6 +442,17 @@ def test_only_so_many_versions_are_kept_where_that_is_asked_for(
     made.append(finished(coordinator))
     look(coordinator, made[4][0])
     assert stands(coordinator, files[2]), "not again within the hour"
+
+
+def test_each_warehouse_keeps_as_many_versions_as_are_asked_for_it(
+    coordinator: Coordinator, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    keep = {str(tmp_path / "few"): 1, str(tmp_path / "some"): 3}
+    for name, kept in {"few": 1, "some": 3, "others": 4}.items():
+        one = Coordinator(redis_server.url, tmp_path / name, keep_versions=keep, keep_versions_for=0.0)
+        made = [finished(one) for _ in range(4)]
+        look(one, made[0][0])
+        assert sum(stands(one, f"{tokens['out'].staging}/out/part-0.parquet") for _, tokens in made) == kept, name
 
 
 def test_all_versions_are_kept_by_default_and_for_a_day_where_few_are(

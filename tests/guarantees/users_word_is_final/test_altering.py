@@ -20,6 +20,7 @@ from unstuck.tasks.spec.group import WorkOrder
 
 RETRY = {"max": 3, "backoff": "1h", "jitter": 0}
 KEY = {"params": {"password": "wrong"}}
+OVER_AN_INPUT = group("f", for_each={"m": {"from": "s.c"}}, inputs={"s": "data"})
 
 
 def order(coordinator: Coordinator, offer: Offer, claimant: str = "runner1") -> WorkOrder:
@@ -250,6 +251,26 @@ def test_in_running_only_policy_can_be_altered(coordinator: Coordinator, values:
     assert coordinator.client.alter(job, values).answer == ("ALREADY" if answer == "DONE" else "REFUSED")
 
 
+def test_a_fork_over_an_input_stays_on_its_queue_while_its_values_are_to_be_read_there(
+    coordinator: Coordinator,
+) -> None:
+    job = coordinator.submit(OVER_AN_INPUT)
+    coordinator.read()
+    said = coordinator.client.alter(job, {"groups.f.queue": "other"})
+    assert (said.answer, "groups.f.queue can change only while f-values is not queued" in said.text) == (
+        "REFUSED",
+        True,
+    )
+    coordinator.client.pause(job)
+    act(coordinator, job)
+    assert coordinator.client.alter(job, {"groups.f.queue": "other"}).answer == "DONE"
+    coordinator.client.resume(job)
+    act(coordinator, job)
+    assert [(offer.group, order(coordinator, offer).group.queue) for offer in coordinator.offers()] == [
+        ("f-values", "other")
+    ]
+
+
 def test_a_paused_group_moves_to_another_queue_and_its_new_offer_stands_there(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("a", queue="nobody"))
     coordinator.read()
@@ -386,8 +407,14 @@ def test_one_member_of_a_fork_runs_again_alone(coordinator: Coordinator) -> None
     assert coordinator.drive(job) is Status.FINISHED
 
 
-def test_a_dynamic_fork_is_expanded_anew_after_a_rerun_of_its_source(coordinator: Coordinator) -> None:
-    job = coordinator.submit(group("s"), group("f", "s", for_each={"m": {"from": "s.c"}}), join("end", "f"))
+@pytest.mark.parametrize(
+    ("made_by", "groups"),
+    [("s", [group("s"), group("f", "s", for_each={"m": {"from": "s.c"}})]), ("f-values", [OVER_AN_INPUT])],
+)
+def test_a_dynamic_fork_is_expanded_anew_after_a_rerun_of_its_source(
+    coordinator: Coordinator, made_by: str, groups: list[dict[str, Any]]
+) -> None:
+    job = coordinator.submit(*groups, join("end", "f"))
     coordinator.read()
     (source,) = coordinator.offers()
     coordinator.work(source, replace(SUCCEEDED, forks={"s.c": [1, 2, 3]}))
@@ -396,11 +423,11 @@ def test_a_dynamic_fork_is_expanded_anew_after_a_rerun_of_its_source(coordinator
         coordinator.work(offer)
     coordinator.client.pause(job)
     act(coordinator, job)
-    assert coordinator.client.rerun(job, "s").answer == "DONE"
+    assert coordinator.client.rerun(job, made_by).answer == "DONE"
     coordinator.client.resume(job)
     act(coordinator, job)
     (source,) = coordinator.offers()
-    assert source.group == "s"
+    assert source.group == made_by
     coordinator.work(source, replace(SUCCEEDED, forks={"s.c": [7]}))
     coordinator.read()
     (member,) = coordinator.offers()

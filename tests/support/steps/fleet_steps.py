@@ -397,6 +397,8 @@ class Flaky(ConnectionError):
 def raises(spark: Any, ctx: Any, kind: str) -> None:
     if kind == "slip":
         print(not_defined)  # type: ignore[name-defined]  # noqa: F821
+    if kind == "wrong call":
+        slow_in_the_jvm(spark, ctx)  # type: ignore[call-arg]
     raise {"flaky": Flaky, "value": ValueError}[kind]("as asked")
 
 

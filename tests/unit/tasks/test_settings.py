@@ -112,3 +112,39 @@ def test_programs_of_celery_say_in_a_sentence_which_setting_is_wrong_and_end_wit
         out, said = process.communicate()
         assert (process.returncode, out) == (2, ""), said
         assert [line.partition(":")[0] for line in said.splitlines()] == list(wrong)
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        (None, (None, None)),
+        ("30", (30, 30)),
+        ('{"/srv/a": 30}', (30, None)),
+        ('{"/srv/a/": 30, "default": 7}', (30, 7)),
+    ],
+)
+def test_how_many_versions_are_kept_is_said_for_all_warehouses_or_for_each(
+    monkeypatch: pytest.MonkeyPatch, said: str | None, kept: tuple[int | None, int | None]
+) -> None:
+    if said is not None:
+        monkeypatch.setenv("UNSTUCK_KEEP_VERSIONS", said)
+    settings = Settings()
+    assert (settings.versions_kept("/srv/a"), settings.versions_kept("s3://b/c")) == kept
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("few", "UNSTUCK_KEEP_VERSIONS: expected a number, or JSON such as {"),
+        ("[1]", "UNSTUCK_KEEP_VERSIONS: expected a number, or JSON such as {"),
+        ("0", "UNSTUCK_KEEP_VERSIONS['default']: Input should be greater than or equal to 1"),
+        ('{"/srv/a": "all"}', "UNSTUCK_KEEP_VERSIONS['/srv/a']: Input should be a valid integer"),
+        ('{"s3://key:word@b/c": 3}', "the address s3://… holds a user or a key"),
+    ],
+)
+def test_a_wrong_number_of_versions_is_refused(said: str, why: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Settings(keep_versions=said)  # type: ignore[arg-type]
+    told = describe_invalid(caught.value)
+    assert why in told
+    assert "word" not in told

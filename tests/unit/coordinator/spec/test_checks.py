@@ -151,7 +151,7 @@ def forked(source: str, needs: str = "a") -> str:
     ("groups", "message"),
     [
         (MAKER + forked("zebra.c"), "no needed group makes 'zebra'; known: a, o"),
-        (MAKER + forked("o.c", ""), "a fork of 'o' must need the group that makes it; add needs:"),
+        (MAKER + forked("o.c", ""), "a fork of 'o' must need the group that makes it; add needs:, or inputs:"),
         (
             A + MAKER.replace("a,", "c,") + forked("o.c"),
             "'o' is made by group 'c', which is not among the needs; add it",

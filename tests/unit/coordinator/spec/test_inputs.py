@@ -156,3 +156,55 @@ def test_a_runner_gets_the_values_of_its_member_alone() -> None:
     assert plan.group.for_each == {"month": (), "carrier": ()}
     frozen = FrozenInputs.model_validate_json(FrozenInputs(value=("UA", 2)).model_dump_json())
     assert WorkOrder(plan=plan, frozen=frozen).params == {"carrier": "UA", "month": 2}
+
+
+HOOKS = HEAD.replace("groups:", "defaults: {hooks: {on_success: 'm:g', on_failure: 'm:h'}}\ngroups:")
+
+
+def over_an_input(**fields: str) -> str:
+    fields = {"name": "f", "inputs": "{prices: p@7, u: v}", **fields}
+    written = ", ".join(f"{key}: {value}" for key, value in fields.items())
+    fork = "for_each: {day: {from: prices.day, distinct: true}}, steps: [{python: 'm:f'}]"
+    return f"{HOOKS}{A}  - {{{written}, {fork}}}\n"
+
+
+def test_a_fork_over_an_input_gets_a_group_before_it_that_reads_the_values() -> None:
+    plan = plan_of(over_an_input(needs="[a]", when="results.a.n > 1", queue="heavy", retry="{max: 7}", pool="jdbc"))
+    assert list(plan.groups) == ["a", "f-values", "f"]
+    reader, fork = plan.groups["f-values"], plan.groups["f"]
+    assert fork.spec.needs == ("f-values", "a")
+    assert (reader.spec.needs, reader.spec.when) == (("a",), "results.a.n > 1")
+    assert (reader.spec.spark, reader.spec.for_each, reader.spec.pool) == (False, None, None)
+    assert (reader.spec.queue_name, reader.retry.max) == ("heavy", 7)
+    assert {name: (one.dataset, one.version) for name, one in reader.spec.inputs.items()} == {"prices": ("p", 7)}
+    assert reader.spec.hooks is not None
+    assert (reader.spec.hooks.on_success, reader.spec.hooks.on_failure) == (None, "m:h")
+    assert [(one.key, one.distinct) for one in reader.collect] == [("prices.day", True)]
+    assert reader.feeds == (("f", "prices.day"),)
+    assert plan.default_publish == {"f"}
+    # A needed group that reads the same dataset does not feed the fork.
+    other = plan_of(over_an_input(needs="[a]").replace("{name: a,", "{name: a, inputs: {prices: p},"))
+    assert (other.groups["a"].feeds, other.groups["f-values"].feeds) == ((), (("f", "prices.day"),))
+    assert GroupPlan.model_validate_json(plan.group_plans("", None)["f-values"]).group == reader.spec
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": "f" * 57}, f"a group named '{'f' * 57}-values' will read these values, and names have at most 63"),
+        (
+            {"needs": "[a]", "join": "any_succeeded"},
+            "waits for the group that reads its values, so join: cannot be any_",
+        ),
+        ({"inputs": "{price: p}"}, "a fork of 'prices' must need the group that makes it; add needs:, or inputs: with"),
+    ],
+)
+def test_a_fork_over_an_input_that_cannot_be_is_refused(fields: dict[str, str], message: str) -> None:
+    (line,) = told(over_an_input(**fields))
+    assert "groups[1].for_each.day.from: " in line
+    assert message in line
+
+
+def test_the_name_of_the_group_that_reads_the_values_is_taken() -> None:
+    (line,) = told(over_an_input() + "  - {name: f-values, steps: [{python: 'm:f'}]}\n")
+    assert "there is a group 'f-values', the name of the one that will read these values; give it another name" in line

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from types import CodeType
+from typing import Any
 
 import pytest
 
@@ -91,9 +93,11 @@ def about_sql() -> SqlInvalid:
     [
         (Flaky(), True, (f"{__name__}.Flaky", "ConnectionError", "OSError", "Exception", "BaseException")),
         (SystemExit(1), True, ("SystemExit", "BaseException")),
-        (TypeError("f() takes 1 argument"), True, ("TypeError", "Exception", "BaseException")),
+        (TypeError("'NoneType' object is not iterable"), True, ("TypeError", "Exception", "BaseException")),
+        (TypeError(OfSpark()), True, ("TypeError", "Exception", "BaseException")),
         (OfSpark(), True, (*SPARKS, "Exception", "BaseException")),
         # What fails at once by default is named by its own kind alone: `Exception` does not speak for it.
+        (TypeError("f() missing 1 required positional argument: 'day'"), False, ("TypeError",)),
         (NameError("x"), False, ("NameError",)),
         (UnboundLocalError("x"), False, ("UnboundLocalError", "NameError")),
         (IndentationError("x"), False, ("IndentationError", "SyntaxError")),
@@ -106,6 +110,38 @@ def test_a_failure_says_by_which_names_it_may_be_named(
 ) -> None:
     told = describe_in_time(error).failure
     assert (told.recoverable, told.names) == (recoverable, names)
+
+
+def two(a: Any, b: Any) -> None:
+    """Is called in ways that do not fit."""
+
+
+@pytest.mark.parametrize(
+    ("call", "recoverable"),
+    [
+        ("two(1)", False),
+        ("two(1, 2, 3)", False),
+        ("two(1, 2, c=3)", False),
+        ("two(1, a=2)", False),
+        ("(lambda x: x)()", False),
+        ("object(1)", False),
+        ("len()", False),
+        ("range()", False),
+        ("int(1, 2, 3)", False),
+        ("datetime.date()", False),
+        ("print(1, seq='')", False),
+        # These come from values, which may be others the next time.
+        ("int(None)", True),
+        ("len(3)", True),
+        ("1 + 'a'", True),
+        ("''.join([1])", True),
+        ("'%s %s' % (1,)", True),
+    ],
+)
+def test_a_call_whose_arguments_do_not_fit_is_a_slip(call: str, recoverable: bool) -> None:
+    with pytest.raises(TypeError) as raised:
+        eval(call, {"two": two, "datetime": datetime})
+    assert describe_in_time(raised.value).failure.recoverable is recoverable, str(raised.value)
 
 
 def test_names_are_bounded() -> None:

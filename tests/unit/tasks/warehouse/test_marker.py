@@ -217,3 +217,56 @@ def test_the_files_reach_the_disk_before_the_marker_that_names_them(
     assert data < temp
     assert folder < temp
     assert names[-1] == ".", "the folder last: the marker's name is on disk when the call returns"
+
+
+def test_on_an_object_store_a_marker_is_created_and_never_replaced(bucket: str) -> None:
+    files = Files(f"{bucket}/w")
+    first = stage(files, "1-n-c")
+    write_marker(files, f"{GROUP}/1-n-c", first)
+    other = replace(first, fingerprint="other")
+    with pytest.raises(MarkerFailed, match=r'another marker than that of job-1/clean/1-n-c.*"fingerprint":"same"'):
+        write_marker(files, f"{GROUP}/1-n-c", other, sleep=no_wait)
+    assert read_marker(files, f"{GROUP}/1-n-c") == first
+
+
+@pytest.mark.parametrize("told", ["an error", "that it stands"])
+def test_a_marker_of_which_the_reply_was_lost_is_found_to_be_ones_own(
+    bucket: str, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    files, real, calls = Files(f"{bucket}/w"), Files.create, list[str]()
+
+    def reply_lost(self: Files, path: str, data: bytes) -> bool:
+        calls.append(path)
+        made = real(self, path, data)
+        if len(calls) > 1:
+            return made
+        if told == "an error":
+            raise OSError("the connection was reset")
+        return real(self, path, data)  # the library has sent the request again
+
+    marker = stage(files, "1-n-c")
+    monkeypatch.setattr(Files, "create", reply_lost)
+    write_marker(files, f"{GROUP}/1-n-c", marker, sleep=no_wait)
+    assert read_marker(files, f"{GROUP}/1-n-c") == marker
+    assert len(calls) == (2 if told == "an error" else 1)
+
+
+def test_of_many_that_write_one_marker_to_an_object_store_one_wins(bucket: str) -> None:
+    """A request that was given up may reach the store after a later one."""
+    files = Files(f"{bucket}/w")
+    first = stage(files, "1-n-c")
+    refused: list[Marker] = []
+
+    def write(marker: Marker) -> None:
+        try:
+            write_marker(files, f"{GROUP}/1-n-c", marker, sleep=no_wait)
+        except MarkerFailed:
+            refused.append(marker)
+
+    markers = [replace(first, fingerprint=str(n)) for n in range(4)]
+    writers = [threading.Thread(target=write, args=(marker,)) for marker in markers]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [marker for marker in markers if marker not in refused] == [read_marker(files, f"{GROUP}/1-n-c")]
