@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-NAMED_BY = "UNSTUCK_TEST_JARS"  # a list of paths with commas between them, as spark.jars takes it
+NAMED_BY = "SPARK_TEST_JARS"  # a list of paths with commas between them, as spark.jars takes it
 
 
 def jars_with(*words: str) -> str:
