@@ -410,6 +410,11 @@ def flights_of(spark: Any, ctx: Any, names: list[str], days: list[str], made_by:
         ctx.output(name).write(pa.table(columns))
 
 
+def count_by_day(spark: Any, ctx: Any, paths: list[str]) -> Any:
+    """The rows of each day in Parquet files."""
+    return spark.read.parquet(*paths).groupBy("day").count()
+
+
 def conf_of(spark: Any, ctx: Any, keys: list[str]) -> None:
     """What Spark and its context have of ``keys``."""
     conf = spark.sparkContext.getConf()
