@@ -135,6 +135,33 @@ def test_a_retry_says_what_runs_and_what_may_be_taken_over(cli: Cli, hand: ByHan
 
 
 @pytest.mark.parametrize(
+    ("more", "again", "adopts"),
+    [
+        (["--from", "b"], {"b", "end"}, True),
+        (["--rerun", "a"], {"a", "b", "end"}, False),
+        (["--rerun", "b", "--rerun", "c"], {"b", "c", "end"}, False),
+        (["--adopt-all"], set(), True),
+    ],
+)
+def test_a_retry_runs_again_what_it_is_told_to(
+    cli: Cli, hand: ByHand, more: list[str], again: set[str], adopts: bool
+) -> None:
+    job = hand.submit({"name": "a"}, {"name": "b", "needs": ["a"]}, {"name": "c"}, {"name": "end", "needs": ["b", "c"]})
+    hand.decide(job)
+    for name in ("a", "b", "c"):
+        hand.succeed(job, name)
+    hand.fail(job, "end", "no")
+    (new,) = cli.json("retry", job, *more)
+    assert (new["retry_of"], new["answer"]) == (job, "DONE")
+    record = hand.view(new["id"]).job
+    assert (record.reruns.keys(), record.any_code) == (again, adopts)
+    (same,) = cli.json("retry", job, *more)
+    assert (same["id"], same["answer"]) == (new["id"], "ALREADY")
+    (other,) = cli.json("retry", job)
+    assert other["answer"] == "DONE", "a retry without it is another one"
+
+
+@pytest.mark.parametrize(
     ("more", "said"), [(["--from", "b"], "has no group b"), (["--param", "b=1"], "no such parameter")]
 )
 def test_a_job_that_cannot_be_retried_so_does_not_keep_it_from_the_others(

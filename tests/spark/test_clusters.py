@@ -23,14 +23,15 @@ SPEC = ROOT / "examples" / "flights.yaml"
 
 
 @contextmanager
-def fleet_on(master: str, url: str, folder: Path, **conf: str) -> Iterator[Client]:
-    """A worker whose sessions use ``master``, and a coordinator."""
+def fleet_on(master: str, url: str, folder: Path, *, idle: str = "10m", **conf: str) -> Iterator[Client]:
+    """A worker whose sessions use ``master`` and end once they were ``idle``, and a coordinator."""
     warehouse = str(folder / "warehouse")
     environ = {
         "UNSTUCK_REDIS_URL": url,
         "UNSTUCK_WAREHOUSE": warehouse,
         "UNSTUCK_SPARK_MASTER": master,
         "UNSTUCK_SPARK_CONF": json.dumps(conf),
+        "UNSTUCK_SESSION_IDLE": idle,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYTHONPATH": f"{PYTHONPATH}:{ROOT}",
     }
@@ -77,6 +78,25 @@ def test_the_demo_on_a_standalone_cluster_finishes_whatever_dies(
         elif dies == "a worker":
             worker.kill()
         finishes(client, job, tmp_path)
+
+
+def test_an_idle_session_gives_its_executors_back_to_the_cluster(
+    redis_server: RedisServer, tmp_path: Path, cluster: tuple[str, Sequence[SparkProcess]]
+) -> None:
+    master, workers = cluster
+    conf = {"spark.cores.max": "1", "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
+    group = {"name": "rows", "steps": [{"sql": "SELECT id AS n FROM range(10)", "output": "rows"}]}
+
+    def held() -> list[psutil.Process]:
+        return [one for worker in workers for one in worker.executors]
+
+    with fleet_on(master, redis_server.url, tmp_path, idle="5s", **conf) as client:
+        for number in range(2):  # the second one gets a session, and executors, of its own
+            job = client.submit({"name": f"job{number}", "groups": [group]}).id
+            wait_until(held, 120, "an executor of the cluster")
+            ended = client.wait(job, timeout=280)
+            assert ended.job.status is Status.FINISHED, ended
+            wait_until(lambda: not held(), 60, "no executor to be held any more")
 
 
 def test_the_demo_on_spark_connect(redis_server: RedisServer, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status, published_files
 
 FOLDER = ROOT / "examples" / "tpch"
-SCALE = 0.01
+SCALE = 0.1
 
 
 def plain(value: Any) -> Any:

@@ -148,6 +148,11 @@ def reached_by(order: Path) -> list[int]:
     return [int(file.name.rpartition("-")[2]) for file in order.parent.glob(f"{order.name}.reached-by-*")]
 
 
+def reached_at(order: Path) -> float:
+    """When this order was taken first, in seconds since the epoch."""
+    return min(file.stat().st_ctime for file in order.parent.glob(f"{order.name}.reached-by-*"))
+
+
 def _reached(folder: Path, point: Point, job: str) -> None:
     for file in (folder / f"{point}@{job}", folder / point):
         try:

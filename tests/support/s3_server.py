@@ -103,6 +103,17 @@ class S3Server:
         self.allow(name, *statements)
         return key["AccessKeyId"], key["SecretAccessKey"]
 
+    def assume_role(self, name: str, *statements: dict[str, str]) -> dict[str, str]:
+        """The keys of a new role with a policy, as STS gives them: AccessKeyId, SecretAccessKey and SessionToken."""
+        everybody = {"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": "sts:AssumeRole"}
+        with closing(self.client("iam")) as iam, closing(self.client("sts")) as sts:
+            trust = json.dumps({"Version": "2012-10-17", "Statement": [everybody]})
+            arn = iam.create_role(RoleName=name, AssumeRolePolicyDocument=trust)["Role"]["Arn"]
+            policy = json.dumps({"Version": "2012-10-17", "Statement": [*statements]})
+            iam.put_role_policy(RoleName=name, PolicyName="only", PolicyDocument=policy)
+            keys: dict[str, str] = sts.assume_role(RoleArn=arn, RoleSessionName="a-machine")["Credentials"]
+            return keys
+
     def allow(self, name: str, *statements: dict[str, str]) -> None:
         """Let a user do what ``statements`` say, and nothing else."""
         nothing = {"Effect": "Deny", "Action": "*", "Resource": "*"}

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import redis
 
 from tests.support import fleet
 from tests.support.coordinator_processes import coordinator_processes
+from tests.support.instance_metadata import instance_metadata
 from tests.support.s3_server import S3Server
 from tests.support.servers import RedisServer, free_port, wait_until
 from unstuck import Client, Settings, Status, published_files
@@ -217,6 +219,35 @@ def test_where_nobody_answers_for_the_role_of_the_machine_the_keys_are_asked_for
     assert f"the warehouse {uri} has not answered within" in said
     assert "no credentials in its environment, and its machine may have no role. Set AWS_ACCESS_KEY_ID" in said
     assert "its server up" in said, "the machine may have a role, and the store be away"
+
+
+def test_a_fleet_without_keys_uses_those_of_the_role_of_its_machine(place: Place, uri: str, tmp_path: Path) -> None:
+    """Worker, publisher, submit and doctor: none has a key in its environment."""
+    (tmp_path / "lake.py").write_text(STEPS)
+    spec = tmp_path / "job.yaml"
+    spec.write_text("{name: j, groups: [{name: g, spark: false, steps: [{python: 'lake:rows', output: numbers}]}]}")
+    keys = place.server.assume_role("machine", ALL)
+    server = RedisServer(tmp_path)
+    server.start()
+    try:
+        with instance_metadata(keys) as machine, connect(server.url) as store:
+            role = {"AWS_METADATA_ENDPOINT": machine.endpoint, "UNSTUCK_REDIS_URL": server.url}
+            environ = {**place.environ(None), **role, "PYTHONPATH": str(tmp_path), "UNSTUCK_SPARK_MASTER": "none"}
+            with pytest.MonkeyPatch.context() as patch, ExitStack() as processes:
+                for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):  # this process has them, to look with
+                    patch.delenv(name)
+                processes.enter_context(fleet.worker(server.url, tmp_path, environ=environ))
+                processes.enter_context(coordinator_processes(tmp_path, environ)).tend(1)
+                code, said = place.command(uri, None, "submit", str(spec), "--wait", **role)
+                assert code == 0, said
+                code, said = place.command(uri, None, "doctor", **role)
+                assert f"{uri} can be written, and creates a file only if it is absent" in said
+            records = repr([store.dump(key) for key in store.scan_iter()])
+        assert machine.handed_out >= 4, "to the worker, the publisher, and both commands"
+        assert len(published_files(uri, "numbers")) == Warehouse(uri).head() == 1
+        assert not [name for name in ("AccessKeyId", "SecretAccessKey", "SessionToken") if keys[name] in records]
+    finally:
+        server.stop()
 
 
 def test_a_job_that_is_ended_while_its_publisher_is_refused_ends_once_the_log_can_say_what_stands(

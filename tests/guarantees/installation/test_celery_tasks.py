@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,8 +37,12 @@ Send = Callable[..., None]
 class Asked:
     """A client of the same store, and what the event log says of who asked."""
 
-    def __init__(self, client: Client, store: redis.Redis, keys: Keys, lease: Lease) -> None:
-        self.client, self.store, self.keys, self.lease = client, store, keys, lease
+    def __init__(self, client: Client, store: redis.Redis, keys: Keys, lease: Lease, log: Path) -> None:
+        self.client, self.store, self.keys, self.lease, self._log = client, store, keys, lease, log
+
+    def logged(self) -> str:
+        """What the coordinator has logged."""
+        return self._log.read_text(errors="replace")
 
     def job(self, status: Status | None = None) -> str:
         """A job that a coordinator has taken up, and brought into ``status``."""
@@ -84,7 +89,7 @@ def asked(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -
         with Client(settings) as client, closing(connect(settings.redis_url)) as store:
             wait_until(lambda: client.fleet().coordinators, 120, "the coordinator to be there")
             keys = Keys(settings.prefix)
-            yield Asked(client, store, keys, Lease(store, keys, settings.lease_ttl, "runner1"))
+            yield Asked(client, store, keys, Lease(store, keys, settings.lease_ttl, "runner1"), folder / "log")
     finally:
         process.kill()
         process.wait()
@@ -165,6 +170,23 @@ def test_a_submit_by_message_says_who_submitted(asked: Asked, send: Send, by: st
         send("submit", spec=spec, key=f"{by}-1", params={"year": 2014}, **({"by": by} if by else {}))
     (listed,) = wait_until(lambda: asked.client.jobs(name=f"from-{by}"), 60, "the job to be submitted")
     assert asked.client.show(listed.id).job.submitted_by == (by or f"a Celery task from {anon_nodename()}")
+
+
+@pytest.mark.parametrize(
+    ("params", "told"),
+    [
+        ({"year": "soon"}, "params.year: expected a whole number, as in the spec, not 'soon'"),
+        ({"yaer": 2014}, "no such parameter; did you mean 'year'"),
+    ],
+)
+def test_a_submit_by_message_with_a_wrong_parameter_is_refused_and_the_coordinator_says_where(
+    asked: Asked, send: Send, params: dict[str, Any], told: str
+) -> None:
+    before = len(asked.logged())
+    name = f"wrong-{next(iter(params))}"
+    send("submit", spec={**SPEC, "name": name}, params=params)
+    wait_until(lambda: told in asked.logged()[before:], 60, "the refusal in the log")
+    assert asked.client.jobs(name=name) == []
 
 
 @pytest.mark.parametrize("by", ["billing", None])

@@ -1,10 +1,13 @@
 """A month of nightly loads, on a local disk and on S3: by partitions into the warehouse, by appending to a Delta table.
 
-Every night is run twice, the second time after all. DuckDB, Polars, deltalake and, on the local disk, Spark agree.
+Every night is run twice, the second time after all. DuckDB, Polars, deltalake and, on the local disk, Spark agree on
+both: DuckDB as pinned, over what Arrow reads, and an older one with its own extensions for Delta tables and S3.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +15,16 @@ import duckdb
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from tests.guarantees.outputs_are_whole.test_nightly import DAYS, read_table
+from tests.guarantees.outputs_are_whole.test_object_store_fleet import in_arrow
 from tests.support import fleet
 from tests.support.coordinator_processes import coordinator_processes
-from tests.support.paths import ROOT
+from tests.support.duckdb_extensions import query
+from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.s3_server import S3Server
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status, published_files
@@ -27,10 +33,14 @@ from unstuck.tasks.warehouse.log import Warehouse
 
 COUNTS = """
 name: counts
+params: {paths: {type: list, required: true}}
+publish: [counted, counted_lake]
 groups:
   - name: counted
     inputs: {flights: flights_by_day}
-    steps: [{sql: "SELECT day, count(*) AS flights FROM flights GROUP BY day", output: counted}]
+    steps: [{sql: "SELECT day, count(*) AS count FROM flights GROUP BY day", output: counted}]
+  - name: counted_lake
+    steps: [{python: "fleet_steps:count_by_day", output: counted_lake}]
 """
 
 
@@ -57,7 +67,10 @@ def size(uri: str) -> int:
     return total
 
 
-def by_day(rows: list[tuple[Any, int]]) -> dict[str, int]:
+BY_DAY = "SELECT day, count(*) FROM"
+
+
+def by_day(rows: Iterable[Sequence[Any]]) -> dict[str, int]:
     return {str(day): count for day, count in rows}
 
 
@@ -74,7 +87,7 @@ def test_a_month_of_nights(
         "UNSTUCK_REDIS_URL": redis_server.url,
         "UNSTUCK_WAREHOUSE": warehouse,
         "UNSTUCK_SPARK_MASTER": "local[2]" if has_spark else "none",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": PYTHONPATH,
     }
     nightly = JobSpec.from_file(ROOT / "examples" / "nightly.yaml")
     lake = JobSpec.from_file(ROOT / "examples" / "nightly_delta.yaml").model_dump(mode="json", exclude_unset=True)
@@ -98,7 +111,7 @@ def test_a_month_of_nights(
         assert told.exit_code == 0, told.output
         after = size(warehouse)
         if has_spark:
-            run([JobSpec.from_text(COUNTS)])
+            run([JobSpec.from_values(yaml.safe_load(COUNTS), {"paths": DeltaTable(table).file_uris()})])
     with capsys.disabled():
         print(f"\n{root}: {before:,} bytes, {after:,} after the vacuum; {told.output.strip()}")
     assert after < before * 0.4, "each night twice, and what the table has"
@@ -108,16 +121,22 @@ def test_a_month_of_nights(
     options = {name.lower(): value for name, value in reaches.items()}
     delta = DeltaTable(table, storage_options=options or None)
     assert delta.version() == len(DAYS) - 1, "one commit for each night"
-    frames = {
-        "Polars, warehouse": pl.read_parquet(published_files(warehouse, "flights_by_day"), storage_options=options),
-        "Polars, Delta": pl.read_delta(table, storage_options=options or None),
-        "deltalake": pl.from_arrow(delta.to_pyarrow_table()),
+    files = published_files(warehouse, "flights_by_day")
+    in_warehouse, in_table = in_arrow(files), delta.to_pyarrow_dataset()  # noqa: F841 - DuckDB finds them by name
+    polars = {
+        "warehouse": pl.read_parquet(files, storage_options=options),
+        "Delta": pl.read_delta(table, storage_options=options or None),
     }
-    for name, frame in frames.items():
-        assert isinstance(frame, pl.DataFrame)
-        assert by_day(frame.group_by("day").len().rows()) == truth, name
+    scans = {"warehouse": f"read_parquet({files})", "Delta": f"delta_scan('{table}')"}
+    found = {
+        **{f"Polars, {name}": by_day(frame.group_by("day").len().rows()) for name, frame in polars.items()},
+        "deltalake": dict(Counter(map(str, delta.to_pyarrow_table()["day"].to_pylist()))),
+        "DuckDB over Arrow, warehouse": by_day(duckdb.sql(f"{BY_DAY} in_warehouse GROUP BY day").fetchall()),
+        "DuckDB over Arrow, Delta": by_day(duckdb.sql(f"{BY_DAY} in_table GROUP BY day").fetchall()),
+        **{f"DuckDB, {name}": by_day(query(f"{BY_DAY} {scan} GROUP BY day", reaches)) for name, scan in scans.items()},
+    }
     if has_spark:
-        paths = published_files(warehouse, "flights_by_day")
-        assert by_day(duckdb.sql(f"SELECT day, count(*) FROM read_parquet({paths}) GROUP BY day").fetchall()) == truth
-        (counted,) = published_files(warehouse, "counted")
-        assert {str(row["day"]): row["flights"] for row in pq.read_table(counted).to_pylist()} == truth, "Spark"
+        for name in ("counted", "counted_lake"):
+            (counted,) = published_files(warehouse, name)
+            found[f"Spark, {name}"] = by_day([(row["day"], row["count"]) for row in pq.read_table(counted).to_pylist()])
+    assert {name: counts for name, counts in found.items() if counts != truth} == {}

@@ -1,14 +1,14 @@
 """Processes are killed at every failpoint from the first staged byte to FINISHED, while Delta tables are written.
 
-One job writes a table in each mode. Readers poll all the while, on local disk and on S3: each table has the version
-before or the new one, and the new one once the job is FINISHED.
+One job writes a table in each mode. A reader of each table polls all the while, on local disk and on S3: it has the
+version before or the new one, and the new one once the job is FINISHED.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -18,58 +18,78 @@ from deltalake import DeltaTable, write_deltalake
 from tests.guarantees.nothing_is_forgotten.test_process_deaths import SOON, Case, Place
 from tests.support import fleet
 from tests.support.coordinator_processes import coordinator_processes
-from tests.support.failpoints import OF_A_COORDINATOR, OF_A_RUNNER, Strike, arming, order
+from tests.support.failpoints import OF_A_COORDINATOR, OF_A_RUNNER, Strike, arming, order, reached_at
+from tests.support.looks import Looks, readers
 from tests.support.s3_server import SeaweedFS
-from tests.support.servers import RedisServer
+from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status
 from unstuck.tasks.failpoints import Point
 
-# Passed once: the job is alone there, so that no other job's death takes its process away.
-ALONE = [Point.AFTER_FINISH, Point.AFTER_ENTRY, Point.BEFORE_TABLE, Point.AFTER_TABLE]
 POINTS = [*OF_A_RUNNER, *OF_A_COORDINATOR, Point.BEFORE_TABLE, Point.AFTER_TABLE]
 MODES: dict[str, dict[str, Any]] = {
     "replaced": {"mode": "replace"},
     "appended": {"mode": "append"},
+    "parted": {"mode": "partition_overwrite", "partition_by": ["n"]},
     "merged": {"mode": "merge", "keys": ["n"]},
 }
-OLD = [(1, "old"), (2, "old")]
-NEW = {
+Rows = Sequence[tuple[int, str]]
+OLD: Rows = [(1, "old"), (2, "old")]
+NEW: dict[str, Rows] = {
     "replaced": [(2, "new"), (3, "new")],
     "appended": [(1, "old"), (2, "new"), (2, "old"), (3, "new")],
+    "parted": [(1, "old"), (2, "new"), (3, "new")],
     "merged": [(1, "old"), (2, "new"), (3, "new")],
 }
 
 
 @dataclass
-class TableCase(Case):
-    tables: str = ""
-    storage_options: dict[str, str] = field(default_factory=dict)
-    reads: int = 0
+class Reader:
+    """One reader of one table."""
+
+    name: str
+    table: DeltaTable
+    looks: Looks = field(default_factory=Looks)
+    found: tuple[int, Rows] = (-1, ())  # the version and the rows that it read last
+    ended: float = 0.0  # when it had first seen the job FINISHED
     wrong: list[str] = field(default_factory=list)
 
-    def found(self, name: str) -> tuple[int, list[tuple[int, str]]]:
-        """The version of a table, and its rows."""
-        table = DeltaTable(f"{self.tables}/{name}", storage_options=self.storage_options)
-        return table.version(), sorted((row["n"], row["made_by"]) for row in table.to_pyarrow_table().to_pylist())
+    def poll(self, place: Place, job: str) -> None:
+        """Look for the newest version, and read all of it: at once if it is a new one, else every tenth time."""
+        finished = place.store.hget(fleet.KEYS.of(job).job, "status") == Status.FINISHED
+        before = self.found
+        self.table.update_incremental()
+        if self.table.version() != before[0] or len(self.looks) % 10 == 0:
+            rows = self.table.to_pyarrow_table().to_pylist()
+            self.found = self.table.version(), sorted((row["n"], row["made_by"]) for row in rows)
+        new = (1, NEW[self.name])
+        if self.found != new and (finished or before == new or self.found != (0, OLD)):
+            self.wrong.append(f"{self.name} of a job that is {'' if finished else 'not '}FINISHED: {self.found}")
+        self.looks.note()
+        if finished and not self.ended:
+            self.ended = self.looks.last
 
-    def poll(self, place: Place) -> None:
-        finished = place.store.hget(fleet.KEYS.of(self.job).job, "status") == Status.FINISHED
-        for name in MODES:
-            found = self.found(name)
-            self.reads += 1
-            if found != (1, NEW[name]) and (finished or found != (0, OLD)):
-                self.wrong.append(f"{name} of a job that is {'' if finished else 'not '}FINISHED: {found}")
+
+@dataclass
+class TableCase(Case):
+    uri: str = ""
+    tables: dict[str, Reader] = field(default_factory=dict)
+
+    @property
+    def warehouse(self) -> str:
+        return self.uri
 
 
 def case_of(place: Place, base: str, storage_options: dict[str, str], point: Point) -> TableCase:
     """Make the tables, submit a job that writes them, and order the death."""
     place.coordinators.kill()  # one that lives could pass the point before it is armed
-    made = TableCase("", place.home / point, tables=f"{base}/{point}", storage_options=storage_options)
-    made.home.mkdir()
+    made = TableCase("", place.home, uri=f"{base}/warehouse-{point}")
     rows = pa.table({"n": pa.array([n for n, _ in OLD], pa.int64()), "made_by": [by for _, by in OLD]})
-    for name in MODES:
-        write_deltalake(f"{made.tables}/{name}", rows, storage_options=storage_options)
-    outputs = {name: {"format": "delta", "path": f"{made.tables}/{name}", **mode} for name, mode in MODES.items()}
+    outputs = {}
+    for name, mode in MODES.items():
+        path = f"{base}/{point}/{name}"
+        write_deltalake(path, rows, partition_by=mode.get("partition_by"), storage_options=storage_options)
+        made.tables[name] = Reader(name, DeltaTable(path, storage_options=storage_options))
+        outputs[name] = {"format": "delta", "path": path, **mode}
     step = {"python": "fleet_steps:rows_of_tables", "params": {"names": [*MODES], "made_by": "new"}}
     groups = [{"name": "make", "spark": False, "steps": [step]}]
     spec = {"name": "tables", "outputs": outputs, "publish": [*MODES], "groups": groups}
@@ -79,22 +99,18 @@ def case_of(place: Place, base: str, storage_options: dict[str, str], point: Poi
     return made
 
 
-def play(place: Place, cases: list[TableCase]) -> None:
-    """Until all jobs have ended, with a reader beside them."""
-    stop = threading.Event()
-
-    def read() -> None:
-        while not stop.wait(0.01):
-            for case in cases:
-                case.poll(place)
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    try:
-        place.run(cases)
-    finally:
-        stop.set()
-        reader.join()
+def play(place: Place, case: TableCase) -> None:
+    """Until the job has ended and each reader has seen that."""
+    tables = case.tables.values()
+    with readers([partial(table.poll, place, case.job) for table in tables]):
+        wait_until(lambda: all(len(table.looks) for table in tables), 60, "each reader to look")
+        place.run([case])
+        place.until("readers to see the end", lambda: all(table.ended for table in tables))
+    for table in tables:
+        if case.struck():
+            window = reached_at(case.orders[0]), table.ended
+            table.looks.settle(*window)
+            print(f"{case.orders[0].name}, {table.name}: {table.looks.rate(*window):.0f} looks a second")
 
 
 @pytest.fixture(scope="module", params=["on local disk", "on S3"])
@@ -112,21 +128,24 @@ def deaths(
     environ = {**SOON, "UNSTUCK_REDIS_URL": server.url, **arming(home / "arms"), **storage_options}
     try:
         with (
+            pytest.MonkeyPatch.context() as patch,
             fleet.worker(server.url, home, concurrency=3, environ=environ) as worker,
             coordinator_processes(home, environ) as coordinators,
         ):
+            for name, value in storage_options.items():
+                patch.setenv(name, value)
             place = Place(server, worker, coordinators, home, environ)
             cases: dict[Point, TableCase] = {}
-            for points in ([point for point in POINTS if point not in ALONE], *([point] for point in ALONE)):
-                now = {point: case_of(place, base, storage_options, point) for point in points}
-                cases |= now
-                play(place, list(now.values()))
+            for point in POINTS:  # one at a time, so that each is read often
+                cases[point] = case_of(place, base, storage_options, point)
+                play(place, cases[point])
             yield place, cases
     finally:
         server.stop()
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("point", POINTS)
 def test_a_process_killed_anywhere_leaves_each_table_before_or_after_one_whole_commit(
     deaths: tuple[Place, dict[Point, TableCase]], point: Point
@@ -135,7 +154,10 @@ def test_a_process_killed_anywhere_leaves_each_table_before_or_after_one_whole_c
     case = cases[point]
     assert case.struck(), "a process was killed there"
     assert place.status(case) is Status.FINISHED
-    assert not case.wrong, case.wrong[0]
-    assert case.reads > len(MODES), "the reader polled meanwhile"
-    assert {name: case.found(name) for name in MODES} == {name: (1, NEW[name]) for name in MODES}
+    for name, table in case.tables.items():
+        assert not table.wrong, table.wrong[0]
+        rate = table.looks.rate(reached_at(case.orders[0]), table.ended)
+        assert rate >= table.looks.wanted, f"{name} was looked at {rate:.0f} times a second from the death to FINISHED"
+        table.table.update_incremental()
+        assert (table.table.version(), table.found) == (1, (1, NEW[name]))
     assert case.entries() == ["package"]

@@ -65,3 +65,25 @@ def test_a_disk_that_stays_full_uses_up_the_retries_and_the_reason_says_so(
     assert record.reason.code == "MARKER_FAILED"
     for said in ("the marker of ", "No space left on device", "Look at the space", "all 2 retries are used up"):
         assert said in record.reason.text
+
+
+def test_a_marker_that_cannot_be_written_hides_no_error_that_came_first(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
+    gate, log = tmp_path / "gate", tmp_path / "ran"
+    given = {"log": str(log), "name": "make", "gate": str(gate)}
+    step = {"python": "fleet_steps:fails_until", "output": "numbers", "params": given}
+    job = coordinator.submit({**GROUP, "retry": {"max": 1, "backoff": "10ms"}, "steps": [step]})
+    assert run_next(coordinator, job, tmp_path) == "failed APPLIED"
+    gate.touch()
+    assert run_next(coordinator, job, tmp_path, FULL) == "failed APPLIED"
+
+    (group,) = coordinator.show(job).groups
+    record = group.members[0].record
+    assert record.state is GroupState.FAILED
+    assert record.reason is not None
+    assert record.reason.code == "MARKER_FAILED"
+    assert record.first_error is not None
+    assert record.last_error is not None
+    assert (record.first_error.code, record.last_error.code) == ("STEP_FAILED", "MARKER_FAILED")
+    assert "not mended yet" in record.first_error.text

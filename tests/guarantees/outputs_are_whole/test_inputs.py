@@ -50,6 +50,9 @@ def second(spark, ctx, folder, name="now"):
 def both(spark, ctx, day, carrier):
     return pa.table({"day": [day], "carrier": [carrier]})
 
+def older(spark, ctx, version):
+    return ctx.published("prices", version=version)
+
 def missing(spark, ctx):
     try:
         ctx.published("taxes")
@@ -191,6 +194,23 @@ def test_a_version_is_read_by_its_number(shop: Shop) -> None:
     assert shop.ended(shop.submit(spec, folder=str(shop.folder))).job.status is Status.FINISHED
     assert shop.seen == ["[3, 2, 3]"]
     assert Warehouse(shop.warehouse).history("report", 1)[0].inputs == {"prices": [2, 3]}
+
+
+def test_a_step_reads_the_version_that_it_asks_for(shop: Shop) -> None:
+    for price in (10, 20, 30):
+        shop.publish(price)
+    spec = """
+name: older
+params: {version: 1}
+groups: [{name: older, spark: false, retry: {max: 0}, steps: [{python: "shop:older", output: older}]}]
+"""
+    for version, price in ((1, 10), (2, 20), (3, 30)):
+        assert shop.ended(shop.submit(spec, version=version)).job.status is Status.FINISHED
+        assert duckdb.read_parquet(published_files(shop.warehouse, "older")).fetchall() == [(price,)]
+        assert Warehouse(shop.warehouse).history("older", 1)[0].inputs == {"prices": [version]}
+    ended = shop.ended(shop.submit(spec, version=100))
+    assert ended.job.status is Status.FAILED
+    assert "version 100" in reasons(ended)["older"]
 
 
 def test_a_dataset_that_is_not_published_fails_the_group_at_once_and_names_those_there_are(shop: Shop) -> None:

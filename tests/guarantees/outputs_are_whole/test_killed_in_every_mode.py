@@ -1,37 +1,46 @@
 """Processes are killed at every failpoint from the first staged byte to FINISHED, in each mode of an output.
 
-Readers poll all the while: they see all rows of the version before or all of the new one, and never FINISHED before the
-new one can be read. Real runners, coordinators and signals; a warehouse on local disk, and one on S3.
+Readers poll all the while: in both outputs of the job they see all rows of the version before or all of the new one,
+and never FINISHED before the new one can be read. Real runners, coordinators and signals; a warehouse on local disk,
+and one on S3.
 """
 
 from __future__ import annotations
 
 import io
-import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from tests.guarantees.nothing_is_forgotten.test_process_deaths import SOON, Case, Place
 from tests.support import fleet
 from tests.support.coordinator_processes import coordinator_processes
-from tests.support.failpoints import OF_A_COORDINATOR, OF_A_RUNNER, Strike, arming, order
+from tests.support.failpoints import OF_A_COORDINATOR, OF_A_RUNNER, Strike, arming, order, reached_at
+from tests.support.looks import Looks, readers
 from tests.support.s3_server import SeaweedFS
-from tests.support.servers import RedisServer
+from tests.support.servers import RedisServer, wait_until
 from tests.unit.tasks.warehouse.test_compact import Loads
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.publishing.package import PublishRequest, publish
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.spec.outputs import OutputSpec
+from unstuck.tasks.steps.output import stage
+from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.marker import Marker, write_marker
 
 POINTS = [*OF_A_RUNNER, *OF_A_COORDINATOR]
-# What must be read in the end: whose rows of which day.
+# These two are passed once: the job is alone there, so that no other job's death takes its process away.
+ALONE = [Point.AFTER_FINISH, Point.AFTER_ENTRY]
+OUTPUTS = ("flights", "returns")
+# What must be read in the end, in each output: whose rows of which day.
 MODES = {
     "replace": {"new 2013-01-02": 3, "new 2013-01-03": 3},
     "append": {"old 2013-01-01": 3, "old 2013-01-02": 3, "new 2013-01-02": 3, "new 2013-01-03": 3},
@@ -44,34 +53,65 @@ OLD = {"old 2013-01-01": 3, "old 2013-01-02": 3}
 class ModeCase(Case):
     mode: str = ""
     uri: str = ""
-    reads: list[float] = field(default_factory=list)  # when each was over, in seconds
-    found_new: bool = False
+    looks: Looks = field(default_factory=Looks)
+    found: str = ""  # what the last reader found: "old" or "new"
+    version: int = -1  # of the warehouse, when that was read
+    ended: float = 0.0  # when a reader had first seen it FINISHED
     wrong: list[str] = field(default_factory=list)
 
     @property
     def warehouse(self) -> str:
         return self.uri
 
-    def rows(self) -> dict[str, int]:
-        """How many rows of each load and day readers find."""
-        warehouse, found = Warehouse(self.uri), Counter[str]()
-        for data_file in warehouse.files_of("flights").files:
-            with warehouse.storage.open(data_file.path) as file:
-                table = pq.ParquetFile(io.BytesIO(file.read())).read()
-            found.update(f"{row['made_by']} {row['day']}" for row in table.to_pylist())
-        return dict(found)
+    def rows(self, version: int) -> list[dict[str, int]]:
+        """How many rows of each load and day readers find in each output, at a version of the warehouse."""
+        warehouse, found = Warehouse(self.uri), []
+        state = warehouse.state(version)
+        for name in OUTPUTS:
+            counted = Counter[str]()
+            for data_file in state[name].files:
+                with warehouse.storage.open(data_file.path) as file:
+                    table = pq.ParquetFile(io.BytesIO(file.read())).read()
+                counted.update(f"{row['made_by']} {row['day']}" for row in table.to_pylist())
+            found.append(dict(counted))
+        return found
 
     def poll(self, place: Place) -> None:
+        """Look for the newest version, and read all of it: at once if it is a new one, else every tenth time."""
         finished = place.store.hget(fleet.KEYS.of(self.job).job, "status") == Status.FINISHED
-        found_before = self.found_new
-        rows = self.rows()
-        self.reads.append(time.monotonic())
-        if rows == MODES[self.mode]:
-            self.found_new = True
-        elif rows != OLD:
-            self.wrong.append(f"a mixture: {rows}")
-        elif finished or found_before:
+        found_before = self.found == "new"
+        if (version := Warehouse(self.uri).head()) != self.version or len(self.looks) % 10 == 0:
+            rows = self.rows(version)
+            new = [MODES[self.mode]] * len(OUTPUTS)
+            self.version, self.found = version, "new" if rows == new else "old"
+            if rows not in (new, [OLD] * len(OUTPUTS)):
+                self.wrong.append(f"a mixture: {rows}")
+        if self.found == "old" and (finished or found_before):
             self.wrong.append(f"the old rows after {'FINISHED' if finished else 'a reader had found the new ones'}")
+        self.looks.note()
+        if finished and not self.ended:
+            self.ended = self.looks.last
+
+
+def publish_before(uri: str, output: OutputSpec) -> None:
+    """Publish the version that stands before."""
+    files, staging = Files(uri), "_staging/before/load/1-nonce-claimant"
+    rows = pa.table(
+        {
+            "day": [day for day in ("2013-01-01", "2013-01-02") for _ in range(3)],
+            "n": [0, 1, 2] * 2,
+            "made_by": ["old"] * 6,
+        }
+    )
+    made = {name: stage(files, f"{staging}/{name}", rows, output.partition_by) for name in OUTPUTS}
+    write_marker(files, staging, Marker("before/load", "same", made, {}, {}, 1.0))
+    request = PublishRequest(
+        *(uri, Warehouse(uri).ensure_id(), "before", "before", "flights", 0, 1000.0),
+        sources={"load": (staging,)},
+        published_by={"load"},
+        outputs=dict.fromkeys(OUTPUTS, output),
+    )
+    assert publish(request).failed is None
 
 
 def case_of(place: Place, base: str, mode: str, point: Point) -> ModeCase:
@@ -79,17 +119,16 @@ def case_of(place: Place, base: str, mode: str, point: Point) -> ModeCase:
     place.coordinators.kill()
     made = ModeCase("", place.home, mode=mode, uri=f"{base}/{mode}-{point}")
     parts = {} if mode == "replace" else {"partition_by": ["day"]}
-    days = [day for day in ("2013-01-01", "2013-01-02") for _ in range(3)]
-    output = OutputSpec.model_validate({"mode": mode, **parts})
-    Loads(made.uri).load("before", output, day=days, n=[0, 1, 2] * 2, made_by=["old"] * 6)
+    publish_before(made.uri, OutputSpec.model_validate({"mode": mode, **parts}))
     step = {
         "python": "fleet_steps:flights_of",
-        "params": {"days": ["2013-01-02", "2013-01-03"], "made_by": "new"},
+        "params": {"names": [*OUTPUTS], "days": ["2013-01-02", "2013-01-03"], "made_by": "new"},
     }
     spec = {
         "name": mode,
-        "outputs": {"flights": {"mode": mode, **parts}},
+        "outputs": {name: {"mode": mode, **parts} for name in OUTPUTS},
         "groups": [{"name": "load", "spark": False, "steps": [step]}],
+        "publish": [*OUTPUTS],
     }
     settings = Settings(redis_url=place.server.url, warehouse=made.uri)
     made.job = Client(settings, redis_client=place.store).submit(spec).id
@@ -98,26 +137,15 @@ def case_of(place: Place, base: str, mode: str, point: Point) -> ModeCase:
 
 
 def play(place: Place, cases: list[ModeCase]) -> None:
-    """Until all jobs have ended, with readers beside them."""
-    stop = threading.Event()
-
-    def read() -> None:
-        while not stop.wait(0.01):
-            for case in cases:
-                case.poll(place)
-
-    readers = [threading.Thread(target=read) for _ in range(4)]
-    begun = time.monotonic()
-    for reader in readers:
-        reader.start()
-    try:
+    """Until all jobs have ended and a reader of each has seen that."""
+    with readers([partial(case.poll, place) for case in cases]):
+        wait_until(lambda: all(len(case.looks) for case in cases), 60, "each reader to look")
         place.run(cases)
-    finally:
-        stop.set()
-        for reader in readers:
-            reader.join()
-    looks = sum(len(case.reads) for case in cases)
-    print(f"{looks / (time.monotonic() - begun):.0f} looks a second at {len(cases)} jobs")
+        place.until("readers to see the end", lambda: all(case.ended for case in cases))
+    for case in filter(ModeCase.struck, cases):
+        window = reached_at(case.orders[0]), case.ended
+        case.looks.settle(*window)
+        print(f"{case.mode}, {case.orders[0].name}: {case.looks.rate(*window):.0f} looks a second")
 
 
 @pytest.fixture(scope="module", params=["on local disk", pytest.param("on S3", marks=pytest.mark.long)])
@@ -143,11 +171,10 @@ def deaths(
                 patch.setenv(name, value)
             place = Place(server, worker, coordinators, home, environ)
             cases: dict[tuple[str, Point], ModeCase] = {}
-            # These two are passed once: the job is alone there, so that no other job's death takes its process away.
-            alone = [Point.AFTER_FINISH, Point.AFTER_ENTRY]
-            for points in ([point for point in POINTS if point not in alone], *([point] for point in alone)):
-                for mode in MODES:
-                    now = {(mode, point): case_of(place, base, mode, point) for point in points}
+            # Few at once, so that each is read often.
+            for point in POINTS:
+                for modes in [[mode] for mode in MODES] if point in ALONE else [[*MODES]]:
+                    now = {(mode, point): case_of(place, base, mode, point) for mode in modes}
                     cases |= now
                     play(place, list(now.values()))
             yield place, cases
@@ -165,7 +192,8 @@ def test_a_process_killed_anywhere_leaves_readers_the_version_before_or_the_new_
     assert case.struck(), "a process was killed there"
     assert place.status(case) is Status.FINISHED
     assert not case.wrong, case.wrong[0]
-    assert len(case.reads) > 1, "readers polled meanwhile"
-    assert case.rows() == MODES[mode]
+    rate = case.looks.rate(reached_at(case.orders[0]), case.ended)
+    assert rate >= case.looks.wanted, f"readers looked {rate:.0f} times a second from the death to FINISHED"
+    assert case.rows(2) == [MODES[mode]] * len(OUTPUTS)
     assert case.entries() == ["package"]
     assert Warehouse(case.warehouse).head() == 2

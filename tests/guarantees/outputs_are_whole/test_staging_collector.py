@@ -18,6 +18,7 @@ from tests.support.thread_limit import no_new_threads
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing import staging_gc
 from unstuck.coordinator.publishing.background import Background
+from unstuck.coordinator.publishing.vacuum import Vacuumed, vacuum
 from unstuck.coordinator.store.answers import Submission
 from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
@@ -453,6 +454,49 @@ def test_each_warehouse_keeps_as_many_versions_as_are_asked_for_it(
         made = [finished(one) for _ in range(4)]
         look(one, made[0][0])
         assert sum(stands(one, f"{tokens['out'].staging}/out/part-0.parquet") for _, tokens in made) == kept, name
+
+
+def test_a_vacuum_leaves_what_a_retry_of_a_failed_job_may_take_over(coordinator: Coordinator) -> None:
+    """A retry published what it took over from the job that had failed, and a newer version has replaced it since."""
+
+    def cleaned() -> Vacuumed:
+        warehouse = Warehouse(coordinator.settings.warehouse)
+        needed = StagingIndex(coordinator.redis, coordinator.keys).needed()
+        newest = warehouse.existing_entry(warehouse.head()).at
+        return vacuum(warehouse, needed, keep=1, before=newest + 1)
+
+    # Given: a job that failed after its first group, and a retry of it that published what that group had made
+    job = coordinator.submit(group("out"), group("last", "out"), publish=["out"])
+    coordinator.read()
+    out = work(coordinator, coordinator.offers()[0])
+    work(coordinator, coordinator.offers()[0], failed(recoverable=False))
+    assert coordinator.status(job) is Status.FAILED
+    again = retry(coordinator, job, group("out"))
+    (offer,) = coordinator.offers(again)
+    coordinator.work(offer, replace(stage(coordinator, out), adopted=True))
+    coordinator.read()
+    assert coordinator.status(again) is Status.FINISHED
+    finished(coordinator)
+    file = f"{out.staging}/out/part-0.parquet"
+
+    # When: a vacuum keeps the newest version alone. Then: another retry may take that file over, so it stays
+    told = cleaned()
+    assert (told.files, told.held) == (0, 1)
+    assert stands(coordinator, file)
+
+    # When: the retry is forgotten, but the failed job is not. Then: nothing has changed
+    forget(coordinator, again)
+    look(coordinator, again)
+    assert not coordinator.redis.exists(coordinator.keys.retries)
+    told = cleaned()
+    assert (told.files, told.held) == (0, 1)
+    assert stands(coordinator, file)
+
+    # When: that one is forgotten, too. Then: the file goes
+    coordinator.redis.delete(*coordinator.redis.keys(f"*{{{job}}}*"))
+    told = cleaned()
+    assert (told.files, told.held) == (1, 0)
+    assert not stands(coordinator, file)
 
 
 def test_all_versions_are_kept_by_default_and_for_a_day_where_few_are(

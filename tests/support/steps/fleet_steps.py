@@ -402,13 +402,19 @@ def raises(spark: Any, ctx: Any, kind: str) -> None:
     raise {"flaky": Flaky, "value": ValueError}[kind]("as asked")
 
 
-def flights_of(spark: Any, ctx: Any, days: list[str], made_by: str) -> None:
-    """Three flights a day, as the output ``flights``."""
+def flights_of(spark: Any, ctx: Any, names: list[str], days: list[str], made_by: str) -> None:
+    """Three flights a day, as each of the outputs."""
     import pyarrow as pa
 
     rows = [(day, n, made_by) for day in days for n in range(3)]
     columns = dict(zip(("day", "n", "made_by"), map(list, zip(*rows, strict=True)), strict=True))
-    ctx.output("flights").write(pa.table(columns))
+    for name in names:
+        ctx.output(name).write(pa.table(columns))
+
+
+def count_by_day(spark: Any, ctx: Any, paths: list[str]) -> Any:
+    """The rows of each day in Parquet files."""
+    return spark.read.parquet(*paths).groupBy("day").count()
 
 
 def conf_of(spark: Any, ctx: Any, keys: list[str]) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -97,6 +98,9 @@ class Lake:
         table = DeltaTable(self.path)
         found = sorted(table.to_pyarrow_table().select(list(COLUMNS)).to_pylist(), key=str)
         assert sorted(pl.read_delta(self.path).select(list(COLUMNS)).to_dicts(), key=str) == found
+        dataset = table.to_pyarrow_dataset()  # noqa: F841 - DuckDB finds it by its name
+        in_duckdb = duckdb.sql(f"SELECT {', '.join(COLUMNS)} FROM dataset").fetchall()
+        assert sorted((dict(zip(COLUMNS, one, strict=True)) for one in in_duckdb), key=str) == found
         return found
 
     @property

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.failpoints import Died
 from tests.unit.coordinator.publishing.test_modes import APPEND, BY_DAY, Nightly
 from unstuck.coordinator.publishing.vacuum import Vacuumed, vacuum
 from unstuck.tasks.errors import DatasetNotFound
@@ -116,28 +118,55 @@ def test_a_file_that_was_published_again_stays(nightly: Nightly) -> None:
     assert files_of(nightly) == ["one"]
 
 
-def test_a_vacuum_that_dies_is_finished_by_the_next_one(nightly: Nightly, monkeypatch: pytest.MonkeyPatch) -> None:
+# What a vacuum writes or removes, in its order: of four versions the files of three go.
+WRITES = [(Warehouse, "keep_from"), *[(Files, "remove_file")] * 3, (Warehouse, "finish_vacuum")]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("nth", range(len(WRITES)), ids=[f"{n} {name}" for n, (_, name) in enumerate(WRITES)])
+@pytest.mark.parametrize("place", ["a folder", "S3"])
+def test_a_vacuum_that_dies_anywhere_is_finished_by_the_next_one(
+    request: pytest.FixtureRequest, tmp_path: Path, place: str, nth: int, after: bool
+) -> None:
+    nightly = Nightly(f"{request.getfixturevalue('bucket')}/w" if place == "S3" else str(tmp_path / "warehouse"))
     for job in ("one", "two", "three", "four"):
         nightly.publish(job, OutputSpec())
-    remove = Files.remove_file
-    removed: list[str] = []
+    log, done = Warehouse(nightly.root), list[str]()
+    files = {job: log.dataset("flights", version=n).files for n, job in enumerate(("one", "two", "three", "four"), 1)}
 
-    def dies(files: Files, path: str) -> None:
-        if removed:
-            raise OSError("no such device")
-        removed.append(path)
-        remove(files, path)
+    def standing() -> list[str]:
+        return [job for job, (file,) in files.items() if log.storage.size(file.path) is not None]
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Files, "remove_file", dies)
-        with pytest.raises(OSError, match="no such device"):
+    def dying(name: str, write: Callable[..., None]) -> Callable[..., None]:
+        def dies(*arguments: Any) -> None:
+            if len(done) == nth and not after:
+                raise Died
+            write(*arguments)
+            done.append(name)
+            if len(done) == nth + 1:
+                raise Died
+
+        return dies
+
+    with pytest.MonkeyPatch.context() as patched:
+        for kind, name in {*WRITES}:
+            patched.setattr(kind, name, dying(name, getattr(kind, name)))
+        with pytest.raises(Died):
             clean(nightly)
-    assert len(files_of(nightly)) == 3
-    assert nightly.files == ["four"]
+    assert done == [name for _, name in WRITES[: nth + after]]
+    assert "four" in standing()
+    assert nightly.files == ["four"], "the version that is kept is whole"
+    for version, job in enumerate(("one", "two", "three"), 1):
+        if job not in standing():  # then nobody is led to it
+            with pytest.raises(DatasetNotFound, match="removed by a vacuum"):
+                log.dataset("flights", version)
 
-    assert clean(nightly).files == 2
-    assert files_of(nightly) == ["four"]
-    assert clean(nightly).files == 0
+    left = len(standing()) - 1
+    assert left == 3 - min(max(nth + after - 1, 0), 3)
+    assert clean(nightly) == Vacuumed(oldest=4, files=left, bytes=10 * left, held=0)
+    assert standing() == ["four"]
+    assert log.vacuumed() == 4
+    assert clean(nightly) == Vacuumed(oldest=4, files=0, bytes=0, held=0)
 
 
 def test_later_versions_go_on_as_before(nightly: Nightly) -> None:
