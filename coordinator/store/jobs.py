@@ -41,7 +41,7 @@ from unstuck.tasks.settings import Settings
 REPORT_GROUP = "coordinators"
 NO_OFFERS: Mapping[Offer, str] = MappingProxyType({})
 SLOTS_LOOKED_AT = 500  # in one call
-HALTED_LOOK = 60.0  # seconds between looks at a job that waits for a person
+HALTED_LOOK = 600.0  # seconds between looks at a job that waits for a person
 
 
 class Store:
