@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from tests.simulation.actors.coordinators import StoreAtHand
 from tests.simulation.model.store import ModelStore
 from tests.simulation.planted.planting import Patches, Planted, edited
 from tests.simulation.rules import broken
@@ -102,10 +103,38 @@ MUTANTS = (
         line(ModelStore.take, "self.awake[caller] = -self.now", "pass"),
     ),
     mutant(
-        "wake-ups are counted without those that are at work",
+        "what a runner says itself does not count",
         broken.LOST_WAKE_UP,
+        140,
+        line(ModelStore.wake_ups, "if self._idle(one)", "if one.idle_since is not None"),
+    ),
+    mutant(
+        "wake-ups that wait are not counted: they double",
+        broken.MANY_WAKE_UPS,
         0,
-        line(ModelStore.wake_ups, "sum(self._idle(one) for one in there) if there else 1", "1 - len(there)"),
+        line(StoreAtHand.wake_ups, "self._broker.length", "lambda queue: 0"),
+    ),
+    mutant(
+        "an idle runner is sent a wake-up for each offer",
+        broken.MANY_WAKE_UPS,
+        0,
+        line(ModelStore.wake_ups, "idle.pop(min(there)[1])", "idle[min(there)[1]]"),
+    ),
+    mutant(
+        "a claim does not ask for the epoch and the nonce",
+        broken.ONE,
+        1,
+        line(ModelStore._claim, "(attempt.epoch, attempt.nonce) != (offer.epoch, offer.nonce) or ", ""),
+    ),
+    mutant(
+        "an offer is put back only where no other stands",
+        broken.LOST_OFFER,
+        60,
+        line(
+            ModelStore.settle,
+            "self._add_offers(self.jobs[job_id], offers)",
+            "any(map(self.ready.get, offers.values())) or self._add_offers(self.jobs[job_id], offers)",
+        ),
     ),
     mutant(
         "no due for the end of a lease",
