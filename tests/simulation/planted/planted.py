@@ -13,6 +13,7 @@ from unittest.mock import patch
 from tests.simulation.actors.dispatch import WarehousesAtHand
 from tests.simulation.actors.fleet import Host
 from tests.simulation.actors.warehouse import Depot
+from tests.simulation.model.claimed import Claimed
 from tests.simulation.model.store import ModelStore
 from tests.simulation.model.stored import StoredJob
 from tests.simulation.planted.mutants import MUTANTS
@@ -36,6 +37,7 @@ from unstuck.coordinator.store.reports import Entry
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.spec.group import WorkOrder
+from unstuck.tasks.transport.lease import FinishAnswer
 
 
 class LocksForever(ModelStore):
@@ -57,6 +59,17 @@ class CommitsBlindly(ModelStore):
 
     def _conflicts(self, job: StoredJob, decision: Decision) -> bool:
         return False
+
+
+class TakesWithoutALease(ModelStore):
+    """Whoever ends an attempt takes the next one on trust: a lease comes with the first renewal."""
+
+    def finish_and_take(self, *arguments: Any) -> tuple[FinishAnswer, Claimed | None]:
+        answer, claim = super().finish_and_take(*arguments)
+        if claim is not None:
+            attempts = self.jobs[claim.token.job].attempts
+            attempts[claim.token.group] = replace(attempts[claim.token.group], lease=0.0)
+        return answer, claim
 
 
 class NoFence(ModelStore):
@@ -291,6 +304,7 @@ SYSTEMS = (
     Planted("commit without compare-and-set", SHOWN, 111, CommitsBlindly),
     Planted("join fired by a counter", SHOWN, 78, patches=_joins_by_counter),
     Planted("finish without a fence", ONE, 49, NoFence),
+    Planted("what is taken with an outcome has no lease", ONE, 0, TakesWithoutALease),
     Planted("takeover without guard or grace", ONE, 1, NoGuards, _takes_over_on_sight),
     Planted("due moved later blindly", FORGOTTEN, 111, DueBlindly),
     Planted("report acked on a busy lock, and nothing else wakes", FORGOTTEN, 0, ReportIsAll, _acked_when_busy),
