@@ -51,15 +51,15 @@ def test_a_model_that_is_not_what_the_scripts_are_is_found(both: Twins) -> None:
     assert any(both.play(seed, _Blind).promise == AGREE for seed in range(SEEDS))
 
 
-class _AllIdle(Mirrored):
-    """A model to which every runner is idle, whatever it has said."""
+class _NoneIdle(Mirrored):
+    """A model to which no runner is idle, whatever it has said."""
 
     def _idle(self, runner: RunnerStatus) -> bool:
-        return True
+        return False
 
 
 def test_a_model_that_wakes_others_than_the_real_store_is_found(both: Twins) -> None:
-    said = next(text for seed in range(SEEDS) if (text := both.play(seed, _AllIdle).text))
+    said = next(text for seed in range(SEEDS) if (text := both.play(seed, _NoneIdle).text))
     assert said.startswith(f"{AGREE}: wake-ups: ")
 
 
