@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,8 +37,8 @@ Send = Callable[..., None]
 class Asked:
     """A client of the same store, and what the event log says of who asked."""
 
-    def __init__(self, client: Client, store: redis.Redis, keys: Keys, lease: Lease) -> None:
-        self.client, self.store, self.keys, self.lease = client, store, keys, lease
+    def __init__(self, client: Client, store: redis.Redis, keys: Keys, lease: Lease, log: Path) -> None:
+        self.client, self.store, self.keys, self.lease, self.log = client, store, keys, lease, log
 
     def job(self, status: Status | None = None) -> str:
         """A job that a coordinator has taken up, and brought into ``status``."""
@@ -84,7 +85,7 @@ def asked(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -
         with Client(settings) as client, closing(connect(settings.redis_url)) as store:
             wait_until(lambda: client.fleet().coordinators, 120, "the coordinator to be there")
             keys = Keys(settings.prefix)
-            yield Asked(client, store, keys, Lease(store, keys, settings.lease_ttl, "runner1"))
+            yield Asked(client, store, keys, Lease(store, keys, settings.lease_ttl, "runner1"), folder / "log")
     finally:
         process.kill()
         process.wait()
@@ -130,6 +131,22 @@ def test_a_command_by_message_is_on_record_with_who_and_why(
     send(task, job=job, reason="the disk is full", **given, **({"by": by} if by else {}))
     event = asked.event(job, f"USER_{task.upper()}")
     assert (event["by"], event["text"]) == (by or f"a Celery task from {anon_nodename()}", "the disk is full")
+
+
+def test_a_pause_by_message_that_comes_too_late_is_answered_so(asked: Asked, send: Send) -> None:
+    """Nobody keeps the result of a task but the log of the coordinator, where it said DONE."""
+    job = asked.job()
+    asked.store.hset(asked.keys.of(job).job, "phase", "publishing")
+    send("pause", job=job)
+
+    def answer() -> str:
+        return next(
+            (line for line in asked.log.read_text().splitlines() if "unstuck.pause[" in line and job in line), ""
+        )
+
+    told = wait_until(answer, 60, "the answer in the log of the coordinator")
+    assert f"DONE: pause of job {job} is on record" in told
+    assert "It comes too late" in told
 
 
 def test_a_task_takes_positional_arguments_too(asked: Asked, redis_server: RedisServer) -> None:
