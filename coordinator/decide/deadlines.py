@@ -11,7 +11,7 @@ from collections.abc import Callable
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GroupState, Intent
+from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.tasks.spec.group import Hooks
 from unstuck.tasks.spec.retry import RetryPolicy
 
@@ -133,8 +133,8 @@ def due_at(state: JobState, env: Environment, more: bool = False) -> float:
     if more:
         return now
     publishing = state.job.phase == PUBLISHING
-    # What a grace holds back has no time of its own.
-    idle = not state.active and not publishing and env.takeover
+    # What a grace holds back has no time of its own; under a pause it holds nothing back.
+    idle = not state.active and not publishing and (env.takeover or state.job.status is Status.PAUSED)
     soon, later = now + 0.05, now + (IDLE_LOOK if idle else env.dispatch_timeout)
     times = [max(publish_at(state.job, env), soon) if publishing else later]
     if state.by_state[S.CANCELING]:
