@@ -67,8 +67,8 @@ def sweep() -> int:
 def _task(method: Callable[..., Submitted | Commanded]) -> None:
     """``unstuck.submit`` …, for apps that have nothing of ours installed. At most once: Celery may lose the message.
 
-    A task takes the arguments of its method of the client; its result is the id of the job, or the answer with its text,
-    for the log of the coordinator.
+    A task takes the arguments of its method of the client. Its result, for the log of the coordinator, is the id of the
+    job, or the answer with its text.
     """
 
     names = [name for name in inspect.signature(method).parameters if name != "self"]
