@@ -67,7 +67,8 @@ def sweep() -> int:
 def _task(method: Callable[..., Submitted | Commanded]) -> None:
     """``unstuck.submit`` …, for apps that have nothing of ours installed. At most once: Celery may lose the message.
 
-    A task takes the arguments of its method of the client; its result is the id of the job, or the answer.
+    A task takes the arguments of its method of the client. Its result, for the log of the coordinator, is the id of the
+    job, or the answer with its text.
     """
 
     names = [name for name in inspect.signature(method).parameters if name != "self"]
@@ -81,7 +82,7 @@ def _task(method: Callable[..., Submitted | Commanded]) -> None:
         values["by"] = values.get("by") or (f"a Celery task from {origin}" if origin else "a Celery task")
         with Client(settings()) as client:
             result = method(client, **values)
-        return result.id if isinstance(result, Submitted) else str(result.answer)
+        return result.id if isinstance(result, Submitted) else f"{result.answer}: {result.text}"
 
     app.task(ask, name=f"unstuck.{method.__name__}", bind=True)
 

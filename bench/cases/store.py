@@ -36,10 +36,16 @@ def run(stage: Stage) -> Case:
             fleet.start(name)
         _fork_bytes(case, fleet)
         stage.say("submitting jobs")
-        _begin(fleet, running)
         before = _used(fleet)
         _pause(fleet, paused)
         case.add("Redis, of a paused job, all that is used", "bytes", (_used(fleet) - before) / paused)
+        for name in ("beat", "coordinator 1"):
+            fleet.stop(name)
+        stage.say("sweeps of paused jobs")
+        _sweeps(case, fleet, "with the paused jobs", SWEEPS[stage.size])
+        for name in ("coordinator 1", "beat"):
+            fleet.start(name)
+        _begin(fleet, running)
         for name in ("beat", "worker 1", "coordinator 1"):
             fleet.stop(name)
         stage.say("sweeps of a full store")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GroupState, Intent
+from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.tasks.spec.group import Hooks
 from unstuck.tasks.spec.retry import RetryPolicy
 
@@ -23,6 +23,7 @@ CLOCK_SLACK = 1.0  # seconds; as in commit.lua
 MAX_PUBLISH_WAIT = 60.0
 PUBLISH_HANGS = 120.0  # seconds without a sign of life after which a try of publishing counts as hanging, at first
 MAX_PUBLISH_HANGS = 900.0  # the same, at last
+IDLE_LOOK = 600.0  # seconds between looks at a job without an attempt, beside the times that stand on its record
 MAX_DOUBLINGS = 100  # of a wait: more would overflow a float
 # A lost worker is our failure: the first relaunch is at once, the next ones give a sick host time to be noticed.
 LOSS_BACKOFF = (0.0, 2.0, 10.0)
@@ -124,12 +125,18 @@ def publish_silent(job: JobRecord, env: Environment) -> float:
 
 
 def due_at(state: JobState, env: Environment, more: bool = False) -> float:
-    """When this job must be decided again even if nobody says anything. Every non-terminal job has such a time."""
+    """When this job must be decided again even if nobody says anything. Every non-terminal job has such a time.
+
+    A job without an attempt, as one that is paused, can miss nothing but a command, which makes the job due itself.
+    """
     now = env.now
     if more:
         return now
-    soon, later = now + 0.05, now + env.dispatch_timeout
-    times = [max(publish_at(state.job, env), soon) if state.job.phase == PUBLISHING else later]
+    publishing = state.job.phase == PUBLISHING
+    # What a grace holds back has no time of its own; under a pause it holds nothing back.
+    idle = not state.active and not publishing and (env.takeover or state.job.status is Status.PAUSED)
+    soon, later = now + 0.05, now + (IDLE_LOOK if idle else env.dispatch_timeout)
+    times = [max(publish_at(state.job, env), soon) if publishing else later]
     if state.by_state[S.CANCELING]:
         times.append(max(cancel_at(state.job, env), soon))
     times.append(job_timeout_at(state.job, state.plan.timeout, env) or 0.0)

@@ -7,6 +7,7 @@ redis-py repeats a command whose reply was lost. ``tasks.protocol.keys`` lists t
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -31,6 +32,7 @@ from unstuck.coordinator.store.answers import (
     Submission,
 )
 from unstuck.coordinator.store.staging_index import staging_record
+from unstuck.coordinator.store.wake_ups import idle_runner, share_wake_ups
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.keys import Keys, members_of, pool_of, queue_of
 from unstuck.tasks.protocol.lua import Script
@@ -41,7 +43,7 @@ from unstuck.tasks.settings import Settings
 REPORT_GROUP = "coordinators"
 NO_OFFERS: Mapping[Offer, str] = MappingProxyType({})
 SLOTS_LOOKED_AT = 500  # in one call
-HALTED_LOOK = 60.0  # seconds between looks at a job that waits for a person
+HALTED_LOOK = 600.0  # seconds between looks at a job that waits for a person
 
 
 class Store:
@@ -407,8 +409,9 @@ class Store:
         Wake-ups that nobody has consumed yet count. A queue without listeners holds one, for the first listener.
         """
         names, keys = sorted(lanes), self._keys
-        queues, pools = sorted({*map(queue_of, names)}), sorted({*map(pool_of, names)} - {""})
-        runners = list({one.id: None for queue in queues for one in listening.get(queue, ())})
+        pools = sorted({*map(pool_of, names)} - {""})
+        queues = sorted({*map(queue_of, names), *listening})
+        runners = {one.id: one for there in listening.values() for one in there}
         pipe = self._redis.pipeline(transaction=False)
         for lane in names:
             pipe.zcard(keys.ready(lane))
@@ -418,29 +421,17 @@ class Store:
             pipe.hget(keys.pools, pool)
             pipe.zlexcount(keys.held, *members_of(pool))
         if runners:
-            pipe.hmget(keys.awake, runners)
+            pipe.hmget(keys.awake, list(runners))
         answers = iter(pipe.execute())
         ready = {lane: next(answers) for lane in names}
         waiting = {queue: next(answers) for queue in queues}
         room = {pool: max(0, int(next(answers) or 1) - next(answers)) for pool in pools}
         said = dict(zip(runners, next(answers) if runners else (), strict=True))
-        wanted = {}
-        for queue in queues:
-            there = listening.get(queue, ())
-            idle = sum(idle_runner(one, float(said[one.id] or 0), now) for one in there) if there else 1
-            free = (min(ready[lane], room.get(pool_of(lane), ready[lane])) for lane in names if queue_of(lane) == queue)
-            wanted[queue] = min(sum(free), idle) - waiting[queue]
-        return {queue: count for queue, count in wanted.items() if count > 0}
-
-
-def idle_runner(runner: RunnerStatus, said: float, now: float) -> bool:
-    """Whether the runner waits for a wake-up. What it said itself counts until its watchdog says something later.
-
-    Args:
-        said: when it last took offers, by the clock of Redis; below 0: since when it sleeps. A time that lies ahead was
-            said before the clock was set back, and does not count.
-    """
-    return said < 0 if runner.seen < abs(said) <= now + 1.0 else runner.idle_since is not None
+        offers = Counter[str]()
+        for lane in names:
+            offers[queue_of(lane)] += min(ready[lane], room.get(pool_of(lane), ready[lane]))
+        idle = [one for one in runners.values() if idle_runner(one, float(said[one.id] or 0), now)]
+        return share_wake_ups(offers, waiting, idle, listening)
 
 
 def _stamp(due: float | None) -> str | None:

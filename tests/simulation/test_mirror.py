@@ -12,6 +12,7 @@ from tests.simulation.model.store import ModelStore
 from tests.simulation.model.twins import Twins, twins
 from tests.simulation.stage.history import simulate
 from tests.simulation.stage.short import explained
+from unstuck.tasks.protocol.processes import RunnerStatus
 
 SEEDS = 200
 LEAST = 20
@@ -48,6 +49,18 @@ class _Blind(Mirrored):
 
 def test_a_model_that_is_not_what_the_scripts_are_is_found(both: Twins) -> None:
     assert any(both.play(seed, _Blind).promise == AGREE for seed in range(SEEDS))
+
+
+class _NoneIdle(Mirrored):
+    """A model to which no runner is idle, whatever it has said."""
+
+    def _idle(self, runner: RunnerStatus) -> bool:
+        return False
+
+
+def test_a_model_that_wakes_others_than_the_real_store_is_found(both: Twins) -> None:
+    said = next(text for seed in range(SEEDS) if (text := both.play(seed, _NoneIdle).text))
+    assert said.startswith(f"{AGREE}: wake-ups: ")
 
 
 def test_a_history_is_the_same_with_and_without_the_real_store(both: Twins) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 import threading
+from pathlib import Path
 
 import pytest
 
 from tests.simulation.__main__ import play, total
-from tests.simulation.planted.planted import PLANTED, Planted
+from tests.simulation.planted.mutants import MUTANTS
+from tests.simulation.planted.planted import PLANTED, SYSTEMS
+from tests.simulation.planted.planting import Planted
 from tests.simulation.rules.broken import COSTS, FORGOTTEN, ONE, SHOWN, WAIT, WHOLE, WORD
 from tests.simulation.stage.history import simulate
 from tests.simulation.stage.short import explained, shortened
@@ -25,6 +28,14 @@ def test_every_promise_is_kept_whatever_is_lost_killed_or_frozen(first: int) -> 
 
 def test_every_promise_and_every_bound_of_a_wait_is_broken_by_some_bug() -> None:
     assert {bug.breaks for bug in PLANTED} == {FORGOTTEN, ONE, WORD, WAIT, SHOWN, WHOLE, *COSTS}
+
+
+def test_the_pages_count_the_planted_bugs() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    counted = f"{len(PLANTED)} bugs stand ready to be put in, one at a time: {len(SYSTEMS)} of the"
+    assert counted in (docs / "guarantees.md").read_text()
+    assert f"\n{len(MUTANTS)} of a single line" in (docs / "guarantees.md").read_text()
+    assert f"{len(PLANTED)} bugs that were planted" in (docs / "simulation.md").read_text()
 
 
 @pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.name)

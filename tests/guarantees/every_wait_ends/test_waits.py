@@ -44,7 +44,7 @@ def test_a_fork_of_10000_is_queued_in_commits_of_at_most_500_and_a_small_job_beh
 
     before = [moves for job, moves in sizes[: [job for job, _ in sizes].index(small)] if job == wide]
     assert sum(before) <= 3 * MAX_TRANSITIONS, "the small job has its turn although the wide one was submitted first"
-    assert coordinator.offers(small)
+    assert [offer.job for offer in coordinator.sent].count(small) == 1
 
     def queued() -> int:
         coordinator.consumer.step()
@@ -52,8 +52,11 @@ def test_a_fork_of_10000_is_queued_in_commits_of_at_most_500_and_a_small_job_beh
 
     wait_until(lambda: queued() == 10_000, 60, "all 10,000 to be queued")
     assert max(moves for _, moves in sizes) <= MAX_TRANSITIONS
-    assert len(set(coordinator.offers(wide))) == 10_000
+    assert len({offer for offer in coordinator.sent if offer.job == wide}) == 10_000
     assert coordinator.redis.hlen(coordinator.keys.of(wide).attempts) == 10_000
+    # Whoever takes now, with the 10,000 standing, is given the group of the small job among the first.
+    taken = [coordinator.lease.take(["light"], f"runner{n}", "host:1", f"event{n}") for n in range(3)]
+    assert small in {claim.token.job for claim in taken if claim is not None}
 
 
 def test_a_lost_offer_on_a_ready_set_that_is_never_empty_is_made_again_all_the_same(
@@ -132,6 +135,25 @@ def test_wake_ups_are_at_most_the_idle_runners_and_a_lost_one_is_sent_again_by_t
     coordinator.rung.clear()
     coordinator.sweep.run()
     assert not coordinator.rung, "the wake-ups of all idle runners lie in the queue"
+
+
+def test_a_runner_that_listens_on_two_queues_is_sent_one_wake_up(coordinator: Coordinator) -> None:
+    """The default worker listens on ``spark`` and ``light``; whoever is woken takes the offers of all its queues."""
+    coordinator.note_runner("both", heard=-3600, idle_since=1.0, queues=("spark", "light"))
+    coordinator.submit(group("a"), group("b", queue="spark"))
+    coordinator.read()
+    assert coordinator.rung.total() == 1, "two queues have offers, and one runner is idle"
+    coordinator.redis.rpush(coordinator.keys.queue(next(iter(coordinator.rung))), "a wake-up")
+    coordinator.rung.clear()
+    coordinator.sweep.run()
+    assert not coordinator.rung, "the wake-up of the only idle runner lies in one of its queues"
+    coordinator.submit(group("c"), group("d", queue="spark"))
+    coordinator.read()
+    assert not coordinator.rung
+    coordinator.note_runner("light", heard=-3600, idle_since=1.0)
+    coordinator.redis.delete(*map(coordinator.keys.queue, ("light", "spark")))
+    coordinator.reconciler.wake(coordinator.show(coordinator.submit(group("e"))).at + 2.0, coordinator.store.lanes())
+    assert coordinator.rung == {"light": 1, "spark": 1}, "each queue has a runner, if another choice leaves it one"
 
 
 def test_where_nobody_listens_one_wake_up_waits_for_whoever_comes(coordinator: Coordinator) -> None:

@@ -38,11 +38,11 @@ class Asked:
     """A client of the same store, and what the event log says of who asked."""
 
     def __init__(self, client: Client, store: redis.Redis, keys: Keys, lease: Lease, log: Path) -> None:
-        self.client, self.store, self.keys, self.lease, self._log = client, store, keys, lease, log
+        self.client, self.store, self.keys, self.lease, self.log = client, store, keys, lease, log
 
     def logged(self) -> str:
         """What the coordinator has logged."""
-        return self._log.read_text(errors="replace")
+        return self.log.read_text(errors="replace")
 
     def job(self, status: Status | None = None) -> str:
         """A job that a coordinator has taken up, and brought into ``status``."""
@@ -135,6 +135,22 @@ def test_a_command_by_message_is_on_record_with_who_and_why(
     send(task, job=job, reason="the disk is full", **given, **({"by": by} if by else {}))
     event = asked.event(job, f"USER_{task.upper()}")
     assert (event["by"], event["text"]) == (by or f"a Celery task from {anon_nodename()}", "the disk is full")
+
+
+def test_a_pause_by_message_that_comes_too_late_is_answered_so(asked: Asked, send: Send) -> None:
+    """Nobody keeps the result of a task but the log of the coordinator, where it said DONE."""
+    job = asked.job()
+    asked.store.hset(asked.keys.of(job).job, "phase", "publishing")
+    send("pause", job=job)
+
+    def answer() -> str:
+        return next(
+            (line for line in asked.log.read_text().splitlines() if "unstuck.pause[" in line and job in line), ""
+        )
+
+    told = wait_until(answer, 60, "the answer in the log of the coordinator")
+    assert f"DONE: pause of job {job} is on record" in told
+    assert "It comes too late" in told
 
 
 def test_a_task_takes_positional_arguments_too(asked: Asked, redis_server: RedisServer) -> None:

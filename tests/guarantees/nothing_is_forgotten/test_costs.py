@@ -15,7 +15,12 @@ import pytest
 import redis
 
 from tests.guarantees.one_at_a_time.test_attempts import LosesReplies, lossy  # noqa: F401 - a fixture
-from tests.support.coordinator import SUCCEEDED, Coordinator, group, join
+from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group, join
+from tests.support.servers import wait_until
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.commands.job import Answer, Commanded
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec, SpecError
 from unstuck.coordinator.spec.plan import _plan_of
 from unstuck.coordinator.store import reports
@@ -304,3 +309,80 @@ def test_consumers_that_are_gone_leave_the_group(
     assert len(first.redis.xinfo_consumers(first.keys.reports, "coordinators")) == 20
     first.stream.trim()
     assert len(first.redis.xinfo_consumers(first.keys.reports, "coordinators")) == 0
+
+
+def test_jobs_that_wait_for_a_person_are_not_decided_and_never_leave_the_due_index(
+    make_coordinator: Callable[..., Coordinator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10,000 paused jobs were decided a thousand times a second, since every job was due after one dispatch timeout."""
+    coordinator = make_coordinator(dispatch_timeout=0.2, lease_ttl=0.2)
+    paused = [coordinator.submit(group("only"), name=f"p{n}") for n in range(20)]
+    backoff = coordinator.submit(group("only", retry={"max": 3, "backoff": "1h", "jitter": 0}), name="backoff")
+    running = coordinator.submit(group("only"), name="running")
+    halted = coordinator.submit(group("only"), name="halted")
+    coordinator.read()
+    for job in [*paused[10:], backoff]:
+        coordinator.work(*coordinator.offers(job), outcome=failed())
+    coordinator.read()
+    for job in paused:
+        coordinator.client.pause(job)
+    coordinator.store.halt(halted, Reason("UNDECIDABLE", "as a test wants it"), "halted", time.time())
+    waiting = [*paused, backoff, halted]
+
+    def in_grace() -> bool:
+        """Of the first sweep; in it everything is looked at again soon."""
+        coordinator.sweep.run()
+        return float(coordinator.redis.hget(coordinator.keys.alive, "grace_until") or 0) > time.time() - 0.5
+
+    coordinator.read()
+    wait_until(lambda: not in_grace(), 10, "the grace of the first sweep to end")
+    assert {coordinator.status(job) for job in [*paused, halted]} == {Status.PAUSED}
+    assert coordinator.status(backoff) is Status.RETRYING
+    decided: list[str] = []
+    reconcile = coordinator.reconciler.reconcile
+
+    def counted(job: str, *args: Any, **more: Any) -> Any:
+        decided.append(job)
+        return reconcile(job, *args, **more)
+
+    monkeypatch.setattr(coordinator.reconciler, "reconcile", counted)
+    end = time.monotonic() + 3 * coordinator.settings.dispatch_timeout
+    while time.monotonic() < end or decided.count(running) < 3:
+        coordinator.sweep.run()
+    assert set(decided) == {running}
+    assert all(coordinator.redis.zscore(coordinator.keys.due, job) is not None for job in waiting)
+
+
+@pytest.mark.parametrize("halted", [False, True], ids=["paused", "halted"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda client, job: client.resume(job),
+        lambda client, job: client.stop(job),
+        lambda client, job: client.cancel(job),
+        lambda client, job: client.force_stop(job),
+        lambda client, job: client.pause(job),
+        lambda client, job: client.skip(job, "a"),
+        lambda client, job: client.rerun(job, "a"),
+        lambda client, job: client.alter(job, {"params.level": "2"}),
+    ],
+    ids=["resume", "stop", "cancel", "force-stop", "pause", "skip", "rerun", "alter"],
+)
+def test_every_command_makes_a_job_due_that_waits_for_a_person_although_its_wake_up_is_lost(
+    coordinator: Coordinator, given: Callable[[Client, str], Commanded], halted: bool
+) -> None:
+    job = coordinator.submit(group("a"), params={"level": "1"})
+    coordinator.read()
+    if halted:
+        coordinator.store.halt(job, Reason("UNDECIDABLE", "no"), "halted", coordinator.show(job).at)
+    else:
+        coordinator.client.pause(job)
+    coordinator.read()
+    coordinator.store.tick(coordinator.settings.sweep_every, lease_ttl=0.0)  # no grace runs
+    coordinator.reconciler.reconcile(job)
+    assert coordinator.status(job) is Status.PAUSED
+    assert coordinator.due_in(job) > 60, "nobody looks for long"
+    answer = given(coordinator.client, job).answer
+    coordinator.redis.xtrim(coordinator.keys.reports, maxlen=0, approximate=False)
+    assert answer in (Answer.DONE, Answer.ALREADY)
+    assert (coordinator.due_in(job) <= 0) is (answer is Answer.DONE)

@@ -24,7 +24,6 @@ from tests.support.failpoints import OF_A_COORDINATOR, OF_A_RUNNER, Strike, armi
 from tests.support.looks import Looks, readers
 from tests.support.s3_server import SeaweedFS
 from tests.support.servers import RedisServer, wait_until
-from tests.unit.tasks.warehouse.test_compact import Loads
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.package import PublishRequest, publish

@@ -23,7 +23,8 @@ from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.answers import Begun, CommitAnswer, EndAnswer, NotEnded, Submission
 from unstuck.coordinator.store.jobs import NO_OFFERS, REPORT_GROUP, Store
-from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.keys import Keys, queue_of
+from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Offer, Token
 from unstuck.tasks.transport.lease import Claim, FinishAnswer, Lease, RenewAnswer
@@ -196,6 +197,30 @@ class Mirrored(ModelStore):
         super().free_slots()
         self._real.free_slots()
         self._same_slots()
+
+    def wake_ups(
+        self, lanes: Iterable[str], listening: Mapping[str, Sequence[RunnerStatus]], waiting: Callable[[str], int]
+    ) -> dict[str, int]:
+        names = list(lanes)
+        pipe = self._redis.pipeline(transaction=False)
+        for queue in {*map(queue_of, names), *listening}:
+            pipe.delete(KEYS.queue(queue))
+            if count := waiting(queue):
+                pipe.rpush(KEYS.queue(queue), *["a wake-up"] * count)
+        pipe.hgetall(KEYS.awake)
+        awake = {runner: round(float(at), 5) for runner, at in pipe.execute()[-1].items()}
+        self._same("who is awake", "all", {runner: round(at, 5) for runner, at in self.awake.items()}, awake)
+        model = super().wake_ups(names, listening, waiting)
+        if model != (real := self._real.wake_ups(names, listening, self.now)):
+            raise Broken(AGREE, f"wake-ups: the model sends {model}, the real store {real}")
+        self._compared(f"wake-ups for {len(model)} queues")
+        return model
+
+    def roll_back(self, lane: str, standing: Mapping[Offer, float]) -> None:
+        super().roll_back(lane, standing)
+        self._redis.delete(KEYS.ready(lane))
+        if standing:
+            self._redis.zadd(KEYS.ready(lane), {str(offer): turn for offer, turn in standing.items()})
 
     def spoil(self, lane: str, offers: Sequence[Offer]) -> None:
         super().spoil(lane, offers)

@@ -19,7 +19,8 @@ from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent, Status
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.answers import BeginAnswer, Begun, CommitAnswer, EndAnswer, KeyTaken, NotEnded
-from unstuck.coordinator.store.jobs import HALTED_LOOK, NO_OFFERS, idle_runner
+from unstuck.coordinator.store.jobs import HALTED_LOOK, NO_OFFERS
+from unstuck.coordinator.store.wake_ups import idle_runner
 from unstuck.tasks.protocol.keys import lane_of, pool_of, queue_of
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome
@@ -497,17 +498,35 @@ class ModelStore:
         self, lanes: Iterable[str], listening: Mapping[str, Sequence[RunnerStatus]], waiting: Callable[[str], int]
     ) -> dict[str, int]:
         """``waiting``: how many wake-ups lie in a queue of the broker."""
-        ready: dict[str, int] = {}
+        wanted: dict[str, int] = {}
         for lane in lanes:
             pool, standing = pool_of(lane), len(self.ready.get(lane, ()))
             room = self.pools.get(pool, 1) - sum(of == pool for of, _ in self.held) if pool else standing
-            ready[queue_of(lane)] = ready.get(queue_of(lane), 0) + min(standing, max(0, room))
-        wanted = {}
-        for queue, count in ready.items():
-            there = listening.get(queue, ())
-            idle = sum(self._idle(one) for one in there) if there else 1
-            wanted[queue] = min(count, idle) - waiting(queue)
-        return {queue: count for queue, count in wanted.items() if count > 0}
+            wanted[queue_of(lane)] = wanted.get(queue_of(lane), 0) + min(standing, max(0, room))
+        idle = {one.id: one for there in listening.values() for one in there if self._idle(one)}
+
+        def choose(queue: str) -> bool:
+            """An idle runner of the queue has its wake-up: of those on the fewest queues."""
+            there = [(len(one.queues), one.id) for one in idle.values() if queue in one.queues]
+            return bool(there) and bool(idle.pop(min(there)[1]))
+
+        for queue in sorted({*wanted, *listening}):
+            for _ in range(waiting(queue)):
+                choose(queue)
+        sent = {
+            queue: 1 for queue, count in wanted.items() if count and not listening.get(queue) and not waiting(queue)
+        }
+        more = {queue: count - waiting(queue) for queue, count in sorted(wanted.items()) if listening.get(queue)}
+        while more := {queue: left - 1 for queue, left in more.items() if left > 0 and choose(queue)}:
+            for queue in more:
+                sent[queue] = sent.get(queue, 0) + 1
+        if self.watching:
+            self.watching.rang(sent, listening)
+        return sent
+
+    def roll_back(self, lane: str, standing: Mapping[Offer, float]) -> None:
+        """The ready set alone is as it once was."""
+        self.ready[lane] = dict(standing)
 
     def spoil(self, lane: str, offers: Sequence[Offer]) -> None:
         """Put these offers into a ready set; none: the ready set is lost."""

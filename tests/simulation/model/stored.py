@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from unstuck.coordinator.model.decision import Decision
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
+from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.spec.group import WorkOrder
@@ -72,3 +73,4 @@ class Watching(Protocol):
     def begun(self, job: str) -> None: ...
     def due_set(self, job: str) -> None: ...
     def set_back(self, now: float) -> None: ...
+    def rang(self, sent: Mapping[str, int], listening: Mapping[str, Sequence[RunnerStatus]]) -> None: ...

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from tests.simulation.actors.coordinators import StoreAtHand
 from tests.simulation.model.store import ModelStore
 from tests.simulation.planted.planting import Patches, Planted, edited
 from tests.simulation.rules import broken
@@ -49,13 +50,13 @@ MUTANTS = (
     mutant(
         "an offer that is lost is looked for much later",
         broken.LOST_OFFER,
-        37,
+        77,
         line(deadlines.offer_again_at, "+ env.dispatch_timeout", "+ 3 * env.dispatch_timeout"),
     ),
     mutant(
         "the sweep wakes nobody",
         broken.LOST_WAKE_UP,
-        37,
+        42,
         line(
             Sweep.run,
             "self._wake(now)\n    decided = 0",
@@ -102,10 +103,38 @@ MUTANTS = (
         line(ModelStore.take, "self.awake[caller] = -self.now", "pass"),
     ),
     mutant(
-        "wake-ups are counted without those that are at work",
+        "what a runner says itself does not count",
         broken.LOST_WAKE_UP,
+        146,
+        line(ModelStore.wake_ups, "if self._idle(one)", "if one.idle_since is not None"),
+    ),
+    mutant(
+        "wake-ups that wait are not counted: they double",
+        broken.MANY_WAKE_UPS,
         0,
-        line(ModelStore.wake_ups, "sum(self._idle(one) for one in there) if there else 1", "1 - len(there)"),
+        line(StoreAtHand.wake_ups, "self._broker.length", "lambda queue: 0"),
+    ),
+    mutant(
+        "an idle runner is sent a wake-up for each offer",
+        broken.MANY_WAKE_UPS,
+        0,
+        line(ModelStore.wake_ups, "idle.pop(min(there)[1])", "idle[min(there)[1]]"),
+    ),
+    mutant(
+        "a claim does not ask for the epoch and the nonce",
+        broken.ONE,
+        1,
+        line(ModelStore._claim, "(attempt.epoch, attempt.nonce) != (offer.epoch, offer.nonce) or ", ""),
+    ),
+    mutant(
+        "an offer is put back only where no other stands",
+        broken.LOST_OFFER,
+        65,
+        line(
+            ModelStore.settle,
+            "self._add_offers(self.jobs[job_id], offers)",
+            "any(map(self.ready.get, offers.values())) or self._add_offers(self.jobs[job_id], offers)",
+        ),
     ),
     mutant(
         "no due for the end of a lease",
@@ -153,7 +182,7 @@ MUTANTS = (
     mutant(
         "no due for the deadline of a cancel",
         broken.LATE_CANCEL,
-        497,
+        531,
         line(deadlines.due_at, "times.append(max(cancel_at(state.job, env), soon))", "pass"),
         commands=True,
     ),
@@ -166,7 +195,7 @@ MUTANTS = (
     mutant(
         "the time of a pause counts against the timeout of a job",
         WAIT,
-        45,
+        60,
         line(timeouts.count_job_time, "counted_from += max(0.0, now - paused_at)", "pass"),
         commands=True,
     ),
@@ -206,13 +235,13 @@ MUTANTS = (
     mutant(
         "an outcome does not make its job due",
         broken.LOST_REPORT,
-        37,
+        108,
         line(ModelStore._finish, "self._due_earlier(token.job, now)", "pass"),
     ),
     mutant(
         "a pass for one report forgets when all was looked at",
         FORGOTTEN,
-        99,
+        106,
         line(Pass._decide, "min(decision.due, state.looked_at + self._sweep_every)", "decision.due"),
     ),
     mutant(
@@ -276,7 +305,7 @@ MUTANTS = (
     mutant(
         "the first trouble of a warehouse costs a minute",
         broken.LATE_PUBLISH,
-        33,
+        43,
         line(completion.published, "min(MAX_PUBLISH_WAIT, 2.0 ** min(tries, 6))", "MAX_PUBLISH_WAIT"),
     ),
     mutant(
@@ -288,7 +317,7 @@ MUTANTS = (
     mutant(
         "a takeover that the commit does not look at again",
         ONE,
-        2601,
+        2219,
         line(attempts.read_attempt, "draft.decision.guards.append(Guard(", "(lambda guard: None)(Guard("),
         commands=True,
     ),
@@ -319,7 +348,7 @@ MUTANTS = (
     mutant(
         "a cancel has its deadline from when it was obeyed",
         broken.LATE_CANCEL,
-        33,
+        253,
         line(deadlines.cancel_at, "+ env.cancel_deadline\n", "+ 2 * env.cancel_deadline\n"),
         commands=True,
     ),

@@ -13,6 +13,7 @@ from unittest.mock import patch
 from tests.simulation.actors.dispatch import WarehousesAtHand
 from tests.simulation.actors.fleet import Host
 from tests.simulation.actors.warehouse import Depot
+from tests.simulation.model.claimed import Claimed
 from tests.simulation.model.store import ModelStore
 from tests.simulation.model.stored import StoredJob
 from tests.simulation.planted.mutants import MUTANTS
@@ -36,6 +37,7 @@ from unstuck.coordinator.store.reports import StreamEntry
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.spec.group import WorkOrder
+from unstuck.tasks.transport.lease import FinishAnswer
 
 
 class LocksForever(ModelStore):
@@ -57,6 +59,17 @@ class CommitsBlindly(ModelStore):
 
     def _conflicts(self, job: StoredJob, decision: Decision) -> bool:
         return False
+
+
+class TakesWithoutALease(ModelStore):
+    """Whoever ends an attempt takes the next one on trust: a lease comes with the first renewal."""
+
+    def finish_and_take(self, *arguments: Any) -> tuple[FinishAnswer, Claimed | None]:
+        answer, claim = super().finish_and_take(*arguments)
+        if claim is not None:
+            attempts = self.jobs[claim.token.job].attempts
+            attempts[claim.token.group] = replace(attempts[claim.token.group], lease=0.0)
+        return answer, claim
 
 
 class NoFence(ModelStore):
@@ -291,33 +304,34 @@ SYSTEMS = (
     Planted("commit without compare-and-set", SHOWN, 111, CommitsBlindly),
     Planted("join fired by a counter", SHOWN, 78, patches=_joins_by_counter),
     Planted("finish without a fence", ONE, 49, NoFence),
+    Planted("what is taken with an outcome has no lease", ONE, 8, TakesWithoutALease),
     Planted("takeover without guard or grace", ONE, 1, NoGuards, _takes_over_on_sight),
-    Planted("due moved later blindly", FORGOTTEN, 111, DueBlindly),
+    Planted("due moved later blindly", FORGOTTEN, 140, DueBlindly),
     Planted("report acked on a busy lock, and nothing else wakes", FORGOTTEN, 0, ReportIsAll, _acked_when_busy),
-    Planted("publish without reading the log first", WHOLE, 91, patches=_publishes_without_looking),
+    Planted("publish without reading the log first", WHOLE, 170, patches=_publishes_without_looking),
     Planted("a late failure writes the intent", WORD, 5, patches=_failure_writes_the_intent, commands=True),
     Planted("a retry is queued under a pause", WORD, 5, patches=_retries_under_a_pause, commands=True),
     Planted("claim ignores what the user wants", WORD, 30, ClaimsWhateverIsWanted, commands=True),
     Planted(
         "canceling until a worker that is gone confirms",
         LATE_CANCEL,
-        33,
+        116,
         patches=_waits_for_confirmation,
         commands=True,
     ),
     Planted(
-        "no deadline for a worker that never lets go", LATE_CANCEL, 33, patches=_never_past_the_deadline, commands=True
+        "no deadline for a worker that never lets go", LATE_CANCEL, 196, patches=_never_past_the_deadline, commands=True
     ),
-    Planted("abort without asking the slot", WHOLE, 181, patches=_aborts_without_the_slot, commands=True),
+    Planted("abort without asking the slot", WHOLE, 424, patches=_aborts_without_the_slot, commands=True),
     Planted("an alter restarts healthy attempts", SHOWN, 45, patches=_restarts_what_runs_well, commands=True),
     Planted("a rerun keeps frozen inputs of what comes after", WORD, 61, patches=_keeps_what_was_frozen, commands=True),
-    Planted("passes that look only at what reports speak of", FORGOTTEN, 54, patches=_looks_only_at_reports),
+    Planted("passes that look only at what reports speak of", FORGOTTEN, 106, patches=_looks_only_at_reports),
     Planted("not found is taken for success", FORGOTTEN, 0, patches=_not_found_is_success),
     Planted("the outcome before the marker", WHOLE, 0, patches=_outcome_before_the_marker),
     Planted("a retry starts twice", ONE, 3, ClaimedTwice),
     Planted("a lock that outlives a clock set back", MISSED_DUE, 523, LocksForever, commands=True),
     Planted("a job that is retried twice becomes two", WORD, 27, KeysForgotten, commands=True),
-    Planted("a retry takes over what is not its work", WHOLE, 135, patches=_adopts_by_name, commands=True),
+    Planted("a retry takes over what is not its work", WHOLE, 154, patches=_adopts_by_name, commands=True),
     Planted("a retry of a job that has not ended", WORD, 9, RetriesWhatRuns, patches=_retries_all, commands=True),
 )
 PLANTED = (*SYSTEMS, *MUTANTS)

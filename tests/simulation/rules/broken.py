@@ -12,6 +12,7 @@ WHOLE = "6. Outputs are whole or absent"
 # What each loss and each wait costs at most: the table "What a loss costs" in docs/how-it-works.md, line by line.
 LOST_OFFER = f"{FORGOTTEN}: an offer that is lost is made again after the dispatch timeout"
 LOST_WAKE_UP = f"{FORGOTTEN}: a lost wake-up costs a sweep"
+MANY_WAKE_UPS = f"{FORGOTTEN}: no more wake-ups are sent than runners are idle"
 LOST_SLOT = f"{FORGOTTEN}: the slot of a lost attempt is free within a sweep"
 LOST_REPORT = f"{FORGOTTEN}: a lost report costs a sweep"
 LOST_WORKER = f"{FORGOTTEN}: a lost worker costs its lease and a sweep"
@@ -29,7 +30,7 @@ LATE_TIMEOUT = f"{WAIT}: a timeout ends what it is about within a sweep"
 LATE_END = f"{WAIT}: a job whose groups are done, or are to be canceled, ends within a sweep"
 LATE_PUBLISH = f"{WAIT}: publishing is tried again within a minute"
 COSTS = (
-    *(LOST_OFFER, LOST_WAKE_UP, LOST_SLOT, LOST_REPORT, LOST_WORKER, LOST_CONSUMER, LOST_BEAT),
+    *(LOST_OFFER, LOST_WAKE_UP, MANY_WAKE_UPS, LOST_SLOT, LOST_REPORT, LOST_WORKER, LOST_CONSUMER, LOST_BEAT),
     *(MISSED_LOCK, MISSED_DUE, LATE_ANSWER),
     *(LATE_COMMAND, LATE_CANCEL, LATE_START, LATE_RETRY, LONG_BACKOFF, LATE_TIMEOUT, LATE_END, LATE_PUBLISH),
 )

@@ -7,7 +7,8 @@ of a lock on top. Lost and late messages and lost workers are no such faults: wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
 
 from tests.simulation.actors.broker import Broker
 from tests.simulation.actors.fleet import Host
@@ -27,6 +28,8 @@ from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent
 from unstuck.coordinator.spec.plan import plan_of
+from unstuck.coordinator.store.wake_ups import idle_runner
+from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.token import split_member
 from unstuck.tasks.settings import Settings
 
@@ -97,6 +100,19 @@ class Lateness:
     def answered(self, job: str) -> None:
         """A publisher that lives knows what came of publishing."""
         self._answers[job] = self._stage.now
+
+    def rang(self, sent: Mapping[str, int], listening: Mapping[str, Sequence[RunnerStatus]]) -> None:
+        """Raises: Broken: with the wake-ups that wait there are more than idle runners, on some of these queues."""
+        heard = [queue for queue in sent if listening.get(queue)]
+        for some in (c for size in range(1, len(heard) + 1) for c in combinations(heard, size)):
+            there = {one.id: one for queue in some for one in listening[queue]}
+            idle = [
+                one.id for one in there.values() if idle_runner(one, self._core.awake.get(one.id, 0.0), self._core.now)
+            ]
+            waiting = {queue: self._broker.length(queue) for queue in some}
+            if sum(waiting.values()) + sum(sent[queue] for queue in some) > len(idle):
+                text = f"wake-ups are sent: {dict(sent)}; these wait already: {waiting}; idle is who is in {idle}"
+                raise Broken(broken.MANY_WAKE_UPS, text)
 
     # ---- looking ---------------------------------------------------------------------------------------
 
@@ -181,9 +197,10 @@ class Lateness:
         queue = spec.queue_name
         if offer not in self._core.ready.get(spec.lane, ()):
             yield broken.LOST_OFFER, f"{offer} is lost", self._settings.dispatch_timeout + self.sweep
-        elif not self._broker.length(queue) and (spec.pool is None or self._core.has_slot(spec.pool)):
+        elif spec.pool is None or self._core.has_slot(spec.pool):
             for host in self._hosts:
-                if host.idle and queue in host.queues:
+                # Who is woken by a wake-up of any of its queues takes the offers of all of them.
+                if host.idle and queue in host.queues and not any(map(self._broker.length, host.queues)):
                     rung_at = self._broker.rung_at.get(queue, 0.0)
                     text = f"{offer} stands ready and {host.id} is idle; last rung at {rung_at:.3f}"
                     yield broken.LOST_WAKE_UP, text, self.sweep

@@ -7,7 +7,7 @@ the log when a status was shown. The rules are written down a second time, as pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, NoReturn
 
@@ -34,6 +34,7 @@ from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.coordinator.spec.plan import PlannedGroup, plan_of
 from unstuck.coordinator.store.reports import StreamEntry
+from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.settings import Settings
@@ -189,7 +190,7 @@ class Promises:
         intent = self._core.jobs[token.job].record.intent
         if intent is not Intent.RUN:
             self.broken(WORD, f"{token} was claimed after the user had asked for {intent}")
-        self._hold(ONE, self._said.claimed(token))
+        self._hold(ONE, self._said.claimed(token, self._core))
         self._hold(ONE, over_full(self._core, token))
         self._asked.claimed(token)
         self.happened("claimed", token.job)
@@ -226,6 +227,11 @@ class Promises:
 
     def begun(self, job: str) -> None:
         self.lateness.begun(job)
+
+    # ---- wake-ups ------------------------------------------------------------------------------------
+
+    def rang(self, sent: Mapping[str, int], listening: Mapping[str, Sequence[RunnerStatus]]) -> None:
+        self.lateness.rang(sent, listening)
 
     # ---- commits -------------------------------------------------------------------------------------
 
@@ -373,6 +379,8 @@ class Promises:
         elif target in (S.CANCELING, S.CANCELED):
             self._may_be_canceled(where, group, before, attempt, target)
         elif target in (S.BACKOFF, S.FAILED):
+            if not self._core.set_back:
+                self._hold(ONE, self._said.taken_early(*key, attempt, self._core))
             new = self._core.jobs[key[0]].groups.get(group, GroupRecord())
             if new.final_failure is not None:
                 self._budgets.charge(key, attempt, planned, S.FAILED)

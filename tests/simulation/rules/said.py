@@ -29,18 +29,32 @@ def unheard(core: ModelStore, claimant: str, token: Token | None) -> str:
 
 
 class Said:
-    """What attempts said. ``holders`` goes back with the store, which may hand an attempt out again; the rest stays."""
+    """What attempts said. What begins without ``_`` goes back with the store, which may hand an attempt out again."""
 
     def __init__(self) -> None:
         self.holders: dict[Offered, Token] = {}
+        self.leased_from: dict[Offered, float] = {}
         self._ever_claimed: set[Offered] = set()
         self._outcomes: dict[Offered, tuple[str, Outcome]] = {}  # as first applied, with the claimant
 
-    def claimed(self, token: Token) -> str:
+    def claimed(self, token: Token, core: ModelStore) -> str:
         """What is wrong with this claim, in words; empty if nothing is."""
+        record = core.jobs[token.job].groups[token.group]
+        if (record.epoch, record.nonce) != (token.epoch, token.nonce):
+            return f"{token} was claimed, and the group's attempt is {record.epoch} {record.nonce}"
         holder = self.holders.setdefault(offered(token), token)
+        self.leased_from[offered(token)] = core.now
         self._ever_claimed.add(offered(token))
         return "" if holder == token else f"{token} was claimed, and {holder} holds it"
+
+    def taken_early(self, job: str, group: str, attempt: Attempt | None, core: ModelStore) -> str:
+        """What is wrong with giving up on this attempt, which said nothing, by when it was claimed."""
+        if attempt is None or attempt.outcome is not None:
+            return ""
+        at = self.leased_from.get((job, group, attempt.epoch, attempt.nonce), core.now - core.lease_ttl)
+        if core.now >= at + core.lease_ttl:
+            return ""
+        return f"{job}/{group} was taken from its worker {core.now - at:.1f}s after its claim"
 
     def finished(self, token: Token, outcome: Outcome) -> None:
         self._outcomes[offered(token)] = token.claimant, outcome

@@ -175,6 +175,8 @@ def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all:
         Routine(stage, "store", sky.life())
     if not plain:
         Routine(stage, "vandal", _spoil(trouble, core, random.Random(f"spoilt {seed}")))
+    if seed % 4 == 1:
+        Routine(stage, "backup", _roll_back(stage, trouble, core, random.Random(f"rolled back {seed}")))
     for each in jobs.values():
         Routine(stage, "client", _submit(stage, trouble, core, each, depot, sky), each.submit_at)
     dice = random.Random(seed)  # of its own: what goes wrong is the same with and without a user
@@ -220,6 +222,25 @@ def _spoil(trouble: Trouble, core: ModelStore, dice: random.Random) -> Life:
                 for group, attempt in job.attempts.items()
             ]
             core.spoil(lane, dice.sample(known, min(len(known), 3)))
+
+
+def _roll_back(stage: Stage, trouble: Trouble, core: ModelStore, dice: random.Random) -> Life:
+    """A ready set alone is as it once was; or old offers stand in it again, some of them with old nonces."""
+    saved: list[tuple[str, dict[Offer, float]]] = []
+    while True:
+        yield dice.uniform(0.2, 2.0)
+        if trouble.away:
+            continue
+        saved += [(lane, dict(standing)) for lane, standing in core.ready.items()]
+        if not trouble.on or not saved or dice.random() < 0.6 or not trouble.happens():
+            continue
+        lane, standing = dice.choice(saved)
+        if dice.random() < 0.5:
+            stage.log("store", f"the ready set of {lane} is ROLLED BACK to {len(standing)} offers")
+            core.roll_back(lane, standing)
+        elif old := sorted({offer for _, offers in saved for offer in offers}, key=str):
+            stage.log("store", f"OLD OFFERS stand in {lane} again")
+            core.spoil(lane, dice.sample(old, min(len(old), 3)))
 
 
 def _submit(stage: Stage, trouble: Trouble, core: ModelStore, job: SimulatedJob, depot: Depot, sky: Sky) -> Life:

@@ -22,7 +22,16 @@ from tests.support.paths import ROOT
 FIGURES = {  # what must be found of each case, as a part of a name
     "c": ("p50", "p99", "first join", "lock held"),
     "d": ("one job", "3 jobs"),
-    "e": ("without open jobs", "with all jobs", "list", "show", "paused job", "running job", "group that succeeded"),
+    "e": (
+        "without open jobs",
+        "with all jobs",
+        "with the paused jobs",
+        "list",
+        "show",
+        "paused job",
+        "running job",
+        "group that succeeded",
+    ),
     "g": ("killed worker", "killed coordinator"),
 }
 

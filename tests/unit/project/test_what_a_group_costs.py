@@ -1,4 +1,4 @@
-"""A guard with wide margins: what a group that does nothing costs, and that it costs no more in a wider job.
+"""A guard with wide margins: what a group that does nothing costs, and a job that waits for a person.
 
 By counts and by CPU beside a calibration, since time says nothing on a machine that others use as well.
 """
@@ -13,6 +13,8 @@ from pathlib import Path
 from bench.fleet import Fleet, wide
 from bench.measure import measured
 from bench.server import Server
+from tests.support.coordinator import Coordinator, group
+from unstuck import Status
 
 SCRIPTS = 7.0  # a group; 2.1 to 2.9 on an idle machine, 4 on a busy one, where batches are small
 COMMANDS = 160.0  # a group, those inside scripts included; 80 on a busy machine
@@ -56,3 +58,25 @@ def test_a_group_costs_no_more_than_it_should(tmp_path: Path) -> None:
     assert broad.cpu / loop <= CPU
     assert broad.cpu <= GROWTH * narrow.cpu
     assert broad.commands <= GROWTH * narrow.commands
+
+
+def test_a_sweep_costs_no_more_with_ten_times_as_many_paused_jobs(tmp_path: Path) -> None:
+    """What a sweep costs depends on what is due, not on what exists. All jobs are looked at once after an outage."""
+    with closing(Server(tmp_path)) as server:
+        coordinator = Coordinator(server.url(), tmp_path / "warehouse", dispatch_timeout=0.2)
+
+        def commands_of_sweeps(jobs: int) -> int:
+            for _ in range(jobs):
+                coordinator.client.pause(coordinator.submit(group("only", queue="none")))
+            coordinator.read()
+            coordinator.sweep.run()
+            assert len(coordinator.client.jobs(status=[Status.PAUSED], limit=None)) >= jobs
+            end = time.monotonic() + 3 * coordinator.settings.dispatch_timeout
+            sweeps, before = 0, sum(server.calls().values())
+            while time.monotonic() < end or sweeps < 10:
+                coordinator.sweep.run()
+                sweeps += 1
+            return (sum(server.calls().values()) - before) // sweeps
+
+        few, many = commands_of_sweeps(20), commands_of_sweeps(180)
+    assert many <= few, f"{few} commands for a sweep with 20 paused jobs, {many} with 200"

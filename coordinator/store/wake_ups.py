@@ -1,0 +1,59 @@
+"""How many wake-ups each queue gets: never more than runners are idle, where one listens on several queues too."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping
+
+from unstuck.tasks.protocol.processes import RunnerStatus
+
+
+def idle_runner(runner: RunnerStatus, said: float, now: float) -> bool:
+    """Whether the runner waits for a wake-up. What it said itself counts until its watchdog says something later.
+
+    Args:
+        said: when it last took offers, by the clock of Redis; below 0: since when it sleeps. A time that lies ahead was
+            said before the clock was set back, and does not count.
+    """
+    return said < 0 if runner.seen < abs(said) <= now + 1.0 else runner.idle_since is not None
+
+
+def share_wake_ups(
+    offers: Mapping[str, int],
+    waiting: Mapping[str, int],
+    idle: Iterable[RunnerStatus],
+    listening: Mapping[str, Collection[RunnerStatus]],
+) -> dict[str, int]:
+    """How many wake-ups to send to each queue with ``offers``. Queues take turns in choosing idle runners.
+
+    A runner that is woken takes the offers of all its queues, so one wake-up on one of them is enough. Who listens on
+    few queues is chosen first: the others may be needed elsewhere.
+
+    Args:
+        offers: how many may be taken, per queue.
+        waiting: wake-ups that nobody has consumed yet, per queue: each has its runner already.
+    """
+    choice = sorted(idle, key=lambda one: (len(one.queues), one.id))
+    left = {queue: iter([one.id for one in choice if queue in one.queues]) for queue in waiting}
+    chosen: set[str] = set()
+
+    def choose(queue: str) -> bool:
+        runner = next((one for one in left[queue] if one not in chosen), None)
+        chosen.update(() if runner is None else (runner,))
+        return runner is not None
+
+    for queue, count in waiting.items():
+        for _ in range(count):
+            if not choose(queue):
+                break
+    wanted = {queue: count - waiting[queue] for queue, count in sorted(offers.items())}
+    # Where nobody listens, one wake-up waits for the first listener.
+    sent = Counter(queue for queue in wanted if offers[queue] and not waiting[queue] and not listening.get(queue))
+    turns = deque(queue for queue, count in wanted.items() if count > 0 and listening.get(queue))
+    while turns:
+        queue = turns.popleft()
+        if choose(queue):
+            sent[queue] += 1
+            if sent[queue] < wanted[queue]:
+                turns.append(queue)
+    return dict(sent)

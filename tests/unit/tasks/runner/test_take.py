@@ -1,0 +1,77 @@
+"""A runner takes what its own outcome sets free, without another wake-up, and does early only what is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.coordinator import Coordinator, group
+from tests.support.runner import single_runner
+from tests.support.servers import wait_until
+from unstuck.coordinator.model.status import Status
+from unstuck.tasks.steps.context import Scratch
+from unstuck.tasks.transport.lease import _plan
+
+WAIT = 60.0
+NOTES_ITS_WAITS = f"""
+import time
+from unstuck.tasks.transport.lease import Lease
+from unstuck.tasks.transport.redis_client import connect
+patient = connect(runner.settings.redis_url, timeout={2 * WAIT})
+wait, waits = Lease(patient, Keys(runner.settings.prefix), 3.0, "waits").wait, []
+def noted(queues, seconds):
+    began = time.monotonic()
+    wait(queues, 0.05 if waits else {WAIT})
+    waits.append(time.monotonic() - began)
+    print(f"waited {{waits[-1]}}", flush=True)
+runner.lease.wait = noted
+"""
+
+
+def test_a_runner_that_lingers_hears_the_bell_and_takes_what_its_own_outcome_set_free(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
+    """Nobody sends a wake-up here: ``a`` is taken, and ``b`` is offered only when the runner waits already."""
+    steps = [{"python": "fleet_steps:my_pid"}]
+    job = coordinator.submit(group("a", steps=steps), group("b", "a", steps=steps))
+    coordinator.read()
+    (offer,) = coordinator.sent
+    out = tmp_path / "runner"
+    out.mkdir()
+    with single_runner(coordinator.settings.redis_url, out, offer, prepared=NOTES_ITS_WAITS) as runner:
+        wait_until(lambda: _blocked(coordinator), 60, "the runner to wait for the bell")
+        assert coordinator.events(job, "b") == []
+        wait_until(lambda: _ended(coordinator, job), 30, "the job to end")
+        assert coordinator.status(job) is Status.FINISHED
+        first, second, done = runner.said()
+    assert float(first.removeprefix("waited ")) < WAIT, "the bell ended the wait, not its time"
+    assert second.startswith("waited "), "nothing stood ready after b"
+    assert done == "succeeded APPLIED"
+
+
+def _ended(coordinator: Coordinator, job: str) -> bool:
+    coordinator.read()
+    return coordinator.status(job).terminal
+
+
+def _blocked(coordinator: Coordinator) -> bool:
+    return any(client["cmd"] == "blpop" and "b" in client["flags"] for client in coordinator.redis.client_list())
+
+
+def test_a_scratch_folder_is_not_there_before_somebody_asks_for_it() -> None:
+    with Scratch() as scratch:
+        path = scratch._path
+        assert not path.exists()
+        assert scratch.folder == path
+        assert path.is_dir()
+    assert not path.exists()
+
+
+def test_the_plan_of_a_fork_is_parsed_once_for_all_its_members(coordinator: Coordinator) -> None:
+    coordinator.submit(group("w", for_each={"n": list(range(5))}), params={"one": "of this test alone"})
+    coordinator.read()
+    before = _plan.cache_info()
+    orders = [coordinator.claim(offer).order for offer in coordinator.offers()]
+    after = _plan.cache_info()
+    assert sorted(str(order.frozen.value) for order in orders) == [str(n) for n in range(5)]
+    assert after.misses - before.misses == 1
+    assert after.hits - before.hits == 4

@@ -1,0 +1,54 @@
+"""A worker sends Celery task events only when a monitor asks: nobody else listens to them."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from tests.support import fleet
+from tests.support.servers import RedisServer, app_of_strangers, wait_until
+from unstuck.tasks.protocol.report import OutcomeKind
+
+GROUP = {"name": "g", "spark": False, "steps": [{"python": "fleet_steps:my_pid"}]}
+
+
+def test_task_events_are_sent_only_after_a_monitor_has_asked(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    events: list[dict[str, Any]] = []
+    listening, stopped = threading.Event(), threading.Event()
+
+    def run(job: str) -> None:
+        offer = fleet.make_offer(client, tmp_path / "w", job, GROUP)
+        assert fleet.outcome(client, offer, 60).kind is OutcomeKind.SUCCEEDED
+
+    def ended(kind: str) -> set[str]:
+        return {event["uuid"] for event in list(events) if event["type"] == kind}
+
+    with closing(app_of_strangers(redis_server.url)) as app, app.connection() as connection:
+        receiver = app.events.Receiver(connection, handlers={"*": events.append})
+
+        def listen() -> None:
+            with receiver.consumer_context() as (heard, _, _):
+                listening.set()
+                while not stopped.is_set():
+                    with suppress(TimeoutError):
+                        heard.drain_events(timeout=0.1)
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        try:
+            with fleet.worker(redis_server.url, tmp_path):
+                assert listening.wait(60)
+                run("first")
+                app.control.enable_events()
+                run("second")
+                wait_until(lambda: ended("task-succeeded"), 60, "the events of a task")
+        finally:
+            stopped.set()
+            thread.join()
+    assert len(ended("task-received")) == 1, "events come in order, so none came of the first wake-up"
