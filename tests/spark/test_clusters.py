@@ -42,7 +42,7 @@ def fleet_on(master: str, url: str, folder: Path, **conf: str) -> Iterator[Clien
 
 def finishes(client: Client, job: str, folder: Path) -> None:
     """The job is FINISHED, and what it published is true."""
-    ended = client.wait(job, timeout=280)
+    ended = client.wait(job)
     assert ended.job.status is Status.FINISHED, ended
     for name, true in truth().items():
         rows = pl.read_parquet(published_files(str(folder / "warehouse"), name)).to_dicts()

@@ -95,7 +95,7 @@ class Shop:
         return self.client.submit(JobSpec.from_text(spec).with_params(params)).id
 
     def ended(self, job: str) -> JobView:
-        return self.client.wait(job, timeout=90)
+        return self.client.wait(job)
 
     def publish(self, price: int) -> int:
         """Publish the dataset ``prices`` anew. Returns its version."""

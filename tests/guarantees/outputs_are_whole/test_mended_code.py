@@ -67,7 +67,7 @@ class Shop:
             yield
 
     def ended(self, job: str) -> JobView:
-        return self.client.wait(job, timeout=90)
+        return self.client.wait(job)
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ class Fleet:
     def run(self, *groups: dict[str, Any], **more: Any) -> JobView:
         full = [{"spark": False, "retry": {"max": 5, "backoff": "1s"}, **group} for group in groups]
         job = self._client.submit(JobSpec.model_validate({"name": "x", "groups": full, **more})).id
-        return self._client.wait(job, timeout=60)
+        return self._client.wait(job)
 
     def load(self, outputs: dict[str, Any], **params: Any) -> JobView:
         """A job of one group that makes flights."""

@@ -359,7 +359,7 @@ def test_a_warehouse_that_hangs_while_it_is_swept_holds_up_no_job(
 
     def hang(self: Files, folder: str) -> None:
         hangs.set()
-        thaw.wait(30)
+        thaw.wait()
         remove(self, folder)
 
     monkeypatch.setattr(Files, "remove_tree", hang)
@@ -410,7 +410,7 @@ def test_a_sweep_that_hung_and_was_overtaken_sweeps_on_when_it_comes_back(
         found = head_of(self)
         if threading.current_thread().name == "staging-collector" and not hangs.is_set():
             hangs.set()
-            thaw.wait(30)
+            thaw.wait()
         return found
 
     monkeypatch.setattr(Warehouse, "head", hang)

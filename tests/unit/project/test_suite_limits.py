@@ -76,7 +76,6 @@ class Suite:
                 env={**os.environ, "PYTHONPATH": str(ROOT), "STARTED": str(self.started)},
                 stdout=out,
                 stderr=out,
-                timeout=150,
             ).returncode
 
     @property

@@ -26,7 +26,7 @@ class Place:
         def work(further: Callable[[], None]) -> None:
             self.further[name] = further
             self.began.append(name)
-            self.release.wait(30)
+            self.release.wait()
             self.ended.append(name)
 
         return work
