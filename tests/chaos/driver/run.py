@@ -110,5 +110,5 @@ def _tell(ledger: Ledger, seed: int, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps({"seed": seed, **ledger.to_dict()}) + "\n")
         return
-    verdict = "The promise was kept" if ledger.kept else "THE PROMISE WAS BROKEN"
-    plain("\n".join((f"{verdict} (seed {seed}):", *ledger.lines())))
+    result = "The promise was kept" if ledger.kept else "THE PROMISE WAS BROKEN"
+    plain("\n".join((f"{result} (seed {seed}):", *ledger.lines())))

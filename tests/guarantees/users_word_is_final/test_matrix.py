@@ -31,7 +31,7 @@ WANTED = {
     Command.CANCEL: Status.CANCELED,
     Command.FORCE_STOP: Status.CANCELED,
 }
-ENDS = ("succeed", "obey", "fail", "gone", "deaf")  # what runners do while a command is brought about
+ENDS = ("succeed", "obey", "fail", "gone", "hang")  # what runners do while a command is brought about
 BOUNDED = (Command.CANCEL, Command.FORCE_STOP)  # they wait for no runner beyond the deadline
 PAUSE, CANCEL = Step("command", Command.PAUSE), Step("command", Command.CANCEL)
 FAILURES = ("failed", "failed for good", "timed out", "lost", "released", "lapse", "never claimed")

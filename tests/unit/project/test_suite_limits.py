@@ -18,7 +18,7 @@ from tests.support.processes import lives
 from tests.support.servers import wait_until
 
 PROCESSES = re.findall(r"^PYTEST_OPTIONS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0].split()
-# A fleet as tests have them: deaf to SIGTERM, in sessions of its own.
+# A fleet as tests have them: it ignores SIGTERM, in sessions of its own.
 HEAD = """
 import ctypes, os, signal, subprocess, sys, threading, time
 from pathlib import Path
@@ -146,7 +146,7 @@ ENDS = {
     # A mutex that the thread itself holds, waited for with the lock of the interpreter.
     "stuck in C code": "mutex = ctypes.create_string_buffer(64); [LIBC.pthread_mutex_lock(mutex) for _ in range(2)]",
     "killed": "os.kill(os.getpid(), signal.SIGKILL)",
-    "deaf to its timeout": "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM]); time.sleep(1000)",
+    "ignores its timeout": "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM]); time.sleep(1000)",
 }
 
 
