@@ -23,7 +23,7 @@ import redis
 
 from tests.support.fleet import ring
 from tests.support.paths import PYTHONPATH
-from tests.support.processes import below, command_line
+from tests.support.programs.processes import below, command_line
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.local.fleet import LocalFleet

@@ -15,12 +15,12 @@ import psutil
 import pytest
 import redis
 
-from tests.support import forked_command as forked
 from tests.support.at_once import AtOnce
 from tests.support.coordinator import take
-from tests.support.foreground import Up
 from tests.support.machine import seconds
 from tests.support.paths import ROOT
+from tests.support.programs import forked_command as forked
+from tests.support.programs.foreground import Up
 from tests.support.servers import RedisServer
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.publishing.publisher import Warehouses

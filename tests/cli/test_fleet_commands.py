@@ -17,7 +17,7 @@ import pytest
 from examples.flights_truth import disagreements, truth
 from tests.cli.conftest import ROOT, Cli
 from tests.support.machine import seconds
-from tests.support.processes import command_line, lives
+from tests.support.programs.processes import command_line, lives
 from tests.support.servers import wait_until
 from unstuck.coordinator.cli.ops.demo import missing
 from unstuck.tasks.host import java_version

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.support.foreground import IGNORES_SIGTERM, PLAIN, Up
 from tests.support.paths import PYTHONPATH
+from tests.support.programs.foreground import IGNORES_SIGTERM, PLAIN, Up
 from tests.support.servers import free_port, wait_until
 from unstuck.coordinator.cli.ops.demo import further
 from unstuck.coordinator.cli.render.terminal import program

@@ -22,8 +22,8 @@ from typing import Literal
 import psutil
 import pytest
 
-from tests.support.foreground import PLAIN, Up
 from tests.support.paths import ROOT
+from tests.support.programs.foreground import PLAIN, Up
 from tests.support.servers import free_port, wait_until
 from unstuck.coordinator.errors import FleetRunning
 from unstuck.coordinator.local.home import Home

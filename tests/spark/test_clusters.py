@@ -13,10 +13,10 @@ import pytest
 
 from examples.flights_truth import disagreements, truth
 from tests.support import fleet
-from tests.support.coordinator_processes import coordinator_processes
 from tests.support.paths import PYTHONPATH, ROOT
+from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
-from tests.support.spark_cluster import SparkProcess, connect_server, standalone
+from tests.support.spark.spark_cluster import SparkProcess, connect_server, standalone
 from unstuck import Client, JobSpec, Settings, Status, published_files
 
 SPEC = ROOT / "examples" / "flights.yaml"

@@ -18,7 +18,7 @@ import pytest
 import redis
 
 from tests.support import fleet
-from tests.support.coordinator_processes import coordinator_processes
+from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.s3_server import S3Server
 from tests.support.servers import RedisServer, free_port, wait_until
 from unstuck import Client, Settings, Status, published_files

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from tests.guarantees.outputs_are_whole.test_nightly import DAYS, read_table
 from tests.support import fleet
-from tests.support.coordinator_processes import coordinator_processes
 from tests.support.paths import ROOT
+from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.s3_server import S3Server
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status, published_files

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from tests.support import fleet
-from tests.support.coordinator_processes import coordinator_processes
+from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status, published_files
 from unstuck.coordinator.model.records import GroupRecord

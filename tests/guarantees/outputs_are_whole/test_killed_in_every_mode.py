@@ -18,8 +18,8 @@ import pytest
 
 from tests.guarantees.nothing_is_forgotten.test_process_deaths import SOON, Case, Place
 from tests.support import fleet
-from tests.support.coordinator_processes import coordinator_processes
 from tests.support.failpoints import OF_A_COORDINATOR, OF_A_RUNNER, Strike, arming, order
+from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.s3_server import SeaweedFS
 from tests.support.servers import RedisServer
 from tests.unit.coordinator.publishing.test_compact import Loads

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from examples.nycflights import read_table
 from tests.support import fleet
-from tests.support.coordinator_processes import coordinator_processes
 from tests.support.paths import ROOT
+from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status, published_files
 from unstuck.coordinator.cli.app import app

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.support import fleet
-from tests.support.coordinator_processes import coordinator_processes
 from tests.support.paths import PYTHONPATH
+from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status, published_files
 from unstuck.coordinator.cli.app import app

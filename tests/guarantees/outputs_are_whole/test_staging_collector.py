@@ -13,8 +13,8 @@ import pytest
 
 from tests.guarantees.one_at_a_time.test_refused_outcomes import held, refused
 from tests.support.coordinator import Coordinator, failed, group
+from tests.support.programs.thread_limit import no_new_threads
 from tests.support.servers import RedisServer, wait_until
-from tests.support.thread_limit import no_new_threads
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing import staging_gc
 from unstuck.coordinator.publishing.background import Background

@@ -6,8 +6,8 @@ import pytest
 
 from tests.support import machine
 from tests.support.machine import Limit
-from tests.support.order import durations
 from tests.support.paths import ROOT
+from tests.support.suite.order import durations
 
 
 def test_the_table_of_durations_names_files_that_are_there_longest_first() -> None:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.support.paths import ROOT
-from tests.support.processes import lives
+from tests.support.programs.processes import lives
 from tests.support.servers import wait_until
 
 PROCESSES = re.findall(r"^PYTEST_OPTIONS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0].split()
@@ -68,7 +68,7 @@ class Suite:
     def run(self, *options: str, **settings: float) -> int:
         """In the background of a shell that runs a script and ignores SIGHUP, as `nohup` does; its exit code."""
         pytest = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml")]
-        pytest += ["-p", "tests.support.suite_limits"]
+        pytest += ["-p", "tests.support.suite.suite_limits"]
         told = ["-p", "no:cacheprovider", *(part for name in settings for part in ("-o", f"{name}={settings[name]}"))]
         with self.out.open("wb") as out:
             return subprocess.run(

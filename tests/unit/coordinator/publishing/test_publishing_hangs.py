@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.support.job_in_memory import Job, group
+from tests.support.jobs.job_in_memory import Job, group
 from tests.support.servers import wait_until
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.explain.explanation import Explanation

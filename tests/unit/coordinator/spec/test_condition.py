@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.jobs.specs import HEAD, A, minimal, told
 from tests.support.machine import Limit
-from tests.support.specs import HEAD, A, minimal, told
 from unstuck.coordinator.errors import ConditionError
 from unstuck.coordinator.spec.condition import ConditionResult, evaluate, parse
 from unstuck.coordinator.spec.model import JobSpec, SpecError

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.support import fleet
-from tests.support.processes import command_line
+from tests.support.programs.processes import command_line
 from tests.support.servers import RedisServer, wait_until
 
 # Does what it is told, line by line, and says what came of it; as a runner does with the steps of its attempts.

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tests.support.invariants import Broken, Seen, judge
-from tests.support.job_in_memory import LEASE
-from tests.support.sample_jobs import FOR_HISTORIES, OUTCOMES, SPECS, VALUES
+from tests.support.jobs.invariants import Broken, Seen, judge
+from tests.support.jobs.job_in_memory import LEASE
+from tests.support.jobs.sample_jobs import FOR_HISTORIES, OUTCOMES, SPECS, VALUES
 from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.group import rerun, skip
 from unstuck.coordinator.commands.job import Answer, Command, Commanded, command
