@@ -13,10 +13,10 @@ import redis
 
 from tests.chaos.driver.faults import Faults, Hand
 from tests.chaos.driver.fleet import QUICK, ChaosFleet, plain
-from tests.chaos.driver.ledger import Ledger, gather, judge
+from tests.chaos.driver.judging.ledger import Ledger, gather, judge
+from tests.chaos.driver.judging.pools import use_of
+from tests.chaos.driver.judging.reports import transactions
 from tests.chaos.driver.load import Load
-from tests.chaos.driver.pools import use_of
-from tests.chaos.driver.reports import transactions
 from tests.chaos.driver.screen import Screen
 from tests.chaos.driver.watch import Watch
 from unstuck.coordinator.local.programs import Size
