@@ -15,9 +15,7 @@ from tests.simulation.actors.warehouse import Depot, LogEntry
 from tests.simulation.model.locks import Locks
 from tests.simulation.model.store import ModelStore
 from tests.simulation.model.stored import StoredJob
-from tests.simulation.rules import ends, word
-from tests.simulation.rules.adopted import Adopted
-from tests.simulation.rules.asked import RERUN, Asked, asked_for
+from tests.simulation.rules import ends
 from tests.simulation.rules.broken import FORGOTTEN, LATE_PUBLISH, ONE, SHOWN, WAIT, WHOLE, WORD, Broken
 from tests.simulation.rules.budgets import Budgets
 from tests.simulation.rules.clocks import Clocks
@@ -27,6 +25,9 @@ from tests.simulation.rules.lateness import Lateness
 from tests.simulation.rules.packages import Packages
 from tests.simulation.rules.pools import over_full
 from tests.simulation.rules.said import Said, unheard
+from tests.simulation.rules.user import word
+from tests.simulation.rules.user.adopted import Adopted
+from tests.simulation.rules.user.asked import RERUN, Asked, asked_for
 from tests.simulation.stage.stage import Stage
 from unstuck.coordinator.model.decision import Decision, Environment
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason

@@ -14,7 +14,7 @@ from typing import Any
 from tests.simulation.actors.warehouse import Depot
 from tests.simulation.model.store import ModelStore
 from tests.simulation.model.stored import StoredJob
-from tests.simulation.rules.adopted import kin
+from tests.simulation.rules.user.adopted import kin
 from unstuck.coordinator.model.decision import Decision
 from unstuck.coordinator.model.records import GroupRecord, JobRecord
 from unstuck.coordinator.model.state import JobState
