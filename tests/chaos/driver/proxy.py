@@ -186,7 +186,7 @@ class Proxy:
         return self._await(call())
 
     def _await(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
 def _turn(event: asyncio.Event, on: bool) -> None:
