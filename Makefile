@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # tests/durations.txt (written anew by ARGS=--write-durations). Anything to add (a file, -k WORD, -x) goes into ARGS.
 PYTEST_OPTIONS := -n 6 --dist loadfile --no-loadscope-reorder
 ARGS ?=
-# What a JVM of the tests need not load anew (tests/support/spark_classes.py); the suite runs without it, too.
+# What a JVM of the tests need not load anew (tests/support/spark/spark_classes.py); the suite runs without it, too.
 SPARK_CLASSES := $(VENV)/spark-classes.jsa
 
 SEEDS ?= 500
@@ -51,7 +51,7 @@ lint: setup  ## ruff, mypy and the import contracts
 	$(BIN)/lint-imports
 
 $(SPARK_CLASSES): constraints.txt | setup
-	-$(BIN)/python -m tests.support.spark_classes
+	-$(BIN)/python -m tests.support.spark.spark_classes
 
 check: lint test  ## lint, then test
 

@@ -15,13 +15,13 @@ from hypothesis import settings
 
 from tests.support.s3_server import S3Server, SeaweedFS
 from tests.support.servers import RedisServer
-from tests.support.spark_classes import java_options
+from tests.support.spark.spark_classes import java_options
 
 if TYPE_CHECKING:
     from tests.support.coordinator import Coordinator
 
 
-pytest_plugins = ["tests.support.order", "tests.support.suite_limits"]
+pytest_plugins = ["tests.support.suite.order", "tests.support.suite.suite_limits"]
 os.environ.setdefault("JAVA_TOOL_OPTIONS", java_options())
 settings.register_profile("busy machine", deadline=None)  # a test is not wrong because it was slow once
 settings.load_profile("busy machine")

@@ -19,7 +19,7 @@ import redis
 
 from tests.support.machine import Limit
 from tests.support.paths import PYTHONPATH, ROOT
-from tests.support.processes import below, command_line
+from tests.support.programs.processes import below, command_line
 from tests.support.servers import free_port, wait_until
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.local.fleet import LocalFleet

@@ -23,7 +23,7 @@ import redis
 
 from tests.support.fleet import ring
 from tests.support.paths import PYTHONPATH
-from tests.support.processes import below, command_line
+from tests.support.programs.processes import below, command_line
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.local.fleet import LocalFleet
@@ -137,7 +137,7 @@ def live(store: redis.Redis, job: str, group: str) -> dict[str, Any]:
 
 
 def everybody_hears(client: Client, work: Work) -> None:
-    """All runners take work, at the same time: nobody has gone deaf."""
+    """All runners take work, at the same time: none has stalled."""
     groups = [work.group(f"h{n}", gate="heard") for n in range(SLOTS)]
     job = client.submit({"name": "hears", "groups": groups}).id
     wait_until(work.began(*(f"h{n}" for n in range(SLOTS))), 60, "all runners to have work at once")

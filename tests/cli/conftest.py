@@ -15,11 +15,12 @@ import psutil
 import pytest
 import redis
 
-from tests.support import forked_command as forked
 from tests.support.at_once import AtOnce
 from tests.support.coordinator import take
-from tests.support.foreground import Up
+from tests.support.machine import seconds
 from tests.support.paths import ROOT
+from tests.support.programs import forked_command as forked
+from tests.support.programs.foreground import Up
 from tests.support.servers import RedisServer
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.publishing.publisher import Warehouses
@@ -106,7 +107,7 @@ class Cli:
 
     def __call__(self, *arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
         """Run to the end. What no user should ever see is looked for in every answer."""
-        done = forked.run([*map(str, arguments)], cwd=self.folder, env={**self.env, **env}, timeout=150)
+        done = forked.run([*map(str, arguments)], cwd=self.folder, env={**self.env, **env})
         if "UNSTUCK_DEBUG" not in env:
             assert "Traceback" not in done.stdout + done.stderr, done.stderr
         assert "\x1b" not in done.stdout + done.stderr, "colours in a pipe"
@@ -149,7 +150,7 @@ def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
             fleet.family()
             fleet.process.terminate()
             try:
-                fleet.process.wait(20)
+                fleet.process.wait(seconds(20))
             except subprocess.TimeoutExpired:
                 fleet.process.kill()
                 fleet.process.wait()

@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from tests.cli.conftest import ROOT, Cli
-from tests.cli.test_fleet_commands import running, says
+from tests.cli.fleet.test_fleet_commands import running, says
 from unstuck import published_files
 from unstuck.tasks.host import java_version
 

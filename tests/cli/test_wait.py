@@ -13,18 +13,19 @@ import signal
 import struct
 import termios
 import threading
-import time
 from pathlib import Path
 
 import pytest
 import redis
 from rich.console import Console
+from rich.text import Text
 
 from tests.cli.conftest import ByHand, Cli
 from tests.support.machine import Limit
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.cli import watch
 from unstuck.coordinator.explain import job as explain_job
+from unstuck.coordinator.views.jobs import JobView
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.warehouse.log import Warehouse
 
@@ -179,6 +180,14 @@ def test_waiting_in_a_pipe_says_once_why_the_job_stands_still(hand: ByHand, monk
     monkeypatch.setattr(watch, "EVERY", 0.05)
     monkeypatch.setattr(explain_job, "LONELY", 0.1)
     job = hand.submit({"name": "only", "queue": "gpu"})
+    answers: list[Text | None] = []
+    why = watch.waiting
+
+    def noted(view: JobView) -> Text | None:
+        answers.append(why(view))
+        return answers[-1]
+
+    monkeypatch.setattr(watch, "waiting", noted)
     drawn = io.StringIO()
     console = Console(file=drawn, width=1000)
     waiting = threading.Thread(target=watch.await_end, args=(hand.client, job, console), daemon=True)
@@ -193,7 +202,7 @@ def test_waiting_in_a_pipe_says_once_why_the_job_stands_still(hand: ByHand, monk
     wait_until(lambda: stood("queue gpu: no worker listens on it"), 5, "a word about the queue")
     # When it runs, a line would be noise.
     token = hand.claim(job, "only")
-    time.sleep(0.6)
+    wait_until(lambda: not answers[-1], 5, "the command to look what the job waits for, and to find nothing")
     hand.finish(token, Outcome(OutcomeKind.SUCCEEDED))
     waiting.join()
     assert "FINISHED after" in drawn.getvalue()

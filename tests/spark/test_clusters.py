@@ -13,10 +13,10 @@ import pytest
 
 from examples.flights_truth import disagreements, truth
 from tests.support import fleet
-from tests.support.coordinator_processes import coordinator_processes
 from tests.support.paths import PYTHONPATH, ROOT
+from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
-from tests.support.spark_cluster import SparkProcess, connect_server, standalone
+from tests.support.spark.spark_cluster import SparkProcess, connect_server, standalone
 from unstuck import Client, JobSpec, Settings, Status, published_files
 
 SPEC = ROOT / "examples" / "flights.yaml"
@@ -43,7 +43,7 @@ def fleet_on(master: str, url: str, folder: Path, *, idle: str = "10m", **conf: 
 
 def finishes(client: Client, job: str, folder: Path) -> None:
     """The job is FINISHED, and what it published is true."""
-    ended = client.wait(job, timeout=280)
+    ended = client.wait(job)
     assert ended.job.status is Status.FINISHED, ended
     for name, true in truth().items():
         rows = pl.read_parquet(published_files(str(folder / "warehouse"), name)).to_dicts()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.jvm import end_jvm
+from tests.support.spark.jvm import end_jvm
 from unstuck.tasks.runner.driver import Driver
 from unstuck.tasks.settings import Settings
 

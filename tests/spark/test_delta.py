@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from tests.support import fleet
-from tests.support.coordinator_processes import coordinator_processes
 from tests.support.paths import PYTHONPATH
+from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
-from tests.support.spark_jars import jars_with
+from tests.support.spark.jars import jars_with
 from unstuck import Client, Settings, Status, published_files
 
 CONF = {

@@ -12,7 +12,7 @@ import redis
 from tests.guarantees.shown_is_true.test_states import staged
 from tests.support import fleet
 from tests.support.coordinator import Coordinator
-from tests.support.processes import below
+from tests.support.programs.processes import below
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.model.status import Status
 from unstuck.tasks.warehouse.log import published_files

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from tests.support import fleet
-from tests.support.processes import command_line, lives
+from tests.support.programs.processes import command_line, lives
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.protocol.report import OutcomeKind
 

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import redis
 
 from tests.support import fleet
-from tests.support.coordinator_processes import coordinator_processes
+from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.s3_server import KEY, SECRET, S3Server
 from tests.support.servers import RedisServer
-from tests.support.spark_jars import jars_with
+from tests.support.spark.jars import jars_with
 from unstuck import Client, Settings, Status
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.runner.driver import store_conf

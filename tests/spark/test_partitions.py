@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.jvm import end_jvm
+from tests.support.spark.jvm import end_jvm
 from unstuck.tasks.errors import OutputInvalid
 from unstuck.tasks.runner.driver import Driver
 from unstuck.tasks.settings import Settings

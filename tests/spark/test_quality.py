@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.jvm import end_jvm
+from tests.support.spark.jvm import end_jvm
 from unstuck import published
 from unstuck.coordinator.publishing.package import change_of
 from unstuck.tasks.errors import ExpectationFailed, OutputInvalid, RuleInvalid, TooManyRejectedRows

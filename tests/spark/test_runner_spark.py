@@ -16,7 +16,7 @@ import redis
 
 from tests.support import fleet
 from tests.support.machine import Limit
-from tests.support.processes import below, command_line, lives
+from tests.support.programs.processes import below, command_line, lives
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Offer

@@ -12,8 +12,8 @@ import pytest
 
 from examples.tpch.load import TABLES
 from tests.support import fleet
-from tests.support.coordinator_processes import coordinator_processes
 from tests.support.paths import ROOT
+from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status, published_files
 
@@ -70,8 +70,8 @@ def test_22_queries_over_published_tables_give_the_answers_of_duckdb(redis_serve
     ):
         coordinators.tend(1)
         tables = client.submit(JobSpec.from_file(FOLDER / "tables.yaml", {"scale": SCALE})).id
-        assert client.wait(tables, timeout=240).job.status is Status.FINISHED
+        assert client.wait(tables).job.status is Status.FINISHED
         queries = client.submit(JobSpec.from_file(FOLDER / "queries.yaml", {"scale": SCALE})).id
-        view = client.wait(queries, timeout=540)
+        view = client.wait(queries)
     assert view.job.status is Status.FINISHED, view
     assert not (wrong := answers(FOLDER, warehouse, SCALE)), "\n".join(wrong)

@@ -24,7 +24,7 @@ import pytest
 from pyspark.sql import types
 from pyspark.sql.functions import lit
 
-from tests.support.jvm import end_jvm
+from tests.support.spark.jvm import end_jvm
 from unstuck.tasks.errors import OutputInvalid
 from unstuck.tasks.protocol.failure import failure_of
 from unstuck.tasks.protocol.token import Token

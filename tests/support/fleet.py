@@ -21,7 +21,7 @@ import psutil
 import redis
 
 from tests.support.paths import PYTHONPATH
-from tests.support.processes import command_line, lives
+from tests.support.programs.processes import command_line, lives
 from tests.support.servers import wait_until
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus

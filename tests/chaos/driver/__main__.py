@@ -42,15 +42,15 @@ def main(arguments: list[str] | None = None) -> int:
     code = 1
     try:
         if chosen.command == "run":
-            from tests.chaos.driver.run import run as work
+            from tests.chaos.driver.commands.run import run as work
 
             code = work(folder, seed, chosen.minutes * 60, chosen.settle, as_json=chosen.json)
         elif chosen.command == "recovery":
-            from tests.chaos.driver.recovery import recovery as measure
+            from tests.chaos.driver.commands.recovery import recovery as measure
 
             code = measure(folder, seed, chosen.times, as_json=chosen.json)
         else:
-            from tests.chaos.driver.loss import loss as count
+            from tests.chaos.driver.commands.loss import loss as count
 
             code = count(folder, seed, chosen.kills, as_json=chosen.json)
     except KeyboardInterrupt:

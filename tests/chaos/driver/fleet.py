@@ -23,7 +23,7 @@ from redis.retry import Retry
 from tests.chaos.driver.proxy import Proxy
 from tests.chaos.driver.server import Server
 from tests.support.failpoints import arming
-from tests.support.processes import below, command_line
+from tests.support.programs.processes import below, command_line
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.local.fleet import LocalFleet
 from unstuck.coordinator.local.process import SupervisedProcess

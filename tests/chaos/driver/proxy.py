@@ -23,7 +23,7 @@ class Connection:
 
     def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self.client, self.server = client, server
-        self.deaf = False  # what the server says is dropped
+        self.drops_replies = False  # what the server says is dropped
         self.half_open = False  # the server's side is gone, and the client is not told
         self.lost = 0  # bytes that were dropped
 
@@ -40,7 +40,7 @@ class Link:
         self.port = 0
         self._target = target
         self._connections: set[Connection] = set()
-        self._deaf = False
+        self._drops_replies = False
         self._up, self._down = asyncio.Event(), asyncio.Event()  # requests pass; replies pass
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -67,9 +67,9 @@ class Link:
 
     def drop_replies(self, on: bool) -> int:
         """Requests arrive and replies do not; off: connections that lost a byte are reset. Returns how many."""
-        self._deaf = on
+        self._drops_replies = on
         for connection in self._connections:
-            connection.deaf = on
+            connection.drops_replies = on
             if not on and connection.lost:
                 connection.abort()
         return len(self._connections)
@@ -109,7 +109,7 @@ class Link:
             self._tasks.discard(task)
             return
         connection = Connection(writer, forth)
-        connection.deaf = self._deaf
+        connection.drops_replies = self._drops_replies
         self._connections.add(connection)
         replies = asyncio.create_task(self._replies(connection, back))
         try:
@@ -137,7 +137,7 @@ class Link:
         try:
             while data := await back.read(CHUNK):
                 await self._down.wait()
-                if connection.deaf:
+                if connection.drops_replies:
                     connection.lost += len(data)
                 elif connection.lost:
                     break
@@ -186,7 +186,7 @@ class Proxy:
         return self._await(call())
 
     def _await(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
 def _turn(event: asyncio.Event, on: bool) -> None:

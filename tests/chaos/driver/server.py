@@ -47,7 +47,7 @@ class Server:
             "auto-aof-rewrite-percentage": "0",  # the account of the pools is read from the file
             "maxmemory-policy": "noeviction",
             "logfile": str(self.folder / "valkey.log"),
-            "set-proc-title": "no",  # a title is written over the environment, by which support/reaper.py knows it
+            "set-proc-title": "no",  # a title is written over the environment, by which the suite's reaper knows it
         }
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
         self._process = subprocess.Popen(tied([server_binary(), *words]), start_new_session=True)

@@ -63,7 +63,7 @@ def done(client: redis.Redis, offer: Offer) -> bool:
     return False
 
 
-def test_a_worker_on_a_half_open_connection_is_deaf_for_seconds_and_then_works(
+def test_a_worker_on_a_half_open_connection_hears_nothing_for_seconds_and_then_works(
     client: redis.Redis, proxy: Proxy, link: Link, listening: FleetWorker, tmp_path: Path
 ) -> None:
     # Given that the other end of all its connections went away, and it was not told

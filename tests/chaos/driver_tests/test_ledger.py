@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.driver.ledger import Found, Ledger, judge
+from tests.chaos.driver.judging.ledger import Found, Ledger, judge
 from tests.chaos.driver.load import Asked, asked
 from unstuck.coordinator.model.status import Status
 from unstuck.tasks.warehouse.log import Entry

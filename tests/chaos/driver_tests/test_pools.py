@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.driver.ledger import Ledger
-from tests.chaos.driver.pools import use_of
-from tests.chaos.driver.reports import Transaction, transactions
+from tests.chaos.driver.judging.ledger import Ledger
+from tests.chaos.driver.judging.pools import use_of
+from tests.chaos.driver.judging.reports import Transaction, transactions
 from tests.chaos.driver_tests.test_reports import words
 from tests.support.coordinator import Coordinator, group
 from tests.support.servers import RedisServer

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.driver.reports import EVENT, Sent, Transaction, judge, transactions
+from tests.chaos.driver.judging.reports import EVENT, Sent, Transaction, judge, transactions
 from tests.support.coordinator import Coordinator, group
 from tests.support.servers import RedisServer
 from unstuck.tasks.protocol.keys import Keys

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.coordinator import Coordinator, group
-from tests.support.runner import single_runner
+from tests.support.programs.runner import single_runner
 from tests.support.servers import RedisServer
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.model import SpecError

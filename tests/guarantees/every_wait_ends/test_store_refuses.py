@@ -19,8 +19,8 @@ import pytest
 import redis
 
 from tests.support import fleet
-from tests.support.coordinator_processes import coordinator_processes
-from tests.support.instance_metadata import instance_metadata
+from tests.support.programs.coordinator_processes import coordinator_processes
+from tests.support.programs.instance_metadata import instance_metadata
 from tests.support.s3_server import S3Server
 from tests.support.servers import RedisServer, free_port, wait_until
 from unstuck import Client, Settings, Status, published_files
@@ -59,7 +59,7 @@ class Place:
 
     def wait(self, job: str) -> Any:
         with Client(Settings(redis_url=self.redis_url), redis_client=self.store) as client:
-            return client.wait(job, timeout=60)
+            return client.wait(job)
 
     def why(self, job: str) -> str:
         with Client(Settings(redis_url=self.redis_url), redis_client=self.store) as client:
@@ -70,7 +70,7 @@ class Place:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
         environ |= {**self.environ(user), "UNSTUCK_REDIS_URL": self.redis_url, "UNSTUCK_WAREHOUSE": uri, **more}
         run = [sys.executable, "-m", "unstuck.coordinator.cli", *arguments]
-        done = subprocess.run(run, env=environ, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(run, env=environ, capture_output=True, text=True, check=False)
         return done.returncode, " ".join((done.stdout + done.stderr).split())
 
 

@@ -60,7 +60,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(copy)]
     # An older one than pyproject.toml asks for is replaced by pip for the build alone, from the package index.
     alone = [] if int(version("setuptools").partition(".")[0]) < 77 else ["--no-build-isolation"]
-    done = subprocess.run([*command, *alone], capture_output=True, text=True, timeout=150)
+    done = subprocess.run([*command, *alone], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (built,) = folder.glob("*.whl")
     return built
@@ -95,7 +95,7 @@ def environment(folder: Path, wheel: Path, extra: str = "") -> Path:
             if top not in ("..", "__pycache__", "/") and not (there / top).exists():
                 (there / top).symlink_to(Path(str(distribution(name).locate_file(top))))
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index", "--no-deps"]
-    subprocess.run([*pip, str(wheel)], check=True, timeout=100)
+    subprocess.run([*pip, str(wheel)], check=True)
     return python
 
 
@@ -122,7 +122,7 @@ class Project:
 
     def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
         words = [str(word) for word in command]
-        return subprocess.run(words, cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=100)
+        return subprocess.run(words, cwd=self.folder, env=self.env, capture_output=True, text=True)
 
     def says(self, *command: str | Path) -> str:
         done = self.run(*command)

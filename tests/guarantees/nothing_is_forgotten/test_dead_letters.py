@@ -79,13 +79,13 @@ def test_a_report_under_which_every_coordinator_died_is_made_a_dead_letter_untri
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     """It was delivered again and again, and whoever had it never came back: the next does not die of it too."""
-    doomed = make_coordinator()
-    job = doomed.submit(group("only"))
-    doomed.read()
-    doomed.redis.xadd(doomed.keys.reports, {**REPORT, "token": f"{job}/only/1/n/c"})  # type: ignore[arg-type]
-    (entry,) = doomed.stream.read(1, 0.01)
+    dies = make_coordinator()
+    job = dies.submit(group("only"))
+    dies.read()
+    dies.redis.xadd(dies.keys.reports, {**REPORT, "token": f"{job}/only/1/n/c"})  # type: ignore[arg-type]
+    (entry,) = dies.stream.read(1, 0.01)
     for _ in range(KILLER_AFTER):
-        assert doomed.stream.claim_idle(0, 10) != []
+        assert dies.stream.claim_idle(0, 10) != []
 
     heir = make_coordinator(report_idle=0.001)
 

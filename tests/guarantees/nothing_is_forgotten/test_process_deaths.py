@@ -19,8 +19,8 @@ import pytest
 
 from tests.support import fleet
 from tests.support.coordinator import NOOP
-from tests.support.coordinator_processes import CoordinatorProcesses, coordinator_processes
 from tests.support.failpoints import OF_A_COORDINATOR, Strike, arming, order, reached_by
+from tests.support.programs.coordinator_processes import CoordinatorProcesses, coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from tests.unit.coordinator.publishing.test_package import two_outputs
 from unstuck.coordinator.client import Client

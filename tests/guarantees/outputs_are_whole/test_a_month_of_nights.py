@@ -22,9 +22,9 @@ from typer.testing import CliRunner
 from tests.guarantees.outputs_are_whole.test_nightly import DAYS, read_table
 from tests.guarantees.outputs_are_whole.test_object_store_fleet import in_arrow
 from tests.support import fleet
-from tests.support.coordinator_processes import coordinator_processes
 from tests.support.duckdb_extensions import query
 from tests.support.paths import PYTHONPATH, ROOT
+from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.s3_server import S3Server
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status, published_files
@@ -102,7 +102,7 @@ def test_a_month_of_nights(
 
         def run(specs: list[JobSpec]) -> None:
             jobs = [client.submit(spec).id for spec in specs]
-            assert {client.wait(job, timeout=600).job.status for job in jobs} == {Status.FINISHED}
+            assert {client.wait(job).job.status for job in jobs} == {Status.FINISHED}
 
         run([nightly.with_params({"day": day}) for day in DAYS] + [to_delta.with_params({"day": day}) for day in DAYS])
         run([nightly.with_params({"day": day}) for day in DAYS])

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from tests.support import fleet
-from tests.support.coordinator_processes import coordinator_processes
+from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status, published_files
 from unstuck.coordinator.model.records import GroupRecord
@@ -53,7 +53,7 @@ def client(redis_server: RedisServer, warehouse: Path) -> Iterator[Client]:
 
 def ended(client: Client, spec: JobSpec) -> JobView:
     submitted = client.submit(spec).id
-    assert client.wait(submitted, timeout=60).job.terminal
+    assert client.wait(submitted).job.terminal
     return client.show(submitted)
 
 
@@ -107,7 +107,7 @@ def test_a_retry_compacts_what_was_published_since(client: Client, warehouse: Pa
         assert ended(client, LOAD).job.status is Status.FINISHED
     files = len(published_files(place, "flights"))
 
-    again = client.wait(client.retry(failed.job.id).id, timeout=60)
+    again = client.wait(client.retry(failed.job.id).id)
     assert again.job.terminal
     assert len(published_files(place, "flights")) < files
     reason = next(one.record.reason for one in again.claimed if one.id == "upkeep")

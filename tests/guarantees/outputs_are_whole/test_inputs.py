@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.support import fleet
-from tests.support.coordinator_processes import coordinator_processes
+from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, JobSpec, Settings, Status, published_files
 from unstuck.coordinator.cli.app import app
@@ -99,7 +99,7 @@ class Shop:
         return self.client.submit(JobSpec.from_text(spec).with_params(params)).id
 
     def ended(self, job: str) -> JobView:
-        return self.client.wait(job, timeout=90)
+        return self.client.wait(job)
 
     def publish(self, price: int) -> int:
         """Publish the dataset ``prices`` anew. Returns its version."""

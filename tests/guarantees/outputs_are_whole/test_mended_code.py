@@ -13,7 +13,7 @@ import duckdb
 import pytest
 
 from tests.support import fleet
-from tests.support.coordinator_processes import coordinator_processes
+from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, NoSuchGroup, Settings, Status, published_files
 from unstuck.coordinator.model.records import Reason
@@ -68,7 +68,7 @@ class Shop:
             yield
 
     def ended(self, job: str) -> JobView:
-        return self.client.wait(job, timeout=90)
+        return self.client.wait(job)
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from examples.nycflights import read_table
 from tests.support import fleet
-from tests.support.coordinator_processes import coordinator_processes
 from tests.support.paths import ROOT
+from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status, published_files
 from unstuck.coordinator.cli.app import app
@@ -46,9 +46,9 @@ def test_a_load_for_each_day_of_a_month(client: Client, redis_server: RedisServe
         jobs = [client.submit(spec.with_params({"day": day}), key=f"nightly-{day}").id for day in DAYS]
         repeated = [client.submit(spec.with_params({"day": day}), key=f"nightly-{day}").id for day in DAYS]
         assert repeated == jobs
-        assert {client.wait(job, timeout=120).job.status for job in jobs} == {Status.FINISHED}
+        assert {client.wait(job).job.status for job in jobs} == {Status.FINISHED}
         again = client.submit(spec.with_params({"day": AGAIN})).id
-        assert client.wait(again, timeout=60).job.status is Status.FINISHED
+        assert client.wait(again).job.status is Status.FINISHED
 
     flights = published_files(warehouse, "flights_by_day")
     truth = read_table("flights", ["month", "day"]).to_pandas().query("month == 1 and day <= 30").groupby("day").size()

@@ -18,8 +18,8 @@ import pytest
 import redis
 
 from tests.support import fleet
-from tests.support.coordinator_processes import CoordinatorProcesses, coordinator_processes
 from tests.support.failpoints import Strike, arming, order, reached_by
+from tests.support.programs.coordinator_processes import CoordinatorProcesses, coordinator_processes
 from tests.support.s3_server import S3Server
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status, published_files

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.support import fleet
-from tests.support.coordinator_processes import coordinator_processes
 from tests.support.paths import PYTHONPATH
+from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status, published_files
 from unstuck.coordinator.cli.app import app
@@ -33,7 +33,7 @@ class Fleet:
     def run(self, *groups: dict[str, Any], **more: Any) -> JobView:
         full = [{"spark": False, "retry": {"max": 5, "backoff": "1s"}, **group} for group in groups]
         job = self._client.submit(JobSpec.model_validate({"name": "x", "groups": full, **more})).id
-        return self._client.wait(job, timeout=60)
+        return self._client.wait(job)
 
     def load(self, outputs: dict[str, Any], **params: Any) -> JobView:
         """A job of one group that makes flights."""

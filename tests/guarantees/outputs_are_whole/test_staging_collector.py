@@ -13,8 +13,8 @@ import pytest
 
 from tests.guarantees.one_at_a_time.test_refused_outcomes import held, refused
 from tests.support.coordinator import Coordinator, failed, group
+from tests.support.programs.thread_limit import no_new_threads
 from tests.support.servers import RedisServer, wait_until
-from tests.support.thread_limit import no_new_threads
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing import staging_gc
 from unstuck.coordinator.publishing.background import Background
@@ -118,13 +118,14 @@ def test_a_job_is_looked_at_when_no_worker_can_hold_a_lease_any_more(
     coordinator = make_coordinator(lease_ttl=100, cancel_grace=50, retention=1000)
     job, _ = finished(coordinator)
     ended = coordinator.show(job).job.ended_at
-    assert coordinator.redis.zscore(coordinator.keys.staging_index, job) == pytest.approx(
-        ended + 150 + staging_gc.MARGIN, abs=5
-    )
+    stored = coordinator.show(job).at  # the store's clock, when all was committed
+
+    def looked_at_next() -> float:
+        return float(str(coordinator.redis.zscore(coordinator.keys.staging_index, job)))
+
+    assert ended <= looked_at_next() - 150 - staging_gc.MARGIN <= stored
     look(coordinator, job)
-    assert coordinator.redis.zscore(coordinator.keys.staging_index, job) == pytest.approx(
-        ended + 1000 + staging_gc.MARGIN, abs=5
-    )
+    assert ended <= looked_at_next() - 1000 - staging_gc.MARGIN <= stored
 
 
 def test_a_failed_jobs_good_markers_stay_until_its_retention_is_over(coordinator: Coordinator) -> None:
@@ -310,11 +311,12 @@ def test_a_warehouse_that_is_another_one_is_left_alone_and_asked_again(
     mark = Path(coordinator.settings.warehouse) / "_warehouse_id"
     own = mark.read_text()
     mark.write_text("another")
+    before = coordinator.show(job).at
     look(coordinator, job)
     assert stands(coordinator, zombie.staging)
     assert "WarehouseMismatch" in caplog.text
     asked_again = float(str(coordinator.redis.zscore(coordinator.keys.staging_index, job)))
-    assert asked_again - coordinator.show(job).at == pytest.approx(staging_gc.TERM, abs=60)
+    assert before <= asked_again - staging_gc.TERM <= coordinator.show(job).at
     mark.write_text(own)
     look(coordinator, job)
     assert not stands(coordinator, zombie.staging)
@@ -361,7 +363,7 @@ def test_a_warehouse_that_hangs_while_it_is_swept_holds_up_no_job(
 
     def hang(self: Files, folder: str) -> None:
         hangs.set()
-        thaw.wait(30)
+        thaw.wait()
         remove(self, folder)
 
     monkeypatch.setattr(Files, "remove_tree", hang)
@@ -412,7 +414,7 @@ def test_a_sweep_that_hung_and_was_overtaken_sweeps_on_when_it_comes_back(
         found = head_of(self)
         if threading.current_thread().name == "staging-collector" and not hangs.is_set():
             hangs.set()
-            thaw.wait(30)
+            thaw.wait()
         return found
 
     monkeypatch.setattr(Warehouse, "head", hang)

@@ -7,7 +7,7 @@ from pathlib import Path
 import redis
 
 from tests.support import fleet
-from tests.support.runner import single_runner
+from tests.support.programs.runner import single_runner
 from tests.support.servers import RedisServer
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 

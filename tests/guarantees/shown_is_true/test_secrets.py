@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from tests.support import fleet
-from tests.support.runner import single_runner
+from tests.support.programs.runner import single_runner
 from tests.support.servers import RedisServer
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.spec.group import Collect

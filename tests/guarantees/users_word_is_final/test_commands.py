@@ -284,7 +284,7 @@ def test_a_cancel_whose_worker_is_dead_ends_at_the_deadline_by_itself(
     consumer = threading.Thread(target=coordinator.consumer.run)
     consumer.start()
     try:
-        coordinator.wait_for(job, Status.CANCELED, timeout=5)
+        coordinator.wait_for(job, Status.CANCELED)
     finally:
         coordinator.consumer.stopping.set()
         consumer.join()

@@ -1,6 +1,6 @@
 """Promise 3, generated: every command and every failure in every situation that can be reached, and the tables' moves.
 
-The situations are found by exploring (``support/state_space.py``) from the submitted job on, breadth first,
+The situations are found by exploring (``support/jobs/state_space.py``) from the submitted job on, breadth first,
 what is new before what has been met. Each failure names the steps that lead to it; ``SmallWorld(spec).play(*steps)``
 goes there.
 """
@@ -15,9 +15,9 @@ from itertools import count
 
 import pytest
 
-from tests.support.invariants import Seen
-from tests.support.sample_jobs import SPECS
-from tests.support.state_space import COMMANDS, LOOK, WAIT, SmallWorld, Step
+from tests.support.jobs.invariants import Seen
+from tests.support.jobs.sample_jobs import SPECS
+from tests.support.jobs.state_space import COMMANDS, LOOK, WAIT, SmallWorld, Step
 from unstuck.coordinator.commands.job import LEGAL, Answer, Command
 from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, GroupState, Intent, Status
 
@@ -31,7 +31,7 @@ WANTED = {
     Command.CANCEL: Status.CANCELED,
     Command.FORCE_STOP: Status.CANCELED,
 }
-ENDS = ("succeed", "obey", "fail", "gone", "deaf")  # what runners do while a command is brought about
+ENDS = ("succeed", "obey", "fail", "gone", "hang")  # what runners do while a command is brought about
 BOUNDED = (Command.CANCEL, Command.FORCE_STOP)  # they wait for no runner beyond the deadline
 PAUSE, CANCEL = Step("command", Command.PAUSE), Step("command", Command.CANCEL)
 FAILURES = ("failed", "failed for good", "timed out", "lost", "released", "lapse", "never claimed")

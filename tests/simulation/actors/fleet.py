@@ -3,8 +3,8 @@
 A runner dies and freezes at every boundary of an attempt; its watchdog dies with it (a lost host) or tells of its
 death. A frozen runner that thaws goes on as if nothing had happened: it is the zombie that the fences are for.
 
-What a watchdog decides is the real thing (``policy``). Most runners leave when they are told to; a deaf one does
-not, and is killed after the grace; and some hang where no kill reaches them, while their watchdog renews the lease.
+What a watchdog decides is the real thing (``policy``). Most runners leave when they are told to; one that ignores
+orders is killed after the grace; and some hang where no kill reaches them, while their watchdog renews the lease.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Host:
         self._state = WatchState()
         self._told: Order | None = None  # by a watchdog that lives no more
         self._terminated = False  # the worker was told to stop
-        self._deaf = False
+        self._ignores_orders = False
         self._out_of_reach = 0.0  # until when no kill ends it
         self._idle = False
         self._lingers = False
@@ -95,7 +95,7 @@ class Host:
     def _hold(self, token: Token | None) -> None:
         self._held, self._state, self._terminated, self._out_of_reach = token, WatchState(), False, 0.0
         self._told = None
-        self._deaf = token is not None and self._trouble.chance(self._trouble.deaf)
+        self._ignores_orders = token is not None and self._trouble.chance(self._trouble.ignores_orders)
 
     @property
     def _order(self) -> Order | None:
@@ -338,13 +338,14 @@ class Host:
 
     def _leave(self, token: Token) -> Told[Outcome | None]:
         """The attempt was told to end: how it ends is read from the order."""
-        if self._deaf:
-            self._deaf = False
+        if self._ignores_orders:
+            self._ignores_orders = False
             stage, seconds = self._stage, self._trouble.hang()
             if stage.rng.random() < 0.5:
                 self._out_of_reach = stage.now + seconds
             stage.log(
-                self.name, f"is DEAF under {token} for {seconds:.0f}s" + " and out of reach" * bool(self._out_of_reach)
+                self.name,
+                f"IGNORES orders under {token} for {seconds:.0f}s" + " and out of reach" * bool(self._out_of_reach),
             )
             yield seconds
         assert self._order is not None

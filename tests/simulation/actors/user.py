@@ -19,8 +19,8 @@ from tests.simulation.actors.broker import Broker
 from tests.simulation.actors.coordinators import StoreAtHand, readable
 from tests.simulation.actors.warehouse import Depot
 from tests.simulation.model.store import ModelStore
-from tests.simulation.rules.adopted import RETRIED
 from tests.simulation.rules.broken import WORD, Broken
+from tests.simulation.rules.user.adopted import RETRIED
 from tests.simulation.stage.line import Line
 from tests.simulation.stage.retries import Retries
 from tests.simulation.stage.stage import Stage, Turn

@@ -17,7 +17,7 @@ from unstuck.tasks.protocol.token import split_member
 
 S = GroupState
 SLACK = 0.01  # seconds
-PATIENCE = 15.0  # seconds without trouble by which a timeout may be late
+MOST_LATE = 15.0  # seconds without trouble by which a timeout may be late
 
 
 class Clocks:
@@ -99,15 +99,15 @@ class Clocks:
     def overdue(self, job: StoredJob, now: float, calm_since: float) -> str:
         """Without trouble, whose time is over has been given up soon."""
         record, plan = job.record, plan_of(job.record.spec)
-        if record.terminal or record.intent is not Intent.RUN or record.phase or now - calm_since <= PATIENCE:
+        if record.terminal or record.intent is not Intent.RUN or record.phase or now - calm_since <= MOST_LATE:
             return ""
         ran = self._ran_until(record, now)
-        counts = record.status is not Status.PAUSED and now - self._asked_at.get(record.id, 0.0) > PATIENCE
-        if counts and plan.timeout is not None and ran > plan.timeout + PATIENCE:
+        counts = record.status is not Status.PAUSED and now - self._asked_at.get(record.id, 0.0) > MOST_LATE
+        if counts and plan.timeout is not None and ran > plan.timeout + MOST_LATE:
             return f"{record.id} has run {ran:.1f}s of {plan.timeout}, and is {record.status}"
         for group, attempt in job.attempts.items():
             limit = plan.groups[split_member(group)[0]].spec.queue_timeout
             since = max(self._queued_at.get((record.id, group), now), self._asked_at.get(record.id, 0.0), calm_since)
-            if limit is not None and not attempt.claimant and now - since > limit + PATIENCE:
+            if limit is not None and not attempt.claimant and now - since > limit + MOST_LATE:
                 return f"{record.id}/{group} has been in its queue for {now - since:.1f}s of {limit}"
         return ""

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Set
 from tests.simulation.actors.dispatch import package_of
 from tests.simulation.actors.warehouse import Depot
 from tests.simulation.model.stored import StoredJob
-from tests.simulation.rules import word
 from tests.simulation.rules.broken import ONE, SHOWN, WAIT, WHOLE, WORD
+from tests.simulation.rules.user import word
 from unstuck.coordinator.model.decision import Decision
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState

@@ -9,7 +9,7 @@ from collections import defaultdict
 
 from tests.simulation.actors.dispatch import package_of
 from tests.simulation.actors.warehouse import Depot, LogEntry
-from tests.simulation.rules import word
+from tests.simulation.rules.user import word
 from unstuck.coordinator.decide.deadlines import PUBLISHING
 from unstuck.coordinator.model.state import JobState
 

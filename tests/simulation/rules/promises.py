@@ -15,9 +15,7 @@ from tests.simulation.actors.warehouse import Depot, LogEntry
 from tests.simulation.model.locks import Locks
 from tests.simulation.model.store import ModelStore
 from tests.simulation.model.stored import StoredJob
-from tests.simulation.rules import ends, word
-from tests.simulation.rules.adopted import Adopted
-from tests.simulation.rules.asked import RERUN, Asked, asked_for
+from tests.simulation.rules import ends
 from tests.simulation.rules.broken import FORGOTTEN, LATE_PUBLISH, ONE, SHOWN, WAIT, WHOLE, WORD, Broken
 from tests.simulation.rules.budgets import Budgets
 from tests.simulation.rules.clocks import Clocks
@@ -27,6 +25,9 @@ from tests.simulation.rules.lateness import Lateness
 from tests.simulation.rules.packages import Packages
 from tests.simulation.rules.pools import over_full
 from tests.simulation.rules.said import Said, unheard
+from tests.simulation.rules.user import word
+from tests.simulation.rules.user.adopted import Adopted
+from tests.simulation.rules.user.asked import RERUN, Asked, asked_for
 from tests.simulation.stage.stage import Stage
 from unstuck.coordinator.model.decision import Decision, Environment
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
@@ -94,15 +95,15 @@ class Promises:
     def nothing_lies_about(self) -> None:
         """When all is well again: what has ended or lapsed is taken in within a few sweeps."""
         settings, now = self._settings, self._core.now
-        patience = settings.lock_ttl + 4 * settings.sweep_every
+        within = settings.lock_ttl + 4 * settings.sweep_every
         for job_id, job in self._core.jobs.items():
-            if self._stage.now <= self._locks.free_at(job) + patience:
+            if self._stage.now <= self._locks.free_at(job) + within:
                 continue
             for group, attempt in job.attempts.items():
                 where = f"{job_id}/{group} attempt {attempt.epoch}"
-                if attempt.outcome is not None and now - attempt.outcome_at > patience:
+                if attempt.outcome is not None and now - attempt.outcome_at > within:
                     self.broken(FORGOTTEN, f"{where} ended {now - attempt.outcome_at:.1f}s ago, nobody took it in")
-                if attempt.claimant and not attempt.outcome and now - attempt.lease > patience:
+                if attempt.claimant and not attempt.outcome and now - attempt.lease > within:
                     self.broken(FORGOTTEN, f"{where}: the lease lapsed {now - attempt.lease:.1f}s ago, no new attempt")
 
     def what_is_ended_ends(self, calm_since: float) -> None:
@@ -397,9 +398,9 @@ class Promises:
     ) -> None:
         """What nobody holds is canceled at once; what runs, when its runner let go, or at the deadline, or by force."""
         core, after = self._core, self._core.jobs[before.record.id]
-        job, doomed = after.record, self._doomed(after)
+        job, fails_fast = after.record, self._fails_fast(after)
         deadline = self._settings.cancel_deadline
-        lie = word.wrongly_canceled(job, attempt, target, core.now, deadline, doomed, lease_ttl=core.lease_ttl)
+        lie = word.wrongly_canceled(job, attempt, target, core.now, deadline, fails_fast, lease_ttl=core.lease_ttl)
         if lie:
             self.broken(WORD, f"{where} {lie}")
 
@@ -425,7 +426,7 @@ class Promises:
                 self.broken(SHOWN, f"{where} is {target} ({code}); its join rule holds: {holds}, its condition: {says}")
             return
         wanted = after.record.intent in word.ENDED_BY_USER
-        if target is S.CANCELED and not wanted and not self._doomed(after):
+        if target is S.CANCELED and not wanted and not self._fails_fast(after):
             self.broken(SHOWN, f"{where} was canceled, and nothing has failed")
         if target is S.FAILED and not can_never_go(self._state(after), group):
             self.broken(SHOWN, f"{where} failed before it began, and could still have gone")
@@ -451,7 +452,7 @@ class Promises:
                 if list(folders) != [staging for staging in made if staging]:
                     self.broken(WHOLE, f"{where} is to read {folders} of {need}, which made {made}")
 
-    def _doomed(self, job: StoredJob) -> bool:
+    def _fails_fast(self, job: StoredJob) -> bool:
         """What is not done is canceled: a group failed that the job cannot live with, or its time is over."""
         return job.record.timed_out is not None or any(
             record.state is S.FAILED and not self._plan(job, group).absorbed for group, record in job.groups.items()

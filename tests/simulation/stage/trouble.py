@@ -1,7 +1,7 @@
 """Trouble: what goes wrong in one history, and how often. Each seed draws its own mix, from calm to storm.
 
-Trouble ends at a stated time; nothing that it began (a freeze, a delay, a partition) outlasts that time, but for deaf
-runners: the deadline of a cancel is there for them.
+Trouble ends at a stated time; nothing that it began (a freeze, a delay, a partition) outlasts that time, but for
+runners that ignore orders: the deadline of a cancel is there for them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Trouble:
         self.runner_dies = rng.choice((0.0, 0.05, 0.15))  # at each boundary of an attempt
         self.runner_freezes = rng.choice((0.0, 0.05, 0.15))
         self.drains = rng.choice((0.0, 0.05))
-        self.deaf = rng.choice((0.0, 0.3, 0.7))  # attempts that do not leave when they are told to
+        self.ignores_orders = rng.choice((0.0, 0.3, 0.7))  # attempts that do not leave when they are told to
         self._more = more or random.Random(0)
         self.watchdog_dies = self._more.choice((0.0, 0.05, 0.2)) if more else 0.0  # at each renewal
         self.publisher_freezes = self._more.choice((0.3, 0.6, 0.9)) if more else 0.0  # before each slot
@@ -123,7 +123,7 @@ class Trouble:
         return min(self.ends, self._clock() + self._more.choice((0.5, 10.0, 40.0)) * self._more.uniform(0.5, 1.0))
 
     def hang(self) -> float:
-        """For how long a deaf runner does not leave, in seconds: the one thing that may outlast the trouble."""
+        """How many seconds a runner that ignores orders stays: the one thing that may outlast the trouble."""
         return self._rng.uniform(5.0, 150.0)
 
     def late(self) -> float:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 
 import psutil
 
-from tests.support.processes import command_line
+from tests.support.programs.processes import command_line
 from tests.support.servers import wait_until
 
 ROOM = 4096  # bytes that the pipe holds; the least there is

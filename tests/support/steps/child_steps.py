@@ -47,12 +47,12 @@ def _shell(folder: str, line: str) -> None:
     subprocess.run(["sh", "-c", line.replace("STAY", stay)], check=True)
 
 
-def _forked(*deeds: Callable[[], object]) -> None:
-    """A child that does the deeds, does not come back, and is not waited for."""
+def _forked(*calls: Callable[[], object]) -> None:
+    """A child that makes the calls, does not come back, and is not waited for."""
     if os.fork() == 0:
         try:
-            for deed in deeds:
-                deed()
+            for call in calls:
+                call()
         finally:
             os._exit(0)
 
@@ -121,7 +121,7 @@ def _executor(folder: str) -> None:
     _KEPT.append(pool)
 
 
-def _deaf(folder: str) -> None:
+def _ignores_signals(folder: str) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     _stay(folder)
@@ -152,7 +152,7 @@ WAYS: dict[str, Callable[[str], object]] = {
     "a relay": _relay,
     "a fork that stays": lambda folder: _forked(partial(_stay, folder)),
     "a fork in a session of its own": lambda folder: _forked(os.setsid, partial(_stay, folder)),
-    "a fork that hears no signal": lambda folder: _forked(partial(_deaf, folder)),
+    "a fork that hears no signal": lambda folder: _forked(partial(_ignores_signals, folder)),
     "a fork that is stopped": lambda folder: _forked(partial(_stopped, folder)),
     "a fork that comes back": _comes_back,
     "a fork that comes back later": partial(_comes_back, after=1.0),

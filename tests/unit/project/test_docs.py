@@ -414,7 +414,6 @@ def test_the_site_is_built_strictly_from_the_pages_by_the_command_of_make_docs(t
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
     )
     assert (done.returncode, done.stderr) == (0, "")
     for page in PAGES:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from tests.support import machine
 from tests.support.machine import Limit
-from tests.support.order import durations
 from tests.support.paths import ROOT
+from tests.support.suite.order import durations
 
 
 def test_the_table_of_durations_names_files_that_are_there_longest_first() -> None:
@@ -21,9 +19,8 @@ def test_the_table_of_durations_names_files_that_are_there_longest_first() -> No
 
 def test_a_limit_is_longer_by_as_much_as_the_machine_is_slower_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(machine, "slowness", lambda: 3.0)
-    limit = Limit(10.0)
+    limit = Limit(10.0, lambda: clock[0])
     for elapsed, kept in ((10.0, True), (29.0, True), (30.5, False)):
         clock[0] = 100.0 + elapsed
         assert limit.kept is kept, limit

@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 from tests.support.paths import ROOT
-from tests.support.processes import lives
+from tests.support.programs.processes import lives
 from tests.support.servers import wait_until
 
 PROCESSES = re.findall(r"^PYTEST_OPTIONS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0].split()
-# A fleet as tests have them: deaf to SIGTERM, in sessions of its own.
+# A fleet as tests have them: it ignores SIGTERM, in sessions of its own.
 HEAD = """
 import ctypes, os, signal, subprocess, sys, threading, time
 from pathlib import Path
@@ -68,7 +68,7 @@ class Suite:
     def run(self, *options: str, **settings: float) -> int:
         """In the background of a shell that runs a script and ignores SIGHUP, as `nohup` does; its exit code."""
         pytest = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml")]
-        pytest += ["-p", "tests.support.suite_limits"]
+        pytest += ["-p", "tests.support.suite.suite_limits"]
         told = ["-p", "no:cacheprovider", *(part for name in settings for part in ("-o", f"{name}={settings[name]}"))]
         with self.out.open("wb") as out:
             return subprocess.run(
@@ -76,7 +76,6 @@ class Suite:
                 env={**os.environ, "PYTHONPATH": str(ROOT), "STARTED": str(self.started)},
                 stdout=out,
                 stderr=out,
-                timeout=150,
             ).returncode
 
     @property
@@ -147,7 +146,7 @@ ENDS = {
     # A mutex that the thread itself holds, waited for with the lock of the interpreter.
     "stuck in C code": "mutex = ctypes.create_string_buffer(64); [LIBC.pthread_mutex_lock(mutex) for _ in range(2)]",
     "killed": "os.kill(os.getpid(), signal.SIGKILL)",
-    "deaf to its timeout": "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM]); time.sleep(1000)",
+    "ignores its timeout": "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM]); time.sleep(1000)",
 }
 
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.invariants import judge_words
-from tests.support.sample_jobs import SPECS
-from tests.support.state_space import SmallWorld
+from tests.support.jobs.invariants import judge_words
+from tests.support.jobs.sample_jobs import SPECS
+from tests.support.jobs.state_space import SmallWorld
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.model.status import Status

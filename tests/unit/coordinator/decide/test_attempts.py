@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.job_in_memory import LEASE, LOST, NO_JITTER, Job, failure, group
+from tests.support.jobs.job_in_memory import LEASE, LOST, NO_JITTER, Job, failure, group
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.decide.attempts import MAX_RELEASES
 from unstuck.coordinator.model.decision import Environment, PublishResult

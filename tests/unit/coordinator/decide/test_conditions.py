@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.job_in_memory import Job, failure, group
+from tests.support.jobs.job_in_memory import Job, failure, group
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Environment
 from unstuck.coordinator.model.records import GroupRecord

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.job_in_memory import LOST, NO_JITTER, Job, failure, group
+from tests.support.jobs.job_in_memory import LOST, NO_JITTER, Job, failure, group
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.model.records import GroupRequest
 from unstuck.coordinator.model.status import GroupState, Status

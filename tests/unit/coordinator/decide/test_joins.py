@@ -42,14 +42,14 @@ def by_definition(rule: JoinRule, states: list[str]) -> JoinResult:
 
 
 @given(rule=rules, states=needs)
-def test_a_verdict_is_what_the_rule_says(rule: JoinRule, states: list[str]) -> None:
+def test_a_result_is_what_the_rule_says(rule: JoinRule, states: list[str]) -> None:
     result, reason = judge(rule, Counter(states))
     assert result == by_definition(rule, states)
     assert reason.text
 
 
 @given(rule=rules, states=needs, data=st.data())
-def test_a_verdict_is_never_taken_back_by_what_ends_later(
+def test_a_result_is_never_taken_back_by_what_ends_later(
     rule: JoinRule, states: list[str], data: st.DataObject
 ) -> None:
     """A join may go as soon as it may; nothing that comes in later can make that wrong."""

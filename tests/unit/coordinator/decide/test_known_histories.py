@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.support.state_space import HALT, LOOK, SmallWorld, Step
+from tests.support.jobs.state_space import HALT, LOOK, SmallWorld, Step
 from unstuck.coordinator.commands.group import rerun, skip
 from unstuck.coordinator.commands.job import Answer, Command
 from unstuck.coordinator.model.status import Status

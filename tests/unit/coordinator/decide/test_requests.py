@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.job_in_memory import LEASE, LOST, Job, failure, group
+from tests.support.jobs.job_in_memory import LEASE, LOST, Job, failure, group
 from unstuck.coordinator.commands.group import rerun, skip
 from unstuck.coordinator.commands.job import Answer, Command, Commanded, command, status_is_settled
 from unstuck.coordinator.explain.job import explain

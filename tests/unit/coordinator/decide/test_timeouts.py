@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.job_in_memory import NO_JITTER, Job, failure, group
-from tests.support.specs import minimal
+from tests.support.jobs.job_in_memory import NO_JITTER, Job, failure, group
+from tests.support.jobs.specs import minimal
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.model.decision import MAX_TRANSITIONS
 from unstuck.coordinator.model.records import Reason

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.job_in_memory import Job, group
+from tests.support.jobs.job_in_memory import Job, group
 from unstuck.coordinator.model.records import GroupRecord, JobRecord
 from unstuck.coordinator.model.state import UNEXPANDED, JobState
 from unstuck.coordinator.model.status import GROUP_MOVES, GroupState

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.support.programs.thread_limit import no_new_threads
 from tests.support.servers import wait_until
-from tests.support.thread_limit import no_new_threads
 from unstuck.coordinator.publishing.background import Background, Work
 
 
@@ -26,7 +26,7 @@ class Place:
         def work(further: Callable[[], None]) -> None:
             self.further[name] = further
             self.began.append(name)
-            self.release.wait(30)
+            self.release.wait()
             self.ended.append(name)
 
         return work

@@ -13,20 +13,20 @@ from unstuck.coordinator.publishing.breaker import MOST_HANGING, OPENS_AT, TRY_E
 
 
 class Mount:
-    """A warehouse that hangs until it thaws, and counts who asked."""
+    """A warehouse that hangs until it may answer, and counts who asked."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.breaker = CircuitBreaker(0.05, lambda: self.now)
         self.asked = 0
-        self.thawed = threading.Event()
+        self.may_answer = threading.Event()
 
     def ask(self, place: str = "/mnt/w") -> str:
         return self.breaker.call(place, "job a is not stored", self._answer)
 
     def _answer(self) -> str:
         self.asked += 1
-        self.thawed.wait(60)
+        self.may_answer.wait()
         return "id1"
 
     def hangs(self) -> str:
@@ -39,11 +39,11 @@ class Mount:
 def mount() -> Iterator[Mount]:
     made = Mount()
     yield made
-    made.thawed.set()
+    made.may_answer.set()
 
 
 def test_what_a_warehouse_answers_is_answered_be_it_an_error(mount: Mount) -> None:
-    mount.thawed.set()
+    mount.may_answer.set()
     assert mount.ask() == "id1"
 
     def broken() -> None:
@@ -74,7 +74,7 @@ def test_where_enough_hang_the_others_are_refused_at_once_and_one_a_minute_tries
 def test_a_warehouse_that_answers_again_is_asked_as_ever(mount: Mount) -> None:
     for _ in range(OPENS_AT + 2):
         mount.hangs()
-    mount.thawed.set()
+    mount.may_answer.set()
     wait_until(lambda: _calls() == 0, 10, "what hung to come back")
     assert [mount.ask() for _ in range(3)] == ["id1"] * 3
 

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from tests.support.at_once import AtOnce
-from tests.support.job_in_memory import Job, group
+from tests.support.jobs.job_in_memory import Job, group
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.support.job_in_memory import Job, group
+from tests.support.jobs.job_in_memory import Job, group
 from tests.support.servers import wait_until
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.explain.explanation import Explanation
@@ -31,7 +31,7 @@ class Office:
         if not decision.publish:
             return False
         before = threading.active_count()
-        self._background("publish", "here", lambda _: bool(self.thaw.wait(60)) and None, new_try=decision.new_try)
+        self._background("publish", "here", lambda _: bool(self.thaw.wait()) and None, new_try=decision.new_try)
         begun = threading.active_count() - before
         self.begun += begun
         return bool(begun)

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.specs import FLIGHTS
+from tests.support.jobs.specs import FLIGHTS
 from unstuck.coordinator.spec.model import JobSpec, SpecError
 from unstuck.tasks.spec.group import GroupSpec
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.specs import HEAD, A, minimal, told
+from tests.support.jobs.specs import HEAD, A, minimal, told
 from unstuck.coordinator.spec.model import JobSpec, SpecError
 from unstuck.coordinator.spec.sql import several_statements
 from unstuck.tasks.spec.group import GroupSpec

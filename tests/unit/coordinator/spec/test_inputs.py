@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.specs import told
+from tests.support.jobs.specs import told
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import Plan, compile_plan
 from unstuck.tasks.spec.group import FrozenInputs, GroupPlan, WorkOrder

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.specs import HEAD, A, minimal, told
+from tests.support.jobs.specs import HEAD, A, minimal, told
 from unstuck.coordinator.spec import json_schema as schema
 from unstuck.coordinator.spec.messages import NOT_YET, PATTERNS
 from unstuck.coordinator.spec.model import JobSpec, SpecError

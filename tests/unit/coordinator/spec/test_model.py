@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.specs import FLIGHTS, HEAD, A, minimal, told
+from tests.support.jobs.specs import FLIGHTS, HEAD, A, minimal, told
 from unstuck.coordinator.spec import json_schema as schema
 from unstuck.coordinator.spec.model import Defaults, JobSpec, SpecError
 from unstuck.tasks.spec.group import GroupSpec

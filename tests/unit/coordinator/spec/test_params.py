@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.specs import HEAD, A, minimal, told
+from tests.support.jobs.specs import HEAD, A, minimal, told
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.spec.model import JobSpec, SpecError
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.specs import told
+from tests.support.jobs.specs import told
 from unstuck.coordinator.spec.problems import Problem, SpecError
 from unstuck.coordinator.spec.text import MAX_BYTES, plain_scalar, read_bytes, read_text
 

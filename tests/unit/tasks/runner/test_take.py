@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.support.coordinator import Coordinator, group
-from tests.support.runner import single_runner
+from tests.support.programs.runner import single_runner
 from tests.support.servers import wait_until
 from unstuck.coordinator.model.status import Status
 from unstuck.tasks.steps.context import Scratch

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.support import fleet
-from tests.support.processes import command_line
+from tests.support.programs.processes import command_line
 from tests.support.servers import RedisServer, wait_until
 
 # Does what it is told, line by line, and says what came of it; as a runner does with the steps of its attempts.
@@ -75,6 +75,11 @@ class Runner:
                 break
             said.append(answer.strip())
         return "\n".join(said)
+
+    def says(self, text: str) -> None:
+        """Wait until it writes a line with ``text`` on its standard error."""
+        assert self.process.stderr is not None
+        assert any(text in line for line in self.process.stderr), "it has ended"
 
     def another_watchdog(self) -> psutil.Process:
         """The one that has taken over."""
@@ -154,7 +159,8 @@ def test_a_runner_that_speaks_to_a_dead_watchdog_while_the_log_hangs_has_another
     runner.do(HANG_THE_LOG)
     # Until then nobody else can have noticed: the thread that would is not let go on.
     runner.do("client._lock.acquire()")
-    runner.do("os.kill(client.watchdog_pid, signal.SIGKILL); time.sleep(0.2)")
+    runner.watchdog.kill()
+    wait_until(lambda: fleet.gone(runner.watchdog.pid), 10, "the watchdog to be dead")
     assert runner.do("client.taken(); client._lock.release(); print('spoken')") == "spoken"
     runner.another_watchdog()
 
@@ -180,7 +186,8 @@ def test_a_watchdog_is_heard_also_through_a_pipe_with_a_number_beyond_1023(runne
 
 def test_a_frozen_watchdog_is_replaced_although_it_could_not_be_looked_at_for_a_while(runner: Runner) -> None:
     runner.do("hoarded = hoard(64)")
-    runner.do("time.sleep(0.2)")  # four looks, each of which fails
+    for _ in range(4):
+        runner.says("the state of the watchdog")
     runner.watchdog.suspend()
     runner.do("[os.close(one) for one in hoarded]")
     runner.another_watchdog()

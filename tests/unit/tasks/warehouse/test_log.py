@@ -410,7 +410,7 @@ spark.stop()
 def test_spark_reads_any_version_and_an_empty_dataset_with_its_columns(warehouse: Warehouse) -> None:
     publish_parquet(warehouse)
     done = subprocess.run(
-        [sys.executable, "-c", SPARK_READER, warehouse.storage.uri("")], capture_output=True, text=True, timeout=170
+        [sys.executable, "-c", SPARK_READER, warehouse.storage.uri("")], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert [line for line in done.stdout.splitlines() if line.startswith("ROWS")] == [

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from tests.support.processes import command_line
+from tests.support.programs.processes import command_line
 from tests.support.servers import RedisServer, wait_until
 
 _RUNNER = """

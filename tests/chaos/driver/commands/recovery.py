@@ -21,6 +21,7 @@ from tests.chaos.driver.fleet import ChaosFleet, plain
 from tests.chaos.driver.proxy import Link
 from tests.chaos.driver.screen import Screen
 from tests.chaos.driver.watch import Watch
+from tests.support.machine import Limit
 from tests.support.servers import wait_until
 from unstuck.coordinator.local.programs import Size
 from unstuck.coordinator.model.status import Status
@@ -30,7 +31,7 @@ SIZE = Size(workers=0, coordinators=2, light=2)
 STEP = {"python": "examples.noop:noop"}
 WIDE = {"name": "w", "spark": False, "for_each": {"n": list(range(200))}, "steps": [STEP]}
 MANY = {"name": "many", "groups": [WIDE]}
-PATIENCE = 120.0  # seconds for anything that should take a few
+GOES_ON_WITHIN = 120.0  # seconds for anything that should take a few
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ def _kill_worker(fleet: ChaosFleet, watch: Watch, later: float) -> None:
         runners = ProcessRegistry(fleet.eye, fleet.keys).runners()
         return next((one for one in runners if one.job == job and record()["state"] == "RUNNING"), None)
 
-    runner = wait_until(running, PATIENCE, "the group to run")
+    runner = wait_until(running, GOES_ON_WITHIN, "the group to run")
     assert runner
     time.sleep(later)  # at any point between two renewals: nothing is awaited
     name = next(name for name in fleet.workers if fleet.child(name).pid == runner.worker_pid)
@@ -128,7 +129,7 @@ def _kill_worker(fleet: ChaosFleet, watch: Watch, later: float) -> None:
     _awaited(watch, "kill host", name, over)
     gate.touch()
     _ended(fleet, job)
-    wait_until(fleet.whole, PATIENCE, "the fleet to be whole again", every=0.2)
+    wait_until(fleet.whole, GOES_ON_WITHIN, "the fleet to be whole again", every=0.2)
 
 
 def _kill_coordinator(fleet: ChaosFleet, watch: Watch, name: str) -> None:
@@ -136,11 +137,11 @@ def _kill_coordinator(fleet: ChaosFleet, watch: Watch, name: str) -> None:
     link, main = fleet.proxy.links[name], fleet.main(name)
     assert main is not None
     jobs = [fleet.client.submit(MANY).id]
-    wait_until(lambda: fleet.client.show(jobs[0]).done > 5, PATIENCE, "some groups to be done")
-    deadline = time.monotonic() + PATIENCE
+    wait_until(lambda: fleet.client.show(jobs[0]).done > 5, GOES_ON_WITHIN, "some groups to be done")
+    limit = Limit(GOES_ON_WITHIN)
     while not _caught_with_reports(fleet, watch, link, main.pid):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{name} was never seen to read reports")
+        if not limit.kept:
+            raise AssertionError(f"{name} was never seen to read reports: {limit}")
         if fleet.client.show(jobs[-1]).job.terminal:
             jobs.append(fleet.client.submit(MANY).id)
     over = watch.reports(main.pid)
@@ -151,7 +152,7 @@ def _kill_coordinator(fleet: ChaosFleet, watch: Watch, name: str) -> None:
     _awaited(watch, "kill coordinator", name, over)
     for job in jobs:
         _ended(fleet, job)
-    wait_until(fleet.whole, PATIENCE, "the fleet to be whole again", every=0.2)
+    wait_until(fleet.whole, GOES_ON_WITHIN, "the fleet to be whole again", every=0.2)
 
 
 def _caught_with_reports(fleet: ChaosFleet, watch: Watch, link: Link, pid: int) -> bool:
@@ -173,10 +174,11 @@ def _awaited(watch: Watch, fault: str, victim: str, over: Callable[[], bool]) ->
     """Time it, and wait until it is over."""
     before = len(watch.done)
     watch.add(fault, victim, over)
-    wait_until(lambda: len(watch.done) > before, PATIENCE, f"{victim}'s work to go on after {fault}")
+    wait_until(lambda: len(watch.done) > before, GOES_ON_WITHIN, f"{victim}'s work to go on after {fault}")
 
 
 def _ended(fleet: ChaosFleet, job: str) -> None:
-    status = fleet.client.wait(job, PATIENCE).job.status
+    wait_until(lambda: fleet.client.show(job).job.terminal, GOES_ON_WITHIN, f"job {job} to end", every=0.2)
+    status = fleet.client.show(job).job.status
     if status is not Status.FINISHED:
         raise AssertionError(f"job {job} ended {status}")

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from tests.support import fleet
-from tests.support.runner import single_runner
+from tests.support.programs.runner import single_runner
 from tests.support.servers import RedisServer, wait_until
 from tests.support.steps import bad_steps
 from unstuck.tasks.protocol.report import OutcomeKind

@@ -114,7 +114,7 @@ def test_a_fresh_runner_that_hangs_in_its_end_is_ended_and_the_runner_above_goes
 def test_a_fresh_runner_that_cannot_be_started_is_charged_to_nobody_else(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    from tests.support.runner import single_runner
+    from tests.support.programs.runner import single_runner
 
     spec = {"name": "g", "spark": False, "fresh": True, "steps": [{"python": "fleet_steps:my_pid"}]}
     offer = fleet.make_offer(client, tmp_path / "warehouse", "job", spec, send=False)

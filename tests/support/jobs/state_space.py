@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tests.support.invariants import Broken, Seen, judge
-from tests.support.job_in_memory import LEASE
-from tests.support.sample_jobs import FOR_HISTORIES, OUTCOMES, SPECS, VALUES
+from tests.support.jobs.invariants import Broken, Seen, judge
+from tests.support.jobs.job_in_memory import LEASE
+from tests.support.jobs.sample_jobs import FOR_HISTORIES, OUTCOMES, SPECS, VALUES
 from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.group import rerun, skip
 from unstuck.coordinator.commands.job import Answer, Command, Commanded, command
@@ -418,7 +418,7 @@ class SmallWorld:
 
         Args:
             runners: what those that hold an attempt do. They ``succeed``; they ``obey`` an order to end, and succeed
-                otherwise; they ``fail`` for good; they are ``gone`` without a word; or ``deaf``: alive, and never done.
+                otherwise; they ``fail`` for good; they are ``gone`` without a word; or ``hang``: alive, and never done.
         """
         for _ in range(FOREVER):
             self.play(LOOK)
@@ -426,7 +426,7 @@ class SmallWorld:
                 return self
             for offer in list(self.ready):
                 self.claim(offer)
-            for name in self.running() if runners != "deaf" else ():
+            for name in self.running() if runners != "hang" else ():
                 order = self.attempts[name].order
                 how = {"CANCEL": "canceled", "DRAIN": "released"}.get(order, "succeeded") if runners == "obey" else ""
                 if runners == "gone":

@@ -14,7 +14,7 @@ import psutil
 import pyspark
 
 from tests.support.paths import PYTHONPATH, ROOT
-from tests.support.processes import below, command_line, lives
+from tests.support.programs.processes import below, command_line, lives
 from tests.support.servers import wait_until
 
 HOME = Path(next(iter(pyspark.__path__)))

@@ -67,7 +67,7 @@ class CoordinatorProcesses:
         for one in self._members:
             if _status(one) is not None:
                 os.kill(one.pid, signal.SIGKILL)
-        psutil.wait_procs(self._members, 10)
+        psutil.wait_procs(self._members)
         self._members = []
 
     def text(self) -> str:
@@ -107,5 +107,5 @@ def coordinator_processes(folder: Path, environ: Mapping[str, str]) -> Iterator[
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.close()
-        process.wait(10)
+        process.wait()
         process.stdout.close()

@@ -13,10 +13,10 @@ import redis
 
 from tests.chaos.driver.faults import Faults, Hand
 from tests.chaos.driver.fleet import QUICK, ChaosFleet, plain
-from tests.chaos.driver.ledger import Ledger, gather, judge
+from tests.chaos.driver.judging.ledger import Ledger, gather, judge
+from tests.chaos.driver.judging.pools import use_of
+from tests.chaos.driver.judging.reports import transactions
 from tests.chaos.driver.load import Load
-from tests.chaos.driver.pools import use_of
-from tests.chaos.driver.reports import transactions
 from tests.chaos.driver.screen import Screen
 from tests.chaos.driver.watch import Watch
 from unstuck.coordinator.local.programs import Size
@@ -110,5 +110,5 @@ def _tell(ledger: Ledger, seed: int, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps({"seed": seed, **ledger.to_dict()}) + "\n")
         return
-    verdict = "The promise was kept" if ledger.kept else "THE PROMISE WAS BROKEN"
-    plain("\n".join((f"{verdict} (seed {seed}):", *ledger.lines())))
+    result = "The promise was kept" if ledger.kept else "THE PROMISE WAS BROKEN"
+    plain("\n".join((f"{result} (seed {seed}):", *ledger.lines())))

@@ -32,8 +32,8 @@ ENDS = {
 }
 ENDED_BY_USER = (Intent.STOP, Intent.CANCEL, Intent.FORCE_STOP)
 STRENGTH = list(Intent)
-PATIENCE = 15.0  # seconds without trouble within which a job must have ended after its deadline
-PUBLISH_PATIENCE = 100.0  # the same when the warehouse log has to be asked: a lost publisher's term, and a wait
+ENDED_WITHIN = 15.0  # seconds without trouble within which a job must have ended after its deadline
+PUBLISHED_WITHIN = 100.0  # the same when the warehouse log has to be asked: a lost publisher's term, and a wait
 
 
 def wrongly_commanded(before: JobRecord, after: JobRecord, kind: str) -> str:
@@ -55,19 +55,19 @@ def wrongly_canceled(
     target: GroupState,
     now: float,
     deadline: float,
-    doomed: bool,
+    fails_fast: bool,
     *,
     lease_ttl: float,
 ) -> str:
     """What nobody holds is canceled at once; what runs, when its runner let go, or at the deadline, or by force.
 
     Args:
-        doomed: a group of the job failed for good, or its time is over, which cancels the others unless the user wants
-            something else.
+        fails_fast: a group of the job failed for good, or its time is over, which cancels the others unless the user
+            wants something else.
     """
     if target is S.CANCELING:
         return "" if job.intent is Intent.CANCEL else f"was told to end under {job.intent}"
-    if job.intent is Intent.FORCE_STOP or (job.intent is Intent.RUN and doomed):
+    if job.intent is Intent.FORCE_STOP or (job.intent is Intent.RUN and fails_fast):
         return ""
     if job.intent is Intent.STOP and job.timed_out is not None:
         return ""
@@ -93,7 +93,7 @@ def overdue(job: StoredJob, now: float, deadline: float, calm_since: float, aske
     deadline *= 2 if set_back else 1
     due = asked_at + (deadline if record.intent is Intent.CANCEL else 0.0)
     late = now - max(due, calm_since)
-    if late <= (PUBLISH_PATIENCE if record.phase else PATIENCE):
+    if late <= (PUBLISHED_WITHIN if record.phase else ENDED_WITHIN):
         return ""
     states = {group: str(r.state) for group, r in job.groups.items() if not r.state.terminal}
     return (

@@ -14,7 +14,7 @@ from typing import Any
 from tests.simulation.actors.warehouse import Depot
 from tests.simulation.model.store import ModelStore
 from tests.simulation.model.stored import StoredJob
-from tests.simulation.rules.adopted import kin
+from tests.simulation.rules.user.adopted import kin
 from unstuck.coordinator.model.decision import Decision
 from unstuck.coordinator.model.records import GroupRecord, JobRecord
 from unstuck.coordinator.model.state import JobState
@@ -25,7 +25,7 @@ from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.spec.group import FrozenInputs, GroupSpec
 
 S = GroupState
-PATIENCE = 15.0  # seconds without trouble within which what was asked must have been brought about
+DONE_WITHIN = 15.0  # seconds without trouble within which what was asked must have been brought about
 SKIPPED, RERUN, ALTERED = "USER_SKIPPED", "USER_RERUN", "ALTERED"
 _MOVES = {(str(S.SKIPPED), SKIPPED), (str(S.WAITING), RERUN), (str(S.BACKOFF), ALTERED)}
 
@@ -207,7 +207,7 @@ class Asked:
     def overdue(self, job: StoredJob, now: float, calm_since: float) -> str:
         """Without trouble, what was asked has been brought about soon."""
         late = now - max(self._asked_at.get(job.record.id, 0.0), calm_since)
-        if not job.record.requests or job.record.terminal or late <= PATIENCE:
+        if not job.record.requests or job.record.terminal or late <= DONE_WITHIN:
             return ""
         return f"{job.record.id} was asked for {job.record.requests} {late:.1f}s ago, and nobody has brought it about"
 

@@ -18,13 +18,12 @@ from uuid import uuid4
 
 import pytest
 
-from tests.support.machine import slowness
+from tests.support.machine import SLOWNESS, slowness
 
 GRACE = "grace_after_timeout"
 END = "grace_at_end"
 SILENCE = "longest_silence"
 LONGEST = pytest.StashKey[float]()
-SLOWNESS = "TEST_SLOWNESS"
 MARK = "TEST_PROCESS"  # in the environment of all that a test process starts, see reaper.py
 
 # A shell starts what it puts into the background with SIGINT and SIGQUIT ignored, and children inherit that; a test

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.support.foreground import DEAF, PLAIN, Up
 from tests.support.paths import PYTHONPATH
+from tests.support.programs.foreground import IGNORES_SIGTERM, PLAIN, Up
 from tests.support.servers import free_port, wait_until
 from unstuck.coordinator.cli.ops.demo import further
 from unstuck.coordinator.cli.render.terminal import program
@@ -42,9 +42,9 @@ def test_ctrl_c_ends_every_process_and_takes_back_the_address(up: Callable[..., 
 
 
 def test_a_process_that_ignores_sigterm_is_killed_with_all_it_started(up: Callable[..., Up]) -> None:
-    fleet = up(programs={"deaf": DEAF})
+    fleet = up(programs={"stays": IGNORES_SIGTERM})
     fleet.says("Ready")
-    wait_until(lambda: len(fleet.family()) == 4, 10, "the deaf process and its two children")
+    wait_until(lambda: len(fleet.family()) == 4, 10, "the process and its two children")
 
     fleet.signal(signal.SIGTERM)
 
@@ -53,9 +53,9 @@ def test_a_process_that_ignores_sigterm_is_killed_with_all_it_started(up: Callab
 
 
 def test_a_second_ctrl_c_hands_back_at_once_and_a_third_does_not_wait_for_that(up: Callable[..., Up]) -> None:
-    fleet = up(programs={"deaf": DEAF}, grace=600.0)
+    fleet = up(programs={"stays": IGNORES_SIGTERM}, grace=600.0)
     fleet.says("Ready")
-    wait_until(lambda: len(fleet.family()) == 4, 10, "the deaf process and its two children")
+    wait_until(lambda: len(fleet.family()) == 4, 10, "the process and its two children")
     fleet.signal(signal.SIGINT)
     fleet.says("Stopping: what runs has 20 s to end")
     fleet.signal(signal.SIGINT)

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from tests.support import fleet
-from tests.support.runner import single_runner
+from tests.support.programs.runner import single_runner
 from tests.support.servers import RedisServer
 from tests.support.steps.fleet_steps import hang
 from unstuck.tasks.protocol.report import Failure, OutcomeKind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.job_in_memory import group
+from tests.support.jobs.job_in_memory import group
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
 BUDGET = {"max": 1, "backoff": 10.0, "jitter": 0.0}

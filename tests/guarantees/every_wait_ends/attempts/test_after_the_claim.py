@@ -10,7 +10,7 @@ import redis
 
 from tests.support import fleet
 from tests.support.coordinator import Coordinator, group
-from tests.support.runner import single_runner
+from tests.support.programs.runner import single_runner
 from tests.support.servers import RedisServer
 from unstuck.coordinator.model.status import Status
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind

@@ -25,7 +25,7 @@ import redis
 from kombu import Connection, Exchange, Queue
 
 from tests.chaos.driver.fleet import plain
-from tests.chaos.driver.reports import Account, Sent, judge, transactions
+from tests.chaos.driver.judging.reports import Account, Sent, judge, transactions
 from tests.chaos.driver.server import Server
 from tests.support.at_once import AtOnce
 from tests.support.servers import wait_until
@@ -119,7 +119,7 @@ class Route(Protocol):
 def _kill_again_and_again(path: Route, kills: int, rng: random.Random) -> Account:
     """Kill a consumer that is at work, ``kills`` times; then let one work off what is left, undisturbed."""
     context = multiprocessing.get_context("forkserver")  # a consumer is there in milliseconds, with all it imports
-    context.set_forkserver_preload(["tests.chaos.driver.loss"])
+    context.set_forkserver_preload(["tests.chaos.driver.commands.loss"])
     fed = threading.Event()
 
     def feed() -> None:

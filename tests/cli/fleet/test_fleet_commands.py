@@ -16,7 +16,8 @@ import pytest
 
 from examples.flights_truth import disagreements, truth
 from tests.cli.conftest import ROOT, Cli
-from tests.support.processes import command_line, lives
+from tests.support.machine import seconds
+from tests.support.programs.processes import command_line, lives
 from tests.support.servers import wait_until
 from unstuck.coordinator.cli.ops.demo import missing
 from unstuck.tasks.host import java_version
@@ -44,7 +45,7 @@ def running(cli: Cli, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], 
             family.update(_below(process.pid))
             process.send_signal(signal.SIGINT)
         try:
-            process.wait(100)
+            process.wait(seconds(30))
         except subprocess.TimeoutExpired:
             process.kill()  # the kernel ends the rest
             process.wait()

@@ -127,7 +127,7 @@ def test_a_queue_that_an_idle_worker_leaves_lying_is_named_by_the_doctor_with_th
         return dict(found)
 
     def listen(word: str) -> None:
-        assert app.control.broadcast(word, arguments={"queue": QUEUE}, reply=True, timeout=10, limit=1)
+        assert app.control.broadcast(word, arguments={"queue": QUEUE}, reply=True, timeout=None, limit=1)
 
     app = celery_app("people", (QUEUE,), Settings(redis_url=redis_server.url))
     with fleet.worker(redis_server.url, tmp_path, queues=QUEUE) as worker:

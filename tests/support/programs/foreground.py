@@ -36,13 +36,13 @@ except (FleetFailed, FleetRunning) as error:
     sys.exit(2)
 """
 PLAIN = "import time; time.sleep(1000)"
-# Deaf to SIGTERM, with a child in a process group of its own and another in a session of its own.
-DEAF = """
+# Ignores SIGTERM, and has a child in a process group of its own and another in a session of its own.
+IGNORES_SIGTERM = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 subprocess.Popen([sys.executable, "-c", "import os, time; os.setpgid(0, 0); time.sleep(1000)"])
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True)
-print("deaf", flush=True)
+print("started", flush=True)
 time.sleep(1000)
 """
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tests.chaos.driver.reports import Transaction
+from tests.chaos.driver.judging.reports import Transaction
 from unstuck.coordinator.model.status import Status
 from unstuck.tasks.protocol.keys import Keys
 
