@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,9 +51,9 @@ class Place:
         keys = {} if user is None else dict(zip(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), user, strict=True))
         return {**self.keyless, **keys}
 
-    def submit(self, uri: str, queue: str = "light") -> str:
+    def submit(self, uri: str, queue: str = "light", **of_group: Any) -> str:
         step = {"python": "lake:rows", "output": "numbers"}
-        group = {"name": "load", "spark": False, "queue": queue, "retry": RETRY, "steps": [step]}
+        group = {"name": "load", "spark": False, "queue": queue, "retry": RETRY, "steps": [step], **of_group}
         with Client(Settings(redis_url=self.redis_url, warehouse=uri), redis_client=self.store) as client:
             return client.submit({"name": "lake", "groups": [group]}).id
 
@@ -132,14 +132,14 @@ def has_no_keys(place: Place, uri: str) -> str:
 
 
 def removed_bucket(place: Place, uri: str) -> str:
-    place.server.allow("worker")
-    job = place.submit(uri)
-    bucket = uri.removeprefix("s3://").partition("/")[0]
-    client = place.server.client("s3")
-    client.delete_object(Bucket=bucket, Key="w/_warehouse_id")
-    client.delete_bucket(Bucket=bucket)
-    client.close()
-    place.server.allow("worker", ALL)
+    with Client(Settings(redis_url=place.redis_url), redis_client=place.store) as client:
+        client.pools.set("shut", 0)  # no attempt begins before the bucket is gone
+        job = place.submit(uri, pool="shut")
+        bucket = uri.removeprefix("s3://").partition("/")[0]
+        with closing(place.server.client("s3")) as s3:
+            s3.delete_object(Bucket=bucket, Key="w/_warehouse_id")
+            s3.delete_bucket(Bucket=bucket)
+        client.pools.set("shut", 1)
     return job
 
 
