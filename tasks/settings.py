@@ -28,6 +28,11 @@ def _absolute(uri: str) -> str:
     return without_user(uri).rstrip("/")
 
 
+def plain_path(uri: str) -> str:
+    """``file:///srv/a`` as ``/srv/a``; any other address as it is."""
+    return "/" + uri.removeprefix("file:").lstrip("/") if uri.startswith("file:") else uri
+
+
 def without_user(uri: str) -> str:
     """``uri``, which others are shown and told. Raises: ValueError: it names a user, or a key in its query."""
     scheme, _, rest = uri.partition("://")
@@ -107,7 +112,7 @@ class Settings(BaseSettings):
 
     def versions_kept(self, warehouse: str) -> int | None:
         """How many versions of the warehouse at this URI stay at least; None: all, until a vacuum."""
-        return self.keep_versions.get(warehouse, self.keep_versions.get(DEFAULT))
+        return self.keep_versions.get(plain_path(warehouse), self.keep_versions.get(DEFAULT))
 
     def stop_within(self, *, at_once: bool = False) -> float:
         """Seconds in which a worker that was told to stop has left; ``at_once``: without the grace to end by itself."""
@@ -128,7 +133,7 @@ class Settings(BaseSettings):
         if type(value) is int:
             return {DEFAULT: value}
         if isinstance(value, dict):
-            return {name if name == DEFAULT else _absolute(name): number for name, number in value.items()}
+            return {name if name == DEFAULT else plain_path(_absolute(name)): number for name, number in value.items()}
         raise ValueError(f'expected a number, or JSON such as {{"/srv/a": 30, "s3://b/c": 7, "{DEFAULT}": 100}}')
 
     @field_validator("spark_conf", mode="before")

@@ -175,7 +175,7 @@ def _taken_over(before: JobView, new: JobRecord) -> str:
     done = [
         group.name
         for group in before.groups
-        if all(each.record.state is GroupState.SUCCEEDED for each in group.members)
+        if group.members and all(each.record.state is GroupState.SUCCEEDED for each in group.members)
     ]
     kept = [name for name in done if name not in new.reruns]
     runs = [group.name for group in before.groups if group.name not in kept]

@@ -74,7 +74,7 @@ class Consumer:
     ) -> None:
         self.sweep = sweep
         self._stream, self._reconciler, self._settings, self._heartbeat = stream, reconciler, settings, heartbeat
-        self._clock, self._uniform = clock, uniform
+        self._clock, self._uniform, self._wait = clock, uniform, WAIT
         self._busy: dict[str, _Busy] = {}
         self._last_batch = 0  # outcomes in the last batch
         self._next_claim = 0.0
@@ -171,7 +171,7 @@ class Consumer:
         for job in by_job:
             reach(Point.AFTER_READ, job)
         for job, batch in by_job.items():
-            waiting = self._busy.setdefault(job, _Busy(next_at=self._clock() + WAIT))
+            waiting = self._busy.setdefault(job, _Busy(next_at=self._clock() + self._wait))
             waiting.add(batch)
             if not waiting.tries and not self._may_wait(job, waiting):
                 del self._busy[job]

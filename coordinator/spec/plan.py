@@ -205,8 +205,7 @@ def compile_plan(spec: JobSpec) -> Plan:
                 makers = [reader]
             wanted = Collect(output=source.output, column=source.column, distinct=source.distinct)
             for maker in makers:
-                # A group writes no output that has the name of one of its inputs.
-                if merged[maker].for_each is None and (maker == reader or source.output not in merged[maker].inputs):
+                if merged[maker].for_each is None:
                     other = collect[maker].setdefault(wanted.key, wanted)
                     if other.distinct and not wanted.distinct:
                         collect[maker][wanted.key] = wanted

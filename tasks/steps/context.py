@@ -30,7 +30,7 @@ from unstuck.tasks.errors import (
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.token import GROUP_ID, Token, split_member
-from unstuck.tasks.spec.group import MAX_JOB_BYTES, WorkOrder, fork_bytes
+from unstuck.tasks.spec.group import MAX_JOB_BYTES, READ_VALUES, WorkOrder, fork_bytes
 from unstuck.tasks.spec.outputs import REJECTED, Checks
 from unstuck.tasks.steps.inputs import Dataset, PublishedDatasets
 from unstuck.tasks.steps.output import collect, read_table
@@ -145,7 +145,7 @@ class Work:
             own = [output for output in self.outputs.values() if not output.rejected_of]
             if found is None and wanted.output == order.group.name and len(own) == 1:
                 (found,) = own
-            if found is None and wanted.output in order.group.inputs:
+            if order.group.code_version == READ_VALUES:
                 (found,) = self.inputs[wanted.output].parts  # a published dataset has one
             if found is not None:
                 values = forks[wanted.key] = collect(self.files, found, wanted, room)

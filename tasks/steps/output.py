@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import Any
 
 from unstuck.tasks.errors import ForkValuesInvalid, OutputInvalid, StagingLost
@@ -226,9 +227,13 @@ def _values(files: Files, output: StagedOutput, column: str) -> Iterator[Any]:
 
     for data_file in output.files:
         with files.open(data_file.path) as file:
-            for batch in pq.ParquetFile(file).iter_batches(columns=[column]):
-                files.answered()
-                try:
+            try:
+                parquet = pq.ParquetFile(file)
+                if column not in parquet.schema_arrow.names:  # published before the column came
+                    yield from repeat(None, data_file.rows)
+                    continue
+                for batch in parquet.iter_batches(columns=[column]):
+                    files.answered()
                     yield from batch.column(0).to_pylist()
-                except (ValueError, OverflowError) as error:  # a date of the year 12000, text that is no UTF-8
-                    raise ForkValuesInvalid(f"a value of the column {column} cannot be read: {error}") from error
+            except (ValueError, OverflowError) as error:  # a date of the year 12000, text that is no UTF-8
+                raise ForkValuesInvalid(f"a value of the column {column} cannot be read: {error}") from error

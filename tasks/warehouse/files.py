@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from unstuck.tasks.errors import WarehouseUnsupported
-from unstuck.tasks.settings import without_user
+from unstuck.tasks.settings import plain_path, without_user
 from unstuck.tasks.warehouse.object_store import ObjectStore
 
 _NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
@@ -39,8 +39,7 @@ class Files:
             WarehouseUnsupported: no such kind of store, or the package for it is not installed.
         """
         without_user(uri)
-        if uri.startswith("file:"):
-            uri = "/" + uri.removeprefix("file:").lstrip("/")
+        uri = plain_path(uri)
         if _PATTERN.intersection(uri):
             raise ValueError(f"the warehouse {uri} has one of * ? [ ] {{ }} \\ in its path; choose another folder")
         # Called after each answer of the place, so that who waits for many can tell a slow one from one that hangs.
@@ -248,7 +247,7 @@ class Files:
     def _make_folder(self, folder: str) -> None:
         root = self.uri("") if self._check is not None else None
         missing = [folder]
-        while not os.path.exists(missing[-1]):
+        while _is_missing(missing[-1]):
             if missing[-1] == root:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), root)
             missing.append(os.path.dirname(missing[-1]))
@@ -263,6 +262,15 @@ def _checked(path: str) -> str:
     if path.startswith("/") or ".." in path.split("/"):
         raise ValueError(f"{path!r} is not a path inside the warehouse")
     return path
+
+
+def _is_missing(path: str) -> bool:
+    """Raises: OSError: the file system could not be asked."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    return False
 
 
 def _read_local(path: str) -> bytes:

@@ -22,7 +22,6 @@ from unstuck.coordinator.client import Client
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.publisher import Warehouses
 from unstuck.coordinator.publishing.staging_gc import StagingCollector
-from unstuck.coordinator.reconcile import consumer
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.coordinator.reconcile.reconciler import Reconciler
@@ -128,7 +127,7 @@ class Coordinator:
     def read(self) -> None:
         """Apply every report that is in the stream, and all that they lead to, without collecting."""
         beat = patch.object(self.consumer, "_beat")  # a coordinator that the list of the fleet does not show
-        with beat, patch.object(consumer, "WAIT", 0.0):
+        with beat, patch.object(self.consumer, "_wait", 0.0):
             while entries := self.stream.read(500, 0.001):
                 self.consumer.apply(entries)
             while self.consumer.again(time.monotonic()):

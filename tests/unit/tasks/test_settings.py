@@ -121,6 +121,7 @@ def test_programs_of_celery_say_in_a_sentence_which_setting_is_wrong_and_end_wit
         ("30", (30, 30)),
         ('{"/srv/a": 30}', (30, None)),
         ('{"/srv/a/": 30, "default": 7}', (30, 7)),
+        ('{"file:///srv/a": 30}', (30, None)),
     ],
 )
 def test_how_many_versions_are_kept_is_said_for_all_warehouses_or_for_each(
@@ -130,6 +131,7 @@ def test_how_many_versions_are_kept_is_said_for_all_warehouses_or_for_each(
         monkeypatch.setenv("UNSTUCK_KEEP_VERSIONS", said)
     settings = Settings()
     assert (settings.versions_kept("/srv/a"), settings.versions_kept("s3://b/c")) == kept
+    assert settings.versions_kept("file:///srv/a") == kept[0], "a job may have it as a URI"
 
 
 @pytest.mark.parametrize(

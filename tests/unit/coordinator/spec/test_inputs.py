@@ -168,6 +168,14 @@ def over_an_input(**fields: str) -> str:
     return f"{HOOKS}{A}  - {{{written}, {fork}}}\n"
 
 
+def test_a_fork_over_a_group_that_reads_a_dataset_of_its_own_name_is_over_what_the_group_makes() -> None:
+    sales = "  - {name: sales, inputs: {sales: sales}, steps: [{python: 'm:f', output: sales_new}]}\n"
+    fork = "  - {name: f, needs: [sales], for_each: {day: {from: sales.day}}, steps: [{python: 'm:f'}]}\n"
+    plan = plan_of(HEAD + sales + fork)
+    assert list(plan.groups) == ["sales", "f"]
+    assert plan.groups["sales"].feeds == (("f", "sales.day"),)
+
+
 def test_a_fork_over_an_input_gets_a_group_before_it_that_reads_the_values() -> None:
     plan = plan_of(over_an_input(needs="[a]", when="results.a.n > 1", queue="heavy", retry="{max: 7}", pool="jdbc"))
     assert list(plan.groups) == ["a", "f-values", "f"]

@@ -1,0 +1,44 @@
+"""The values that a fork collects from the files of an output or of a published dataset."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from unstuck.tasks.errors import ForkValuesInvalid
+from unstuck.tasks.spec.group import MAX_JOB_BYTES, Collect
+from unstuck.tasks.steps.output import collect
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.marker import DataFile, StagedOutput
+
+COLUMNS = [{"name": name, "type": "long", "nullable": True, "metadata": {}} for name in ("n", "region")]
+SCHEMA = json.dumps({"type": "struct", "fields": COLUMNS})
+
+
+def dataset(folder: Path, *tables: Any) -> StagedOutput:
+    files = []
+    for number, table in enumerate(tables):
+        path = folder / f"{number}.parquet"
+        pq.write_table(table, path)
+        files.append(DataFile(path.name, table.num_rows, path.stat().st_size))
+    return StagedOutput(files, sum(file.rows for file in files), SCHEMA)
+
+
+def test_a_file_that_is_older_than_the_column_has_nulls_there(tmp_path: Path) -> None:
+    made = dataset(tmp_path, pa.table({"n": [1, 2]}), pa.table({"n": [3], "region": [7]}))
+    wanted = Collect(output="events", column="region", distinct=True)
+    assert collect(Files(str(tmp_path)), made, wanted, MAX_JOB_BYTES) == [7]
+    with pytest.raises(ForkValuesInvalid, match=r"events\.region has a null"):
+        collect(Files(str(tmp_path)), made, wanted.model_copy(update={"distinct": False}), MAX_JOB_BYTES)
+
+
+def test_a_file_that_is_no_parquet_file_is_an_error_of_the_values(tmp_path: Path) -> None:
+    made = dataset(tmp_path, pa.table({"n": [1], "region": [7]}))
+    (tmp_path / "0.parquet").write_bytes(b"not a table")
+    with pytest.raises(ForkValuesInvalid, match="a value of the column region cannot be read"):
+        collect(Files(str(tmp_path)), made, Collect(output="events", column="region"), MAX_JOB_BYTES)
