@@ -31,8 +31,8 @@ from unstuck.coordinator.store.answers import (
     NotEnded,
     Submission,
 )
+from unstuck.coordinator.store.runner_wake_ups import idle_runner, share_wake_ups
 from unstuck.coordinator.store.staging_index import staging_record
-from unstuck.coordinator.store.wake_ups import idle_runner, share_wake_ups
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.keys import Keys, members_of, pool_of, queue_of
 from unstuck.tasks.protocol.lua import Script

@@ -20,7 +20,7 @@ from unstuck.coordinator.model.status import Intent, Status
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.answers import BeginAnswer, Begun, CommitAnswer, EndAnswer, KeyTaken, NotEnded
 from unstuck.coordinator.store.jobs import HALTED_LOOK, NO_OFFERS
-from unstuck.coordinator.store.wake_ups import idle_runner
+from unstuck.coordinator.store.runner_wake_ups import idle_runner
 from unstuck.tasks.protocol.keys import lane_of, pool_of, queue_of
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome
