@@ -72,7 +72,7 @@ MUTANTS = (
     mutant(
         "a finish and take that is repeated takes another offer",
         broken.ONE,
-        276,
+        908,
         line(
             ModelStore.finish_and_take,
             "return self.finish(",
@@ -99,7 +99,7 @@ MUTANTS = (
     mutant(
         "a runner that sleeps counts as awake",
         broken.LOST_WAKE_UP,
-        147,
+        166,
         line(ModelStore.take, "self.awake[caller] = -self.now", "pass"),
     ),
     mutant(
@@ -117,13 +117,13 @@ MUTANTS = (
     mutant(
         "an idle runner is sent a wake-up for each offer",
         broken.MANY_WAKE_UPS,
-        0,
+        3,
         line(ModelStore.wake_ups, "idle.pop(min(there)[1])", "idle[min(there)[1]]"),
     ),
     mutant(
         "a claim does not ask for the epoch and the nonce",
         broken.ONE,
-        1,
+        7,
         line(ModelStore._claim, "(attempt.epoch, attempt.nonce) != (offer.epoch, offer.nonce) or ", ""),
     ),
     mutant(
@@ -148,7 +148,7 @@ MUTANTS = (
         19,
         line(deadlines.lapsed, "not env.now <=", "not env.now - env.lease_ttl <="),
     ),
-    mutant("a takeover without the grace after an outage", ONE, 1, _no_grace),
+    mutant("a takeover without the grace after an outage", ONE, 2, _no_grace),
     mutant(
         "no due for the end of a backoff",
         broken.LATE_RETRY,
@@ -169,13 +169,13 @@ MUTANTS = (
     mutant(
         "a failure does not set the count of lost workers back",
         broken.LONG_BACKOFF,
-        184,
+        228,
         line(attempts._failed, "replace(charged, losses=0)", "charged"),
     ),
     mutant(
         "a resume does not set the count of lost workers back",
         WORD,
-        24,
+        25,
         line(intent.reset_budgets, "failures=0, losses=0", "failures=0"),
         commands=True,
     ),
@@ -189,7 +189,7 @@ MUTANTS = (
     mutant(
         "no due for the timeout of a job",
         broken.LATE_TIMEOUT,
-        45,
+        91,
         line(deadlines.due_at, "job_timeout_at(state.job, state.plan.timeout, env) or 0.0", "0.0"),
     ),
     mutant(
@@ -216,13 +216,13 @@ MUTANTS = (
     mutant(
         "a cancel leaves what waits for a retry",
         broken.LATE_END,
-        18,
+        35,
         line(intent.cancel_waiting, "*draft.state.by_state[S.BACKOFF], ", ""),
     ),
     mutant(
         "a command does not make its job due",
         broken.LATE_COMMAND,
-        132,
+        407,
         line(ModelStore.command, "self.due[old.id] = min(now, self.due.get(old.id, now))", "pass"),
         commands=True,
     ),
@@ -235,25 +235,25 @@ MUTANTS = (
     mutant(
         "an outcome does not make its job due",
         broken.LOST_REPORT,
-        108,
+        124,
         line(ModelStore._finish, "self._due_earlier(token.job, now)", "pass"),
     ),
     mutant(
         "a pass for one report forgets when all was looked at",
         FORGOTTEN,
-        106,
+        108,
         line(Pass._decide, "min(decision.due, state.looked_at + self._sweep_every)", "decision.due"),
     ),
     mutant(
         "a lock that was met busy is not noticed at its end",
         broken.MISSED_LOCK,
-        412,
+        2875,
         line(ModelStore.end, "if job.dirty_until > now:", "if job.dirty_until > now and anyway:"),
     ),
     mutant(
         "reports of a lost coordinator are taken over much later",
         broken.LOST_CONSUMER,
-        8,
+        23,
         line(Consumer.step, "self._settings.report_idle / 5", "self._settings.report_idle * 5"),
     ),
     mutant(
@@ -297,7 +297,7 @@ MUTANTS = (
     mutant(
         "what came of publishing is dropped when the lock is busy",
         broken.LATE_ANSWER,
-        334,
+        1187,
         line(Publisher._try, "if self._record(job, result):", "if self._record(job, result) or True:"),
         commands=True,
         within=1000,
@@ -305,19 +305,19 @@ MUTANTS = (
     mutant(
         "the first trouble of a warehouse costs a minute",
         broken.LATE_PUBLISH,
-        43,
+        56,
         line(completion.published, "min(MAX_PUBLISH_WAIT, 2.0 ** min(tries, 6))", "MAX_PUBLISH_WAIT"),
     ),
     mutant(
         "a sweep decides what was due five seconds ago",
         broken.MISSED_DUE,
-        2,
+        3,
         line(Sweep.run, "self._store.due(now, ", "self._store.due(now - 5.0, "),
     ),
     mutant(
         "a takeover that the commit does not look at again",
         ONE,
-        2219,
+        662,
         line(attempts.read_attempt, "draft.decision.guards.append(Guard(", "(lambda guard: None)(Guard("),
         commands=True,
     ),
