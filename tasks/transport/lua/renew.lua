@@ -1,12 +1,12 @@
 -- renew: the watchdog keeps its runner's lease and hears what it should do.
 --
--- keys: job attempts held
+-- keys: job attempts held due
 -- args: job group epoch nonce claimant worker ttl progress
 --
 -- ttl: of the lease, in seconds. progress: JSON, or empty.
 -- Answers CONTINUE | CANCEL | DRAIN | STALE
 --
--- An attempt that is current but unclaimed was rolled back with its store: it is claimed again.
+-- An attempt that is current but unclaimed was rolled back with its store: it is claimed again, and its job is due.
 local status = redis.call('HGET', keys.job, 'status')
 if not status or terminal(status) then return 'STALE' end
 local attempt = open_attempt(keys.attempts, args.group, args.epoch, args.nonce)
@@ -17,6 +17,7 @@ if not attempt.claimant then
     attempt.claimant = args.claimant
     attempt.worker = args.worker
     attempt.claimed_at = time
+    due_now(args.job, time)
     if attempt.pool then
         local offer = table.concat({args.job, args.group, args.epoch, args.nonce}, '/')
         redis.call('ZADD', keys.held, 0, attempt.pool .. '/' .. offer)

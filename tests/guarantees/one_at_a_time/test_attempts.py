@@ -384,8 +384,12 @@ def test_a_renewal_that_finds_its_attempt_unclaimed_after_a_rollback_claims_agai
     before = coordinator.redis.hgetall(keys.attempts)
     coordinator.claim(offer)  # type: ignore[arg-type]
     coordinator.redis.hset(keys.attempts, mapping=before)  # type: ignore[arg-type]
+    coordinator.redis.xtrim(coordinator.keys.reports, maxlen=0)
+    coordinator.redis.zadd(coordinator.keys.due, {job: coordinator.store.tick(1, 15)[0] + 60})
 
     assert coordinator.lease.renew(offer.held_by("runner1"), "host") == "CONTINUE"  # type: ignore[attr-defined]
+    coordinator.sweep.run()
+    assert coordinator.status(job) is Status.RUNNING, "the next sweep looks at it"
     assert coordinator.claim(offer, "runner2").answer == "REFUSED"  # type: ignore[arg-type]
     assert coordinator.lease.renew(offer.held_by("runner2"), "host") == "STALE"  # type: ignore[attr-defined]
 

@@ -173,6 +173,7 @@ class ModelStore:
         now = self.now
         if not attempt.claimant:
             attempt = replace(attempt, claimant=token.claimant, worker=worker, claimed_at=now)
+            self._due_earlier(token.job, now)
             if attempt.pool:
                 self.held.add((attempt.pool, Offer(token.job, token.group, token.epoch, token.nonce)))
         job.attempts[token.group] = replace(attempt, lease=now + self.lease_ttl)

@@ -324,7 +324,9 @@ SYSTEMS = (
     ),
     Planted("abort without asking the slot", WHOLE, 424, patches=_aborts_without_the_slot, commands=True),
     Planted("an alter restarts healthy attempts", SHOWN, 52, patches=_restarts_what_runs_well, commands=True),
-    Planted("a rerun keeps frozen inputs of what comes after", WORD, 111, patches=_keeps_what_was_frozen, commands=True),
+    Planted(
+        "a rerun keeps frozen inputs of what comes after", WORD, 111, patches=_keeps_what_was_frozen, commands=True
+    ),
     Planted("passes that look only at what reports speak of", FORGOTTEN, 108, patches=_looks_only_at_reports),
     Planted("not found is taken for success", FORGOTTEN, 0, patches=_not_found_is_success),
     Planted("the outcome before the marker", WHOLE, 0, patches=_outcome_before_the_marker),
