@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from bisect import bisect_left, bisect_right
@@ -39,8 +40,10 @@ class Looks:
     def rate(self, since: float, until: float) -> float:
         """Looks a second between two times since the epoch; 0 if none was before the first or after the second.
 
-        The time is left out in which this thread could run and the kernel gave it no processor.
+        Without end where the second time is not later: a process may die when its job has ended already. The time is left out in which this thread could run and the kernel gave it no processor.
         """
+        if until <= since:
+            return math.inf
         first, last = bisect_right(self._times, since) - 1, bisect_left(self._times, until)
         if first < 0 or last >= len(self._times):
             return 0.0

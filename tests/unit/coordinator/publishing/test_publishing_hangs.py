@@ -24,17 +24,21 @@ class Office:
 
     def __init__(self, job: Job) -> None:
         self.job, self.thaw, self.begun = job, threading.Event(), 0
-        self._background = Background(2, clock=lambda: job.now)
+        self._name = f"publisher of office {id(self)}"
+        self._background = Background(2, self._name, clock=lambda: job.now)
 
     def obey(self, decision: Decision) -> bool:
         """As the reconciler does it. Returns whether another try of publishing was begun."""
         if not decision.publish:
             return False
-        before = threading.active_count()
+        before = self._threads()
         self._background("publish", "here", lambda _: bool(self.thaw.wait()) and None, new_try=decision.new_try)
-        begun = threading.active_count() - before
+        begun = self._threads() - before
         self.begun += begun
         return bool(begun)
+
+    def _threads(self) -> int:
+        return sum(one.name == self._name for one in threading.enumerate())
 
 
 def publishing() -> tuple[Job, Decision]:
