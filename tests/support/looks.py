@@ -40,7 +40,8 @@ class Looks:
     def rate(self, since: float, until: float) -> float:
         """Looks a second between two times since the epoch; 0 if none was before the first or after the second.
 
-        Without end where the second time is not later: a process may die when its job has ended already. The time is left out in which this thread could run and the kernel gave it no processor.
+        Without end where the second time is not later: a process may die when its job has ended already. The time is
+        left out in which this thread could run and the kernel gave it no processor.
         """
         if until <= since:
             return math.inf
