@@ -17,9 +17,7 @@ from tests.support.paths import ROOT
 from tests.support.programs.processes import lives
 from tests.support.servers import wait_until
 
-# As `make test` has them, but two: each process takes a second of CPU to start.
-OPTIONS = re.findall(r"^PYTEST_OPTIONS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0]
-PROCESSES = re.sub(r"-n \d+", "-n 2", OPTIONS).split()
+PROCESSES = re.findall(r"^PYTEST_OPTIONS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0].split()
 # A fleet as tests have them: it ignores SIGTERM, in sessions of its own.
 HEAD = """
 import ctypes, os, signal, subprocess, sys, threading, time
