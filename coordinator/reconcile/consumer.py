@@ -39,7 +39,11 @@ KILLER_AFTER = 20  # deliveries of a report whose coordinators died or hung each
 class _Busy:
     """A job to be tried soon: its lock was held, there is more to decide, or nothing waits for its reports.
 
-    Its reports are pending. ``successes`` are counted, ``urgent`` is set by any other report but a claim.
+    Its reports are pending.
+
+    Attributes:
+        successes: how many of the reports are one.
+        urgent: one of them is neither a success nor a claim.
     """
 
     entries: list[StreamEntry] = field(default_factory=list)

@@ -97,7 +97,7 @@ class Reconciler:
         return listening
 
     def on_offer(self, job: str) -> int:
-        """How many offers of the job stood when it was decided last; 0 if that is not known any more."""
+        """How many offers of the job stood when it was decided here last; 0 if this process does not know."""
         _, state = self.cache.get(job, (0.0, None))
         return 0 if state is None else len(state.by_state[GroupState.QUEUED])
 

@@ -47,7 +47,7 @@ class Holding:
     def to_bytes(self) -> bytes:
         """Of at most a slot. What has no room is cut or left out: first progress and code, then the texts.
 
-        The reader is a process of the same Python, so `marshal` will do, which takes a fifth of the time of JSON.
+        The reader is a process of the same Python, so `marshal` will do, which takes a third of the time of JSON.
         """
         for progress, code, most in ((self.progress, self.code, _SLOT), ("", {}, 500)):
             clocks = [(c.code, c.seconds, c.began, c.step[:most]) for c in self.clocks.values()]

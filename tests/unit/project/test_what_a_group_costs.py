@@ -16,7 +16,7 @@ from bench.server import Server
 from tests.support.coordinator import Coordinator, group
 from unstuck import Status
 
-SCRIPTS = 7.0  # a group; 2.1 to 2.9 on an idle machine, 4 on a busy one, where batches are small
+SCRIPTS = 7.0  # a group; 1.2 on an idle machine, more on a busy one, where batches are small
 COMMANDS = 160.0  # a group, those inside scripts included; 80 on a busy machine
 CPU = 25.0  # a group, in loops of the calibration; 5 on an idle machine, 9 on a busy one
 GROWTH = 1.5  # of the cost of a group, from the narrow to the wide job

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.support.coordinator import Coordinator, group
+from tests.support.coordinator import Coordinator, failed, group
 from unstuck.coordinator.model.decision import Decision
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.reconcile.consumer import LINGER, WAIT, Consumer
@@ -100,3 +100,44 @@ def test_a_claim_and_its_outcome_within_a_moment_are_one_commit_with_both_events
     assert len(commits) == 1
     assert coordinator.consumer.again(now[0] + WAIT)
     assert [event["kind"] for event in commits[1].events] == ["RUNNING"]
+
+
+def test_successes_wait_together_while_runners_have_enough_to_take_and_nothing_else_does(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(coordinator.consumer, "_clock", lambda: now[0])
+    job = coordinator.submit(
+        group("fork", for_each={"n": list(range(12))}, retry={"max": 0}), on_failure="finish_others"
+    )
+    coordinator.read()
+    offers = coordinator.offers()
+    assert len(offers) == 12
+
+    def report(*, fails: bool = False) -> None:
+        offer = offers.pop()
+        coordinator.claim(offer)
+        coordinator.finish(offer.held_by("runner1"), *([failed(recoverable=False)] if fails else []))
+        coordinator.consumer.apply(coordinator.stream.read(500, 0.001))
+
+    def applied() -> int:
+        return sum(coordinator.events(job).count(kind) for kind in ("SUCCEEDED", "FAILED"))
+
+    # Given five successes, one after the other, while twelve offers stood: none has a pass
+    for _ in range(5):
+        report()
+    assert applied() == 0
+    # When a sixth comes, runners might soon have nothing to take. Then one pass applies all
+    report()
+    assert applied() == 6
+    # When one comes alone, it waits for a moment and no longer
+    report()
+    assert applied() == 6
+    assert not coordinator.consumer.again(now[0] + WAIT / 2)
+    assert coordinator.consumer.again(now[0] + WAIT)
+    assert applied() == 7
+    # A failure waits for nothing, and takes along what waits
+    report()
+    assert applied() == 7
+    report(fails=True)
+    assert applied() == 9
