@@ -266,7 +266,7 @@ class Attempt:
         work.check_refused()
         with self._warehouse_clock("reading the values of forks in", plan.collect):
             self._forks = work.fork_values(order)
-        self._tell_ofsuccess(work, params, scratch)
+        self._tell_of_success(work, params, scratch)
         # From here on the work is done and counts, whatever is ordered: giving it up would cost doing it again.
         self._end_if_ordered()
         return work
@@ -287,7 +287,7 @@ class Attempt:
                     finally:
                         before.put_code_back()
 
-    def _tell_ofsuccess(self, work: Work, params: dict[str, Any], scratch: Scratch) -> None:
+    def _tell_of_success(self, work: Work, params: dict[str, Any], scratch: Scratch) -> None:
         """Call the hook that is told of success, once nothing that the steps made can fail the attempt any more."""
         hooks = self._order.group.hooks
         if hooks is None or not hooks.on_success:

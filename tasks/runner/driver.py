@@ -53,6 +53,11 @@ class Driver:
             return False
 
     @property
+    def unused(self) -> bool:
+        """True while no session was started or is being started; asks no JVM."""
+        return self._base is None and not self._lock.locked()
+
+    @property
     def died(self) -> bool:
         """True if a session was up here and is no more: only a new process has another."""
         return self._base is not None and not self.running

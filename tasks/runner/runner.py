@@ -87,7 +87,6 @@ class Runner:
         self.lease = Lease(self.client, Keys(settings.prefix), settings.lease_ttl, caller=self.id)
         self.driver = Driver(settings, slots=slots)
         self.queues = tuple(queues)
-        self._light = not may_run_spark(settings, queues)
         self._idle_at: float | None = None  # when the session will have been idle for too long; None: it never is
         self.replaced = False  # this process ends before it takes more work
         self.held: Held | None = None
@@ -134,8 +133,8 @@ class Runner:
         return not unfit
 
     def may_take_at_once(self) -> bool:
-        """As `may_take`, for a runner that runs no Spark: nothing that may hang is asked."""
-        return self._light and not self.replaced and not self.stopping
+        """As `may_take`, for a runner without a session: nothing that may hang is asked."""
+        return self.driver.unused and not self.replaced and not self.stopping
 
     @contextmanager
     def holding(self, held: Held) -> Iterator[None]:

@@ -69,7 +69,9 @@ class Suite:
         """In the background of a shell that runs a script and ignores SIGHUP, as `nohup` does; its exit code."""
         pytest = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml")]
         pytest += ["-p", "tests.support.suite.suite_limits"]
-        told = ["-p", "no:cacheprovider", *(part for name in settings for part in ("-o", f"{name}={settings[name]}"))]
+        # Else it would remove the temporary folders of earlier suites, which may take minutes.
+        told = ["-p", "no:cacheprovider", "--basetemp", str(self.folder / "temp")]
+        told += [*(part for name in settings for part in ("-o", f"{name}={settings[name]}"))]
         with self.out.open("wb") as out:
             return subprocess.run(
                 ["sh", "-c", 'trap "" HUP; "$@" & wait $!', "sh", *pytest, *told, *options, str(self.folder)],

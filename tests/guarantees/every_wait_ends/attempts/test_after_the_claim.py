@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis
 
 from tests.support import fleet
@@ -158,16 +159,26 @@ def test_an_attempt_that_was_taken_with_an_outcome_is_handed_back_by_a_runner_th
     assert "had to end before it could begin" in released.failure.text
 
 
+# A runner that may run Spark. "asked True": it asked its JVM while it held an attempt.
+MAY_RUN_SPARK = """
+runner.queues = ("light", "spark")
+type(runner.driver).running = property(lambda driver: print("asked", bool(runner.held)) or False)
+finish_and_take = runner.lease.finish_and_take
+runner.lease.finish_and_take = lambda *arguments: print("one round trip") or finish_and_take(*arguments)
+"""
+SESSION_IS_UP = "type(runner.driver).unused = False"
+
+
+@pytest.mark.parametrize(("session", "round_trips"), [("", True), (SESSION_IS_UP, False)])
 def test_a_runner_that_may_run_spark_asks_no_jvm_before_an_outcome_is_recorded(
-    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path, session: str, round_trips: bool
 ) -> None:
     first, second = make_offer(client, tmp_path, job="first"), make_offer(client, tmp_path, job="second")
     fleet.stand(client, second, "light")
-    asked = "type(runner.driver).running = property(lambda driver: print('asked', bool(runner.held)) or False)"
-    both = f'runner._light = False; runner.queues = ("light", "spark"); {asked}'
-    with single_runner(redis_server.url, tmp_path, first, prepared=both) as runner:
+    with single_runner(redis_server.url, tmp_path, first, prepared=MAY_RUN_SPARK + session) as runner:
         said = runner.said()
     assert "asked False" in said, "between two attempts"
     assert "asked True" not in said
+    assert ("one round trip" in said) is round_trips, "only before its first session"
     for offer in (first, second):
         assert fleet.outcome(client, offer).kind is OutcomeKind.SUCCEEDED

@@ -26,7 +26,7 @@ def test_task_events_are_sent_only_after_a_monitor_has_asked(
         offer = fleet.make_offer(client, tmp_path / "w", job, GROUP)
         assert fleet.outcome(client, offer, 60).kind is OutcomeKind.SUCCEEDED
 
-    def ended(kind: str) -> set[str]:
+    def of_kind(kind: str) -> set[str]:
         return {event["uuid"] for event in list(events) if event["type"] == kind}
 
     with closing(app_of_strangers(redis_server.url)) as app, app.connection() as connection:
@@ -45,10 +45,10 @@ def test_task_events_are_sent_only_after_a_monitor_has_asked(
             with fleet.worker(redis_server.url, tmp_path):
                 assert listening.wait(60)
                 run("first")
-                app.control.enable_events()
+                assert app.control.enable_events(reply=True, timeout=60, limit=1), "the worker has heard it"
                 run("second")
-                wait_until(lambda: ended("task-succeeded"), 60, "the events of a task")
+                wait_until(lambda: of_kind("task-received"), 60, "the events of a task")
         finally:
             stopped.set()
             thread.join()
-    assert len(ended("task-received")) == 1, "events come in order, so none came of the first wake-up"
+    assert len(of_kind("task-received")) == 1, "events come in order, so none came of the first wake-up"
