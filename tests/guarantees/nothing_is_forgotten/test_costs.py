@@ -316,8 +316,9 @@ def test_jobs_that_wait_for_a_person_are_not_decided_and_never_leave_the_due_ind
 ) -> None:
     """10,000 paused jobs were decided a thousand times a second, since every job was due after one dispatch timeout."""
     coordinator = make_coordinator(dispatch_timeout=0.2, lease_ttl=0.2)
-    paused = [coordinator.submit(group("only"), name=f"p{n}") for n in range(20)]
-    backoff = coordinator.submit(group("only", retry={"max": 3, "backoff": "1h", "jitter": 0}), name="backoff")
+    again_in_an_hour = group("only", retry={"max": 3, "backoff": "1h", "jitter": 0})
+    paused = [coordinator.submit(again_in_an_hour, name=f"p{n}") for n in range(20)]
+    backoff = coordinator.submit(again_in_an_hour, name="backoff")
     running = coordinator.submit(group("only"), name="running")
     halted = coordinator.submit(group("only"), name="halted")
     coordinator.read()
@@ -329,13 +330,14 @@ def test_jobs_that_wait_for_a_person_are_not_decided_and_never_leave_the_due_ind
     coordinator.store.halt(halted, Reason("UNDECIDABLE", "as a test wants it"), "halted", time.time())
     waiting = [*paused, backoff, halted]
 
-    def in_grace() -> bool:
-        """Of the first sweep; in it everything is looked at again soon."""
+    def none_is_due_soon() -> bool:
+        """In the grace of the first sweep everything is looked at again soon."""
         coordinator.sweep.run()
-        return float(coordinator.redis.hget(coordinator.keys.alive, "grace_until") or 0) > time.time() - 0.5
+        due = [coordinator.redis.zscore(coordinator.keys.due, job) for job in waiting]
+        return all(at is not None and at > time.time() + 100 for at in due)
 
     coordinator.read()
-    wait_until(lambda: not in_grace(), 10, "the grace of the first sweep to end")
+    wait_until(none_is_due_soon, 60, "the jobs that wait for a person to be put off for minutes")
     assert {coordinator.status(job) for job in [*paused, halted]} == {Status.PAUSED}
     assert coordinator.status(backoff) is Status.RETRYING
     decided: list[str] = []

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support import looks as module
 from tests.support.looks import DENSE, Looks
+from tests.support.machine import SLOWNESS
 
 
 def looked(monkeypatch: pytest.MonkeyPatch, times: list[float], waits: list[float]) -> Looks:
@@ -34,3 +35,15 @@ def test_looks_are_counted_by_the_time_in_which_the_reader_could_run(
     assert made.rate(9.0, 11.5) == 0, "nobody had looked before"
     assert made.rate(10.5, 100.0) == 0, "nobody has looked afterwards"
     assert made.last == times[-1]
+
+
+@pytest.mark.parametrize(("every", "slow", "enough"), [(0.02, 1.0, False), (0.02, 2.0, True), (2.0, 2.0, False)])
+def test_a_busy_machine_owes_a_look_and_an_idle_one_a_hundred_a_second(
+    monkeypatch: pytest.MonkeyPatch, every: float, slow: float, enough: bool
+) -> None:
+    made = looked(monkeypatch, [10 + every * n for n in range(100)], [0.0] * 100)
+    monkeypatch.setenv(SLOWNESS, str(slow))
+    monkeypatch.setattr(module, "slowness", lambda: 1.0)
+    window = (10.5, 11.5) if every < 1 else (9.0, 11.5)  # before the first look: nobody looked then
+    made.settle(*window)
+    assert (made.rate(*window) >= made.wanted) is enough

@@ -17,7 +17,9 @@ from tests.support.paths import ROOT
 from tests.support.programs.processes import lives
 from tests.support.servers import wait_until
 
-PROCESSES = re.findall(r"^PYTEST_OPTIONS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0].split()
+# As `make test` has them, but four processes for the four files of a suite here.
+OPTIONS = re.findall(r"^PYTEST_OPTIONS := -n 6 (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0]
+PROCESSES = ["-n", "4", *OPTIONS.split()]
 # A fleet as tests have them: it ignores SIGTERM, in sessions of its own.
 HEAD = """
 import ctypes, os, signal, subprocess, sys, threading, time

@@ -303,7 +303,7 @@ def test_publishing_costs_what_is_linear_in_the_number_of_files(tmp_path: Path, 
                 assert publish(request).failed is None
                 took = (time.process_time() - began) / size
                 seconds[size] = min(took, seconds.get(size, took))
-                if number >= 4 and (size == 300 or seconds[size] <= 2 * seconds[300]):
+                if number >= 4 if size == 300 else seconds[size] <= 2 * seconds[300]:
                     break
     assert max(calls.values()) <= 1.1 * calls[300], calls
     assert max(seconds.values()) <= 2 * seconds[300], seconds
