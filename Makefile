@@ -6,10 +6,11 @@ export VENV
 # A machine may be set to keep no bytecode. Then each Python process of the suite compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Whole files go to one of six test processes: a file's Spark session or fleet is started once, and at most six run at
-# a time. Six on two cores, since the long tests wait for terms to end. The longest files come first, by
-# tests/durations.txt (written anew by ARGS=--write-durations). Anything to add (a file, -k WORD, -x) goes into ARGS.
-PYTEST_OPTIONS := -n 6 --dist loadfile --no-loadscope-reorder
+# Whole files go to one of five test processes: a file's Spark session or fleet is started once, and at most five run at
+# a time. Five on two cores, since the long tests wait for terms to end; with six the cores do a third more for the same
+# tests, and four leave them idle. The longest files come first, by tests/durations.txt (written anew by
+# ARGS=--write-durations). Anything to add (a file, -k WORD, -x) goes into ARGS.
+PYTEST_OPTIONS := -n 5 --dist loadfile --no-loadscope-reorder
 ARGS ?=
 # What a JVM of the tests need not load anew (tests/support/spark/spark_classes.py); the suite runs without it, too.
 SPARK_CLASSES := $(VENV)/spark-classes.jsa

@@ -18,7 +18,7 @@ from tests.support.programs.processes import lives
 from tests.support.servers import wait_until
 
 # As `make test` has them, but four processes for the four files of a suite here.
-OPTIONS = re.findall(r"^PYTEST_OPTIONS := -n 6 (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0]
+OPTIONS = re.findall(r"^PYTEST_OPTIONS := -n \d+ (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0]
 PROCESSES = ["-n", "4", *OPTIONS.split()]
 # A fleet as tests have them: it ignores SIGTERM, in sessions of its own.
 HEAD = """
