@@ -28,8 +28,9 @@ from unstuck.coordinator.publishing.checks import (
 )
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.spec.outputs import OutputSpec
+from unstuck.tasks.warehouse.entry import ENTRY_VERSION, Change, DatasetState, Entry, State
 from unstuck.tasks.warehouse.files import Files
-from unstuck.tasks.warehouse.log import ENTRY_VERSION, Change, DatasetState, Entry, State, Warehouse
+from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, files_exist, joined_versions, read_marker
 
 MARKER_GONE = "MARKER_GONE"

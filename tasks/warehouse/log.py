@@ -11,21 +11,18 @@ import json
 import logging
 import re
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import field
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass
 
 from unstuck.tasks.errors import DatasetNotFound, LogBroken, WarehouseMismatch, WarehouseNewer
 from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.warehouse.entry import ENTRY_VERSION, DatasetState, Entry, State, fold
 from unstuck.tasks.warehouse.files import Files
-from unstuck.tasks.warehouse.marker import DataFile
 
-ENTRY_VERSION = 2  # the newest that is read: 2 names Delta tables, which a reader of 1 would take for files
 SNAPSHOT_EVERY = 50
 ID_FILE = "_warehouse_id"
 _LOG = "_log"
@@ -33,106 +30,8 @@ _NAME = re.compile(r"(\d{12,})(?:\.(snapshot|oldest|vacuumed))?\.json")
 
 log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What one entry does to one dataset. ``removed`` holds paths, ``rows`` counts the rows of ``added``."""
-
-    mode: str
-    added: list[DataFile]
-    removed: list[str]
-    rows: int
-    schema: str
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """The Delta table into which an entry writes a dataset, once the entry stands; its `Change` says what.
-
-    Attributes:
-        path: an absolute path or a URI, outside the warehouse.
-        partition_by: its partition columns.
-        keys: for the mode ``merge``.
-        after: the entry before that writes this dataset into a table, and must be carried out first; 0: none.
-    """
-
-    path: str
-    partition_by: list[str] = field(default_factory=list)
-    keys: list[str] = field(default_factory=list)
-    after: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One slot of the log.
-
-    Attributes:
-        n: the slot; ``parent`` is the version it was made against, ``n - 1``.
-        publish_id: the job, or job/generation/batch of a streaming job. At most one entry has it.
-        kind: a package, or an ABORT: the publish id can never be published, and no dataset changes.
-        at: seconds since the epoch, by the clock of the coordinator; for people only.
-        tokens: the staging folders the files came from.
-        code, reason: of an ABORT: what a machine may compare, and a sentence.
-        inputs: the published datasets that the package was made from, each with the versions that were read.
-        steps: group that made an output → what stands for the code of its steps; empty for SQL.
-        tables: by dataset, for those that are written into Delta tables.
-    """
-
-    n: int
-    parent: int
-    publish_id: str
-    kind: Literal["package", "abort"]
-    job: str
-    job_name: str
-    at: float
-    params: dict[str, Any] = field(default_factory=dict)
-    datasets: dict[str, Change] = field(default_factory=dict)
-    tokens: list[str] = field(default_factory=list)
-    code: str = ""
-    reason: str = ""
-    inputs: dict[str, list[int]] = field(default_factory=dict)
-    steps: dict[str, str] = field(default_factory=dict)
-    version: int = 1
-    tables: dict[str, Table] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetState:
-    """A dataset at one version: its files, and the entry, time and job that changed it last.
-
-    ``table``: where its rows are, if it is published as a Delta table; it has no files here then.
-    """
-
-    files: list[DataFile]
-    schema: str
-    changed: int
-    at: float
-    job: str
-    job_name: str
-    table: str | None = None
-
-    @property
-    def rows(self) -> int:
-        return sum(file.rows for file in self.files)
-
-
-State = dict[str, DatasetState]
 _ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
 _STATE: TypeAdapter[State] = TypeAdapter(State)
-
-
-def fold(state: Mapping[str, DatasetState], entry: Entry) -> State:
-    """``state`` after ``entry``. Pure; knows no modes, since an entry names every file it adds and removes."""
-    folded = dict(state)
-    for name, change in entry.datasets.items():
-        about = (change.schema, entry.n, entry.at, entry.job, entry.job_name)
-        if name in entry.tables:
-            folded[name] = DatasetState([], *about, entry.tables[name].path)
-            continue
-        gone = set(change.removed)
-        kept = [file for file in state[name].files if file.path not in gone] if name in state else []
-        folded[name] = DatasetState([*kept, *change.added], *about)
-    return folded
 
 
 class _Listing(NamedTuple):

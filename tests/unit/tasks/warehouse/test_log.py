@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from unstuck.tasks.errors import DatasetNotFound, LogBroken, WarehouseMismatch, WarehouseNewer
-from unstuck.tasks.warehouse.log import SNAPSHOT_EVERY, Change, Entry, State, Warehouse, fold, published_files
+from unstuck.tasks.warehouse.entry import Change, Entry, State, fold
+from unstuck.tasks.warehouse.log import SNAPSHOT_EVERY, Warehouse, published_files
 from unstuck.tasks.warehouse.marker import DataFile
 
 SCHEMA = '{"type":"struct","fields":[{"name":"x","type":"long","nullable":true,"metadata":{}}]}'
