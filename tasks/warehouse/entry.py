@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any, Literal
 
 from pydantic.dataclasses import dataclass
 
-from unstuck.tasks.warehouse.marker import DataFile
+from unstuck.tasks.warehouse.marker import Checkpoint, DataFile
 
-ENTRY_VERSION = 2  # the newest that is read: 2 names Delta tables, which a reader of 1 would take for files
+# The newest that is read. 2 names Delta tables, which a reader of 1 would take for files. 3 names checkpoints of
+# streams, which an older release would leave out of its snapshots.
+ENTRY_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one entry does to one dataset. ``removed`` holds paths, ``rows`` counts the rows of ``added``."""
+    """What one entry does to one dataset.
+
+    Attributes:
+        removed: paths.
+        rows: of ``added``.
+        checkpoint: of the stream that ``added`` was read from; None: the stream of the dataset stays where it was.
+    """
 
     mode: str
     added: list[DataFile]
     removed: list[str]
     rows: int
     schema: str
+    checkpoint: Checkpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +88,9 @@ class Entry:
 class DatasetState:
     """A dataset at one version: its files, and the entry, time and job that changed it last.
 
-    ``table``: where its rows are, if it is published as a Delta table; it has no files here then.
+    Attributes:
+        table: where its rows are, if it is published as a Delta table; it has no files here then.
+        checkpoint: of the stream that was published into it last, whatever else was published since.
     """
 
     files: list[DataFile]
@@ -89,6 +100,7 @@ class DatasetState:
     job: str
     job_name: str
     table: str | None = None
+    checkpoint: Checkpoint | None = None
 
     @property
     def rows(self) -> int:
@@ -103,10 +115,16 @@ def fold(state: Mapping[str, DatasetState], entry: Entry) -> State:
     folded = dict(state)
     for name, change in entry.datasets.items():
         about = (change.schema, entry.n, entry.at, entry.job, entry.job_name)
+        checkpoint = change.checkpoint or (state[name].checkpoint if name in state else None)
         if name in entry.tables:
-            folded[name] = DatasetState([], *about, entry.tables[name].path)
+            folded[name] = DatasetState([], *about, entry.tables[name].path, checkpoint)
             continue
         gone = set(change.removed)
         kept = [file for file in state[name].files if file.path not in gone] if name in state else []
-        folded[name] = DatasetState([*kept, *change.added], *about)
+        folded[name] = DatasetState([*kept, *change.added], *about, None, checkpoint)
     return folded
+
+
+def version_for(parts: Iterable[Change | DatasetState], *, tables: bool) -> int:
+    """The oldest version whose readers understand ``parts``; ``tables``: whether Delta tables are among them."""
+    return 3 if any(part.checkpoint is not None for part in parts) else 2 if tables else 1

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from unstuck.tasks.errors import DatasetNotFound, LogBroken, WarehouseMismatch, WarehouseNewer
 from unstuck.tasks.failpoints import Point, reach
-from unstuck.tasks.warehouse.entry import ENTRY_VERSION, DatasetState, Entry, State, fold
+from unstuck.tasks.warehouse.entry import ENTRY_VERSION, DatasetState, Entry, State, fold, version_for
 from unstuck.tasks.warehouse.files import Files
 
 SNAPSHOT_EVERY = 50
@@ -244,6 +244,9 @@ class Warehouse:
         body = _ENTRY.dump_python(entry, mode="json")
         if not entry.tables:
             del body["tables"]
+        for change in body["datasets"].values():
+            if change["checkpoint"] is None:
+                del change["checkpoint"]
         return self.storage.create(_entry_path(n), json.dumps(body, ensure_ascii=False).encode())
 
     def tables_written(self, n: int) -> bool:
@@ -288,12 +291,14 @@ class Warehouse:
 
     def write_snapshot(self, n: int) -> None:
         """Write down the state at version ``n``, to spare readers the entries up to it. Raises: as ``state``."""
-        datasets = _STATE.dump_python(self._state_at(n, self._listing()), mode="json")
-        tables = [one for one in datasets.values() if one["table"] is not None]
+        state = self._state_at(n, self._listing())
+        datasets = _STATE.dump_python(state, mode="json")
         for one in datasets.values():
-            if one["table"] is None:
-                del one["table"]
-        body = {"version": 2 if tables else 1, "n": n, "datasets": datasets}
+            for late in ("table", "checkpoint"):
+                if one[late] is None:
+                    del one[late]
+        version = version_for(state.values(), tables=any(one.table is not None for one in state.values()))
+        body = {"version": version, "n": n, "datasets": datasets}
         self.storage.write_durable(_snapshot_path(n), json.dumps({**body, "sha256": _digest(body)}).encode())
 
     def _snapshot_if_due(self, n: int) -> None:
