@@ -41,7 +41,7 @@ _PLACES = ("/", "file:///", "s3://")
 # The names of Spark's types; after one of them may come its size, `NOT NULL` or a comment.
 _TYPE = re.compile(
     r"(?:boolean|tinyint|byte|smallint|short|int|integer|bigint|long|float|real|double|decimal|dec|numeric|date"
-    r"|timestamp(?:_ntz|_ltz)?|string|char|character|varchar|binary|variant|interval|(?:array|map|struct)\s*<.*>)\b",
+    r"|timestamp(?:_ntz|_ltz)?|string|char|character|varchar|binary|variant|interval|(?:array|map|struct)\s*<.*>)(?!\w)",
     re.IGNORECASE | re.DOTALL,
 )
 _COLUMN = re.compile(r"(`[^`]+`|\w+)(?:\s*:\s*|\s+)(\S.*)", re.DOTALL)

@@ -291,6 +291,8 @@ class StepContext:
     def input(self, name: str) -> Any:
         """An output of a needed group, or of an earlier step: a Spark frame; an Arrow table if ``spark: false``.
 
+        So are the inputs of the group; that of a stream is a streaming frame.
+
         Raises:
             InputMissing: there is none of this name.
         """
