@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pyspark
 import pytest
 
 from tests.support import fleet
@@ -340,14 +341,16 @@ def test_a_cancel_in_the_middle_of_a_batch_ends_the_job_and_publishes_nothing(st
     [
         ({"python": "stream_steps:into", "params": {"output": "other"}}, {}, "OUTPUT_INVALID", "{other: {mode: append"),
         ({"python": "stream_steps:own", "output": "other"}, {}, "OUTPUT_INVALID", "{other: {mode: append"),
-        ({"sql": "SELECT count(*) AS n FROM events", "output": "loads"}, {}, "SQL_INVALID", "STREAMING_OUTPUT_MODE"),
-        ({"sql": "SELECT 1 / (id - 1) AS n FROM events", "output": "loads"}, {}, "STEP_FAILED", "DIVIDE_BY_ZERO"),
+        ({"sql": "SELECT count(*) AS n FROM events", "output": "loads"}, {}, "SQL_INVALID", "watermark"),
+        ({"sql": "SELECT raise_error('odd row') AS n FROM events", "output": "loads"}, {}, "STEP_FAILED", "odd row"),
         (SQL, {"quality": {"rules": {"odd": "id + 1"}}}, "RULE_INVALID", "the rule odd (id + 1) cannot be used"),
     ],
 )
 def test_what_fails_in_a_stream_is_said_as_it_would_be_without_one(
     stream: Stream, step: dict[str, Any], output: dict[str, Any], code: str, text: str
 ) -> None:
+    if text == "odd row" and pyspark.__version__.startswith("3."):
+        pytest.skip("PySpark 3.5 hands on an error of a task with the whole of its Java, whose middle is cut")
     stream.arrive(1)
     said = stream.failed(step, **output)
     assert said[0] == code
