@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from unstuck.tasks.errors import InputMissing, SqlInvalid, Unrecoverable
+from unstuck.tasks.errors import InputMissing, SqlInvalid, StagingLost, Unrecoverable
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.steps.output import stage
@@ -19,6 +19,8 @@ from unstuck.tasks.steps.spark import hadoop_uri, is_frame, sql_error
 from unstuck.tasks.warehouse.checkpoint import pack, unpack
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Checkpoint, StagedOutput
+
+_RETAINED = "spark.sql.streaming.minBatchesToRetain"  # Spark removes what it has noted of more batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,8 @@ def stage_stream(files: Files, folder: str, frame: Any, partition_by: Sequence[s
     """Write what has arrived for a streaming ``frame`` into ``folder``, as `stage` does. Returns when all is read.
 
     Raises:
-        InputMissing: the published checkpoint cannot be read.
+        InputMissing: the published checkpoint is gone.
+        StagingLost: that of this attempt is not whole.
         Exception: as `stage`, and what Spark raises.
     """
     files.remove_tree(folder)
@@ -100,6 +103,7 @@ def stage_stream(files: Files, folder: str, frame: Any, partition_by: Sequence[s
     if not found:
         nothing = frame.sparkSession.createDataFrame([], frame.schema)
         found = [stage(files, f"{folder}/no-rows", nothing, partition_by)]
+    _check_committed(files, resume.folder, sorted(batches)[-int(frame.sparkSession.conf.get(_RETAINED)) :])
     packed = f"{resume.folder}.tar.gz"
     size = pack(files, resume.folder, packed)
     with suppress(OSError):  # it is of no use any more, and a state store may still write its snapshots there
@@ -110,3 +114,14 @@ def stage_stream(files: Files, folder: str, frame: Any, partition_by: Sequence[s
         rows=sum(batch.rows for batch in found),
         checkpoint=Checkpoint(packed, size, resume.generation, resume.published.path if resume.published else ""),
     )
+
+
+def _check_committed(files: Files, folder: str, batches: Sequence[int]) -> None:
+    """Check that a checkpoint knows of ``batches``; else the next job would stage one again. Raises: StagingLost."""
+    known = set(files.paths(folder))
+    if lost := [n for n in batches if not known.issuperset((f"{folder}/offsets/{n}", f"{folder}/commits/{n}"))]:
+        # While the warehouse is away, Spark writes into whatever stands at its path, without an error.
+        raise StagingLost(
+            f"the checkpoint {files.uri(folder)} does not know of batch {lost[0]}, which was staged. The warehouse was "
+            "away for a while, or somebody removed files; the group runs again, as its retry: allows"
+        )
