@@ -41,8 +41,12 @@ class Resume:
 
 
 def is_streaming(frame: Any) -> bool:
-    """True for a frame of Spark whose rows have yet to arrive."""
-    return is_frame(frame) and bool(frame.isStreaming)
+    """True for a frame of Spark whose rows have yet to arrive; of Spark Connect, where asking is a call, never."""
+    return is_frame(frame) and not _is_remote(frame) and bool(frame.isStreaming)
+
+
+def _is_remote(part: Any) -> bool:
+    return type(part).__module__.startswith("pyspark.sql.connect")
 
 
 def open_stream(session: Any, name: str, stream: StreamInput) -> Any:
@@ -53,7 +57,7 @@ def open_stream(session: Any, name: str, stream: StreamInput) -> Any:
         SqlInvalid: Spark does not know a type of its columns.
         Exception: what Spark raises, as for a folder that is not there.
     """
-    if session.__class__.__module__.startswith("pyspark.sql.connect"):
+    if _is_remote(session):
         raise Unrecoverable(f"the input {name} is a stream, which is not supported with Spark Connect yet")
     try:
         reader = session.readStream.format(stream.format).schema(stream.columns)
