@@ -23,6 +23,7 @@ class Point(StrEnum):
 
     # In a runner, in the order of an attempt.
     AFTER_CLAIM = "after-claim", "the store has given the attempt to this runner, which has not heard of it"
+    AFTER_BATCH = "after-batch", "a batch of a stream is staged; Spark has not committed it to its checkpoint"
     AFTER_OUTPUT = "after-output", "a step has staged an output and goes on"
     BEFORE_MARKER = "before-marker", "all steps are done and all files staged; nothing vouches for them"
     AFTER_MARKER = "after-marker", "the marker stands; there is no outcome"

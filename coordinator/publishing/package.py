@@ -26,10 +26,12 @@ from unstuck.coordinator.publishing.checks import (
     difference,
     schema_after,
 )
+from unstuck.coordinator.publishing.streams import with_checkpoint
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.spec.outputs import OutputSpec
+from unstuck.tasks.warehouse.entry import Change, DatasetState, Entry, State, version_for
 from unstuck.tasks.warehouse.files import Files
-from unstuck.tasks.warehouse.log import ENTRY_VERSION, Change, DatasetState, Entry, State, Warehouse
+from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, files_exist, joined_versions, read_marker
 
 MARKER_GONE = "MARKER_GONE"
@@ -144,20 +146,26 @@ def _append_package(warehouse: Warehouse, request: PublishRequest, package: _Pac
     def entry_of(n: int, state: State) -> Entry:
         """The package for slot ``n``, against the version before. Raises: PublishFailed."""
         datasets = {
-            name: change_of(
+            name: with_checkpoint(
                 name,
+                change_of(
+                    name,
+                    output,
+                    request.spec_of(name, output),
+                    state.get(name),
+                    package.outputs[output.rejected_of].files if output.rejected_of else (),
+                    tables[name].appended if name in tables else frozenset(),
+                ),
                 output,
-                request.spec_of(name, output),
                 state.get(name),
-                package.outputs[output.rejected_of].files if output.rejected_of else (),
-                tables[name].appended if name in tables else frozenset(),
             )
             for name, output in package.outputs.items()
         }
         more: dict[str, Any] = {"tokens": package.tokens, "inputs": package.inputs, "steps": package.steps}
         if tables:
             made = {name: table.made_by(n, name, state.get(name)) for name, table in tables.items()}
-            more |= {"tables": made, "version": ENTRY_VERSION}
+            more["tables"] = made
+        more["version"] = version_for(datasets.values(), tables=bool(tables))
         return request.entry(n, "package", params=dict(request.params), datasets=datasets, **more)
 
     while True:
@@ -360,7 +368,7 @@ def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutpu
                 f"({files.uri(first.staging)} against {files.uri(part.staging)}). Give the columns fixed types",
             )
     for part in parts:
-        if not files_exist(files, part.output.files):
+        if not files_exist(files, part.output.written):
             raise _gone(files, job, part.group, part.staging, f"files of its output {name} are gone or cut short")
     same = all(part.output.schema == first.output.schema for part in parts)
     return StagedOutput(
@@ -369,6 +377,7 @@ def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutpu
         schema=first.output.schema if same else json.dumps(any_null(first.output.schema)),
         rejected_of=first.output.rejected_of,
         newest=max((part.output.newest for part in parts if part.output.newest is not None), default=None),
+        checkpoint=first.output.checkpoint,  # no fork reads a stream
     )
 
 

@@ -24,8 +24,9 @@ from unstuck.tasks.errors import LogBroken
 from unstuck.tasks.protocol.staging import MARGIN, Staged
 from unstuck.tasks.protocol.token import JOB_ID
 from unstuck.tasks.settings import Settings
+from unstuck.tasks.warehouse.entry import Entry
 from unstuck.tasks.warehouse.files import Files
-from unstuck.tasks.warehouse.log import Entry, Warehouse
+from unstuck.tasks.warehouse.log import Warehouse
 
 log = logging.getLogger(__name__)
 BATCH = 20  # jobs taken by one sweep

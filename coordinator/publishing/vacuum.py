@@ -4,7 +4,7 @@ First the oldest version that is kept is written down, so a reader of an older o
 files are removed. A vacuum that dies half-way is finished by the next one, and several at a time do no harm.
 """
 # What can be removed is what the entries up to the oldest kept version took out, less what stands in a kept version:
-# two retries of one job may publish the same file, one after the other.
+# two retries of one job may publish the same file, one after the other. A checkpoint takes out the one it goes on from.
 
 from __future__ import annotations
 
@@ -101,6 +101,8 @@ def _removable(warehouse: Warehouse, oldest: int, head: int) -> list[str]:
             continue  # the next publish into these tables writes this one first
         for change in entry.datasets.values():
             taken_out.update(dict.fromkeys(change.removed))
+            if change.checkpoint is not None:
+                taken_out[change.checkpoint.after] = None  # a later job goes on from a later one
     live = {file.path for dataset in warehouse.state(oldest).values() for file in dataset.files}
     for n in range(oldest + 1, head + 1):
         for change in warehouse.existing_entry(n).datasets.values():

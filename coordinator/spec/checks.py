@@ -31,6 +31,7 @@ from unstuck.coordinator.spec.problems import (
     suggestion,
 )
 from unstuck.coordinator.spec.sql import groups_read, sql_problems
+from unstuck.coordinator.spec.streams import stream_problems
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 from unstuck.tasks.protocol.secrets import reference_in
 from unstuck.tasks.spec.group import MAX_FORK, ForkFrom, GroupSpec, Step
@@ -69,6 +70,7 @@ def problems_in(
         output_problems(every, publish, outputs, hint),
         sql_problems(every, groups, params),
         *(_inputs(("groups", i), group, groups) for i, group in enumerate(every) if group.inputs),
+        stream_problems(every, publish, outputs),
         _params(every, params),
         _conf(every, conf),
     )

@@ -95,7 +95,8 @@ def _real_loc(loc: Loc, data: Any, is_missing: bool) -> tuple[Loc, bool] | None:
 def _problem(item: Any, loc: Loc, on_key: bool, models: Models) -> Problem:
     kind, context, value = item["type"], item.get("ctx") or {}, item["input"]
     if kind == "extra_forbidden":
-        return Problem(_unknown_field(str(loc[-1]), _model_at(loc[:-1], models)), loc, True)
+        model = _model_at(item["loc"][:-1], models) or _model_at(loc[:-1], models)
+        return Problem(_unknown_field(str(loc[-1]), model), loc, True)
     if kind == "missing":
         return Problem(f"{str(loc[-1])!r} is missing", loc[:-1])
     if kind == "tuple_type" and str(item["loc"][-1]).startswith(_VALUES):

@@ -25,7 +25,8 @@ from unstuck.coordinator.spec.sql import ONE_STATEMENT, several_statements, sql_
 from unstuck.tasks.duration import Timeout
 from unstuck.tasks.protocol.texts import Packer
 from unstuck.tasks.spec.fields import MAX_COUNT, DatasetName, Listed, ParamName, PoolName, QueueName, Strict
-from unstuck.tasks.spec.group import DatasetInput, ForkFrom, GroupSpec, Hooks, JoinRule, Step
+from unstuck.tasks.spec.group import ForkFrom, GroupSpec, Hooks, JoinRule, Step
+from unstuck.tasks.spec.inputs import DatasetInput, StreamInput
 from unstuck.tasks.spec.outputs import Expect, Fresh, OutputSpec, Quality, RowCount
 from unstuck.tasks.spec.retry import RetryPolicy
 
@@ -257,6 +258,7 @@ _MODELS: dict[tuple[str, ...], type[BaseModel]] = {
     ("outputs", "*", "expect", "fresh"): Fresh,
     ("groups",): GroupSpec,
     ("groups", "inputs", "*"): DatasetInput,
+    ("groups", "inputs", "*", "StreamInput"): StreamInput,  # as pydantic names it
     ("groups", "hooks"): Hooks,
     ("groups", "join"): JoinRule,
     ("groups", "retry"): RetryPolicy,

@@ -15,6 +15,7 @@ from typing import Any
 
 from unstuck.coordinator.spec.checks import values_reader
 from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.streams import appended_outputs
 from unstuck.tasks.protocol.texts import Packer, unpack
 from unstuck.tasks.spec.fields import ForkValue, Scalar
 from unstuck.tasks.spec.group import READ_VALUES, Collect, ForkFrom, GroupPlan, GroupSpec, Step
@@ -79,6 +80,11 @@ class Plan:
         """The fork value of one member."""
         return (self.groups[group].values or collected[group])[ordinal]
 
+    def _appended_by(self, group: PlannedGroup) -> tuple[str, ...]:
+        """The outputs that ``group`` may write from a stream that it reads."""
+        is_published = self.publish is not None or group.name in self.default_publish
+        return appended_outputs(self.outputs, self.publish) if group.spec.streams and is_published else ()
+
     def group_plans(
         self,
         warehouse: str,
@@ -111,6 +117,7 @@ class Plan:
                     forks=tuple(name for name in group.reads if self.groups[name].spec.for_each is not None),
                     base=base,
                     checks=checks,
+                    appended=self._appended_by(group),
                 ).model_dump(mode="json", by_alias=True, exclude_defaults=True)
                 # The texts of a group are all texts of the spec; those beside it are not, and stay as they are.
                 plan["group"] = pack(plan["group"])

@@ -255,12 +255,12 @@ class Attempt:
         plan = order.plan
         work = Work(
             *(self._files, self._token, session, inputs, self._secrets, plan.partition_by, plan.checks, made.results),
-            published=self._published,
+            *(self._published, order.group.streams, plan.appended),
         )
         scratch = stack.enter_context(Scratch())
         stack.enter_context(runner.watchdog.clock("TIMEOUT", order.group.timeout))
         with users_code():
-            for name in work.inputs if session is not None else ():
+            for name in (*work.inputs, *work.streams) if session is not None else ():
                 work.show(name)  # Spark reads in jobs that may wait for the cluster: within the group's time
         self._run_steps(work, params, scratch)
         work.check_refused()

@@ -9,7 +9,6 @@ import hashlib
 import itertools
 import json
 import math
-import re
 from collections.abc import Iterable
 from typing import Any, Literal, Self
 
@@ -30,6 +29,7 @@ from unstuck.tasks.spec.fields import (
     Scalar,
     Strict,
 )
+from unstuck.tasks.spec.inputs import GroupInput, StreamInput
 from unstuck.tasks.spec.outputs import Checks
 from unstuck.tasks.spec.retry import RetryPolicy
 
@@ -134,31 +134,6 @@ class ForkFrom(Strict):
         return (self.source or "").rpartition(".")[2]
 
 
-class DatasetInput(Strict):
-    """A published dataset that a group reads, as it stood at one version of the warehouse."""
-
-    dataset: DatasetName = Field(description="The name under which it is published.")
-    version: int | None = Field(
-        default=None,
-        ge=1,
-        le=MAX_COUNT,
-        strict=True,
-        description="The version of the warehouse; left out: the newest one when the job was submitted.",
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short_form(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        dataset, _, version = value.partition("@")
-        if version in ("", "latest") and not value.endswith("@"):
-            return {"dataset": dataset}
-        if not re.fullmatch(r"[1-9][0-9]{0,9}", version):
-            raise ValueError("expected a dataset and perhaps its version, as flights, flights@latest or flights@7")
-        return {"dataset": dataset, "version": int(version)}
-
-
 class JoinRule(Strict):
     """When a group may go, by the states of what it needs."""
 
@@ -216,8 +191,9 @@ class GroupSpec(Strict):
         default=None, description="The pool of which each attempt takes a slot, as `unstuck pool` sets; left out: none."
     )
     spark: StrictBool = Field(default=True, description="False: the steps are plain Python and start no JVM.")
-    inputs: dict[DatasetName, DatasetInput] = Field(
-        default_factory=dict, description="Published datasets that the steps read, each under a name of its own."
+    inputs: dict[DatasetName, GroupInput] = Field(
+        default_factory=dict,
+        description="Published datasets and streams that the steps read, each under a name of its own.",
     )
     conf: dict[StrictStr, StrictStr] = Field(default_factory=dict, description="Run-time Spark conf of this group.")
     params: dict[ParamName, Any] = Field(
@@ -282,6 +258,11 @@ class GroupSpec(Strict):
     def records_results(self) -> bool:
         """Whether steps may record results: those in Python and compactions do."""
         return any(step.python or step.compact for step in self.steps)
+
+    @property
+    def streams(self) -> dict[str, StreamInput]:
+        """Those of its inputs that are streams."""
+        return {name: one for name, one in self.inputs.items() if isinstance(one, StreamInput)}
 
     @property
     def is_join(self) -> bool:
@@ -352,6 +333,8 @@ class GroupPlan(Strict):
         forks: those of the groups it reads that are forks.
         base: the version of the warehouse at which the job was submitted; published datasets are read as of it.
         checks: what is checked when an output is written, by the output's name.
+        appended: of a group that reads a stream: the outputs that may be written from it, since they are published by
+            appending.
     """
 
     group: GroupSpec
@@ -366,6 +349,7 @@ class GroupPlan(Strict):
     forks: tuple[str, ...] = ()
     base: int | None = None
     checks: dict[str, Checks] = Field(default_factory=dict)
+    appended: tuple[str, ...] = ()
 
 
 class FailedFor(Strict):

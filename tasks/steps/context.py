@@ -13,7 +13,7 @@ import operator
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,13 @@ from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.token import GROUP_ID, Token, split_member
 from unstuck.tasks.spec.group import MAX_JOB_BYTES, READ_VALUES, WorkOrder, fork_bytes
+from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.outputs import REJECTED, Checks
 from unstuck.tasks.steps.inputs import Dataset, PublishedDatasets
 from unstuck.tasks.steps.output import collect, read_table
 from unstuck.tasks.steps.quality import stage_checked
 from unstuck.tasks.steps.spark import read_parquet
+from unstuck.tasks.steps.stream import Resume, is_streaming, open_stream
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
 
@@ -59,6 +61,8 @@ class Work:
     checks: Mapping[str, Checks] = field(default_factory=dict)  # by output
     recorded: Mapping[str, dict[str, Any] | list[dict[str, Any]]] = field(default_factory=dict)
     published: PublishedDatasets | None = None  # None: there is no warehouse log to read
+    streams: Mapping[str, StreamInput] = field(default_factory=dict)
+    appended: Collection[str] = ()  # outputs that may be written from a stream
     outputs: dict[str, StagedOutput] = field(default_factory=dict)
     refused: dict[str, Unrecoverable] = field(default_factory=dict)  # by output, unless it was written after that
     results: dict[str, Any] = field(default_factory=dict)
@@ -73,9 +77,11 @@ class Work:
 
         Raises: InputMissing: there is none of this name.
         """
+        if name in self.streams:
+            return open_stream(self.session, name, self.streams[name])
         dataset = Dataset(name, (self.outputs[name],)) if name in self.outputs else self.inputs.get(name)
         if dataset is None:
-            there = ", ".join(sorted({*self.inputs, *self.outputs})) or "none"
+            there = ", ".join(sorted({*self.inputs, *self.streams, *self.outputs})) or "none"
             raise InputMissing(f"there is no input {name!r}; there are: {there}. Does the group need what makes it?")
         return self.frame(dataset)
 
@@ -106,14 +112,17 @@ class Work:
             raise OutputInvalid(f"an output wants a name of letters, digits and _ (at most 63), not {name!r}")
         if name in self.outputs:
             raise OutputInvalid(f"the output {name} was written twice; write it once, or give the second another name")
-        if name in self.inputs:
+        if name in self.inputs or name in self.streams:
             raise OutputInvalid(f"the output {name} has the name of an input of this group; give it another one")
         if secret := self.secrets.named_in(name):
             raise OutputInvalid(f"an output has the value of {secret} in its name, and names are stored and shown")
         checks = self._checks_of(name)
         folder = f"{self.token.staging}/{name}"
         try:
-            made = stage_checked(self.files, folder, frame, checks, self.partition_by.get(name, ()), self.session)
+            made = stage_checked(
+                *(self.files, folder, frame, checks, self.partition_by.get(name, ()), self.session),
+                self._resume(name, frame),
+            )
         except (RuleInvalid, TooManyRejectedRows, ExpectationFailed) as error:
             self.refused[name] = error
             raise
@@ -161,6 +170,22 @@ class Work:
         """Raise again what a step has caught: an output whose rows were refused must not just be left out."""
         for error in self.refused.values():
             raise error
+
+    def _resume(self, name: str, frame: Any) -> Resume | None:
+        """Where the stream goes on that ``frame`` reads; None if it reads none. Raises: OutputInvalid."""
+        if not is_streaming(frame):
+            return None
+        if not self.streams:
+            raise OutputInvalid(f"the output {name} reads a stream that is no input of the group; name it in inputs:")
+        if name not in self.appended:
+            raise OutputInvalid(
+                f"the output {name} reads a stream, and is not published by appending to a dataset of the warehouse. "
+                f"Say outputs: {{{name}: {{mode: append}}}}"
+            )
+        assert self.published is not None
+        (stream,) = self.streams.values()
+        folder = f"{self.token.staging}/{name}.checkpoint"
+        return Resume(self.token.job, folder, self.published.checkpoint(name), stream.generation)
 
     def _checks_of(self, name: str) -> Checks:
         """What is checked of the output ``name``. Raises: OutputInvalid: it cannot be, or the name is taken."""
@@ -265,6 +290,8 @@ class StepContext:
 
     def input(self, name: str) -> Any:
         """An output of a needed group, or of an earlier step: a Spark frame; an Arrow table if ``spark: false``.
+
+        So are the inputs of the group; that of a stream is a streaming frame.
 
         Raises:
             InputMissing: there is none of this name.

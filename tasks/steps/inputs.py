@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from unstuck.tasks.errors import DatasetNotFound, InputMissing, InputNotPublished, OutputInvalid
-from unstuck.tasks.spec.group import DatasetInput
+from unstuck.tasks.spec.inputs import DatasetInput, GroupInput
 from unstuck.tasks.steps.spark import comparable, read_parquet
+from unstuck.tasks.warehouse.entry import DatasetState, State
 from unstuck.tasks.warehouse.files import Files
-from unstuck.tasks.warehouse.log import DatasetState, State, Warehouse
-from unstuck.tasks.warehouse.marker import Marker, Read, StagedOutput, joined_versions, read_marker
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.marker import Checkpoint, Marker, Read, StagedOutput, joined_versions, read_marker
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +130,7 @@ class PublishedDatasets:
         at = self._version(version)
         state = self._state(at)
         found = state.get(dataset)
-        read = Read(dataset, version or 0, found.changed if found else 0)
-        if read not in self.reads:
-            self.reads.append(read)
+        self._note(Read(dataset, version or 0, found.changed if found else 0))
         if found is None:
             when = "" if version else ", the newest one when this job was submitted"
             raise InputNotPublished(
@@ -144,6 +143,19 @@ class PublishedDatasets:
                 "a step"
             )
         return _whole(dataset, found)
+
+    def checkpoint(self, dataset: str) -> Checkpoint | None:
+        """Up to where the stream of ``dataset`` was read when the job was submitted; None: there was no stream of it.
+
+        Raises: as `read`.
+        """
+        found = self._state(self._version(None)).get(dataset)
+        self._note(Read(dataset, 0, found.changed if found else 0))
+        return found.checkpoint if found else None
+
+    def _note(self, read: Read) -> None:
+        if read not in self.reads:
+            self.reads.append(read)
 
     def changed(self, reads: Iterable[Read]) -> str:
         """The first dataset of ``reads`` that this job would find changed; empty if it would read the same.
@@ -174,7 +186,7 @@ class PublishedDatasets:
 
 
 def with_published(
-    made: Mapping[str, Dataset], wanted: Mapping[str, DatasetInput], published: PublishedDatasets
+    made: Mapping[str, Dataset], wanted: Mapping[str, GroupInput], published: PublishedDatasets
 ) -> dict[str, Dataset]:
     """What a group reads: what other groups ``made``, and the ``wanted`` published datasets under their own names.
 
@@ -186,7 +198,8 @@ def with_published(
     for name, one in wanted.items():
         if name in made and made[name].name == name:  # else it is a group's own name, which gives way
             raise OutputInvalid(f"a needed group has an output named {name} too; give the one in inputs: another name")
-        found[name] = replace(published.read(one.dataset, one.version), name=name)
+        if isinstance(one, DatasetInput):
+            found[name] = replace(published.read(one.dataset, one.version), name=name)
     return found
 
 

@@ -28,6 +28,7 @@ from unstuck.tasks.steps.output import (
 )
 from unstuck.tasks.steps.partitions import OURS, check_columns, collect_parts, data_files_below, spark_writer
 from unstuck.tasks.steps.spark import empty_table, is_frame, read_parquet, sql_error, write_parquet
+from unstuck.tasks.steps.stream import Resume, stage_stream
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
 
@@ -37,7 +38,13 @@ _FILE_BYTES = 128 * 1024 * 1024  # of rejected rows that go into one file
 
 
 def stage_checked(
-    files: Files, folder: str, frame: Any, checks: Checks, partition_by: Sequence[str], session: Any
+    files: Files,
+    folder: str,
+    frame: Any,
+    checks: Checks,
+    partition_by: Sequence[str],
+    session: Any,
+    resume: Resume | None = None,
 ) -> dict[str, StagedOutput]:
     """Write ``frame`` as `stage` does, and check it. Returns the output, and its rejected rows where there are rules.
 
@@ -45,6 +52,7 @@ def stage_checked(
 
     Args:
         session: the Spark session of the group; None for a group without Spark.
+        resume: where the stream goes on that ``frame`` reads; None for a frame that reads none.
 
     Raises:
         RuleInvalid: a rule is no condition, or cannot be evaluated.
@@ -52,19 +60,26 @@ def stage_checked(
         OutputInvalid, StagingLost, WarehouseMismatch, OSError: as `stage`.
     """
     quality = checks.quality
-    if quality is None:
+    if quality is None and resume is not None:
+        staged = {folder: stage_stream(files, folder, frame, partition_by, resume)}
+    elif quality is None:
         staged = {folder: stage(files, folder, frame, partition_by)}
     else:
         files.check()
         files.remove_tree(folder)
-        whole = f"{folder}/_whole"
-        if session is not None and not is_frame(frame):  # one dialect of SQL for all frames of a group
+        whole, stored = f"{folder}/_whole", None
+        if resume is not None:  # the rules hold for all that has arrived, not for each batch
+            stored = stage_stream(files, whole, frame, (), resume)
+        elif session is not None and not is_frame(frame):  # one dialect of SQL for all frames of a group
             # Not by createDataFrame: it makes instants of timestamps without a zone, and knows fewer types.
             stored = stage(files, whole, frame)
+        if stored is not None:
             frame = read_parquet(session, [(stored.schema, [files.uri(file.path) for file in stored.files])])
         split = _split_spark if is_frame(frame) else _split_table
         staged = split(files, folder, frame, quality, partition_by)
         files.remove_tree(whole)
+        if stored is not None:
+            staged[folder] = replace(staged[folder], checkpoint=stored.checkpoint)
     if checks.unique:
         check_unique(files, staged[folder], checks.unique, session)
     if checks.newest is not None:

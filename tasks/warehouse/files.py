@@ -109,6 +109,13 @@ class Files:
         except FileNotFoundError:
             return []
 
+    def paths(self, folder: str) -> list[str]:
+        """The files in ``folder`` and in all folders below it, sorted. Raises: OSError: it could not be listed."""
+        if self._store is not None:
+            return sorted(self._store.paths(_checked(folder)))
+        root = Path(self.uri(""))
+        return sorted(str(path.relative_to(root)) for path in Path(self.uri(folder)).rglob("*") if path.is_file())
+
     def write_durable(self, path: str, data: bytes) -> None:
         """Write or replace a file: readers see the old content or all of the new, also after a loss of power.
 

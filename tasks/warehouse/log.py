@@ -11,21 +11,18 @@ import json
 import logging
 import re
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import field
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass
 
 from unstuck.tasks.errors import DatasetNotFound, LogBroken, WarehouseMismatch, WarehouseNewer
 from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.warehouse.entry import ENTRY_VERSION, DatasetState, Entry, State, fold, version_for
 from unstuck.tasks.warehouse.files import Files
-from unstuck.tasks.warehouse.marker import DataFile
 
-ENTRY_VERSION = 2  # the newest that is read: 2 names Delta tables, which a reader of 1 would take for files
 SNAPSHOT_EVERY = 50
 ID_FILE = "_warehouse_id"
 _LOG = "_log"
@@ -33,106 +30,8 @@ _NAME = re.compile(r"(\d{12,})(?:\.(snapshot|oldest|vacuumed))?\.json")
 
 log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What one entry does to one dataset. ``removed`` holds paths, ``rows`` counts the rows of ``added``."""
-
-    mode: str
-    added: list[DataFile]
-    removed: list[str]
-    rows: int
-    schema: str
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """The Delta table into which an entry writes a dataset, once the entry stands; its `Change` says what.
-
-    Attributes:
-        path: an absolute path or a URI, outside the warehouse.
-        partition_by: its partition columns.
-        keys: for the mode ``merge``.
-        after: the entry before that writes this dataset into a table, and must be carried out first; 0: none.
-    """
-
-    path: str
-    partition_by: list[str] = field(default_factory=list)
-    keys: list[str] = field(default_factory=list)
-    after: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One slot of the log.
-
-    Attributes:
-        n: the slot; ``parent`` is the version it was made against, ``n - 1``.
-        publish_id: the job, or job/generation/batch of a streaming job. At most one entry has it.
-        kind: a package, or an ABORT: the publish id can never be published, and no dataset changes.
-        at: seconds since the epoch, by the clock of the coordinator; for people only.
-        tokens: the staging folders the files came from.
-        code, reason: of an ABORT: what a machine may compare, and a sentence.
-        inputs: the published datasets that the package was made from, each with the versions that were read.
-        steps: group that made an output → what stands for the code of its steps; empty for SQL.
-        tables: by dataset, for those that are written into Delta tables.
-    """
-
-    n: int
-    parent: int
-    publish_id: str
-    kind: Literal["package", "abort"]
-    job: str
-    job_name: str
-    at: float
-    params: dict[str, Any] = field(default_factory=dict)
-    datasets: dict[str, Change] = field(default_factory=dict)
-    tokens: list[str] = field(default_factory=list)
-    code: str = ""
-    reason: str = ""
-    inputs: dict[str, list[int]] = field(default_factory=dict)
-    steps: dict[str, str] = field(default_factory=dict)
-    version: int = 1
-    tables: dict[str, Table] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetState:
-    """A dataset at one version: its files, and the entry, time and job that changed it last.
-
-    ``table``: where its rows are, if it is published as a Delta table; it has no files here then.
-    """
-
-    files: list[DataFile]
-    schema: str
-    changed: int
-    at: float
-    job: str
-    job_name: str
-    table: str | None = None
-
-    @property
-    def rows(self) -> int:
-        return sum(file.rows for file in self.files)
-
-
-State = dict[str, DatasetState]
 _ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
 _STATE: TypeAdapter[State] = TypeAdapter(State)
-
-
-def fold(state: Mapping[str, DatasetState], entry: Entry) -> State:
-    """``state`` after ``entry``. Pure; knows no modes, since an entry names every file it adds and removes."""
-    folded = dict(state)
-    for name, change in entry.datasets.items():
-        about = (change.schema, entry.n, entry.at, entry.job, entry.job_name)
-        if name in entry.tables:
-            folded[name] = DatasetState([], *about, entry.tables[name].path)
-            continue
-        gone = set(change.removed)
-        kept = [file for file in state[name].files if file.path not in gone] if name in state else []
-        folded[name] = DatasetState([*kept, *change.added], *about)
-    return folded
 
 
 class _Listing(NamedTuple):
@@ -345,6 +244,9 @@ class Warehouse:
         body = _ENTRY.dump_python(entry, mode="json")
         if not entry.tables:
             del body["tables"]
+        for change in body["datasets"].values():
+            if change["checkpoint"] is None:
+                del change["checkpoint"]
         return self.storage.create(_entry_path(n), json.dumps(body, ensure_ascii=False).encode())
 
     def tables_written(self, n: int) -> bool:
@@ -389,12 +291,14 @@ class Warehouse:
 
     def write_snapshot(self, n: int) -> None:
         """Write down the state at version ``n``, to spare readers the entries up to it. Raises: as ``state``."""
-        datasets = _STATE.dump_python(self._state_at(n, self._listing()), mode="json")
-        tables = [one for one in datasets.values() if one["table"] is not None]
+        state = self._state_at(n, self._listing())
+        datasets = _STATE.dump_python(state, mode="json")
         for one in datasets.values():
-            if one["table"] is None:
-                del one["table"]
-        body = {"version": 2 if tables else 1, "n": n, "datasets": datasets}
+            for late in ("table", "checkpoint"):
+                if one[late] is None:
+                    del one[late]
+        version = version_for(state.values(), tables=any(one.table is not None for one in state.values()))
+        body = {"version": version, "n": n, "datasets": datasets}
         self.storage.write_durable(_snapshot_path(n), json.dumps({**body, "sha256": _digest(body)}).encode())
 
     def _snapshot_if_due(self, n: int) -> None:

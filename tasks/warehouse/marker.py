@@ -43,6 +43,22 @@ class DataFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a stream was read up to: the checkpoint of Spark, packed into one file.
+
+    Attributes:
+        path: of the file, relative to the warehouse.
+        generation: of the stream; another generation begins anew.
+        after: the path of the checkpoint that was published when the attempt began; empty: there was none.
+    """
+
+    path: str
+    bytes: int
+    generation: int
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
 class StagedOutput:
     """One output of one attempt.
 
@@ -51,6 +67,7 @@ class StagedOutput:
         rejected_by: by rule of the output, how many rows did not meet it; empty where there are no rules.
         rejected_of: the output whose rejected rows these are; empty for all other outputs.
         newest: the newest value of the column that is measured, in seconds since the epoch; None if there is none.
+        checkpoint: of the stream that the rows were read from; None for all other outputs.
     """
 
     files: list[DataFile]
@@ -59,6 +76,13 @@ class StagedOutput:
     rejected_by: dict[str, int] = field(default_factory=dict)
     rejected_of: str = ""
     newest: float | None = None
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def written(self) -> list[DataFile]:
+        """All that the attempt has written for it: its data files, and its checkpoint."""
+        one = self.checkpoint
+        return self.files if one is None else [*self.files, DataFile(one.path, 0, one.bytes)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +161,7 @@ def write_marker(files: Files, staging: str, marker: Marker, sleep: Callable[[fl
 
 
 def _write(files: Files, path: str, marker: Marker, data: bytes) -> None:
-    made = [file.path for output in marker.outputs.values() for file in output.files]
+    made = [file.path for output in marker.outputs.values() for file in output.written]
     if made:
         # First, so that what was written to a path from which the warehouse had gone is not vouched for at that path.
         files.check()
@@ -197,7 +221,7 @@ def find_done_marker(files: Files, group_folder: str, counts: Callable[[Marker],
     Raises: OSError: the store could not be asked.
     """
     for staging, marker in _markers(files, group_folder):
-        if counts(marker) and all(files_exist(files, one.files) for one in marker.outputs.values()):
+        if counts(marker) and all(files_exist(files, one.written) for one in marker.outputs.values()):
             return staging, marker
     return None
 

@@ -114,10 +114,10 @@ class ObjectStore:
         paths = [*found["common_prefixes"], *(one["path"] for one in found["objects"])]
         return sorted({str(path).rpartition("/")[2] for path in paths})
 
-    def paths(self) -> Iterator[str]:
-        """All objects, page by page. Raises: OSError."""
-        with self._errors(""):
-            for page in self._api.list(self._store):
+    def paths(self, folder: str = "") -> Iterator[str]:
+        """All objects in ``folder`` and below it, page by page. Raises: OSError."""
+        with self._errors(folder):
+            for page in self._api.list(self._store, folder or None):
                 yield from (str(one["path"]) for one in page)
 
     def put(self, path: str, data: bytes) -> None:

@@ -106,3 +106,23 @@ def test_the_demo_on_spark_connect(redis_server: RedisServer, tmp_path: Path) ->
         fleet_on(address, redis_server.url, tmp_path) as client,
     ):
         finishes(client, client.submit(JobSpec.from_file(SPEC)).id, tmp_path)
+
+
+def test_a_stream_on_spark_connect_is_refused_at_once(redis_server: RedisServer, tmp_path: Path) -> None:
+    pytest.importorskip("grpc")
+    events = {"stream": str(tmp_path), "format": "json", "schema": "id BIGINT"}
+    group = {
+        "name": "load",
+        "inputs": {"events": events},
+        "steps": [{"sql": "SELECT * FROM events", "output": "loads"}],
+    }
+    with (
+        connect_server(tmp_path / "spark") as address,
+        fleet_on(address, redis_server.url, tmp_path) as client,
+    ):
+        job = client.submit({"name": "x", "groups": [group], "outputs": {"loads": {"mode": "append"}}}).id
+        ended = client.wait(job, timeout=280)
+    reason = ended.groups[0].members[0].record.reason
+    assert reason is not None
+    assert reason.code == "UNRECOVERABLE"
+    assert "which is not supported with Spark Connect yet" in reason.text

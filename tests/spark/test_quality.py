@@ -24,8 +24,9 @@ from unstuck.tasks.settings import Settings
 from unstuck.tasks.spec.outputs import Checks, OutputSpec, Quality
 from unstuck.tasks.steps.output import read_table, stage
 from unstuck.tasks.steps.quality import stage_checked
+from unstuck.tasks.warehouse.entry import Entry
 from unstuck.tasks.warehouse.files import Files
-from unstuck.tasks.warehouse.log import Entry, Warehouse, published_files
+from unstuck.tasks.warehouse.log import Warehouse, published_files
 from unstuck.tasks.warehouse.marker import StagedOutput
 
 DAY = datetime.date(2013, 1, 1)

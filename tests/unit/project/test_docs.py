@@ -40,7 +40,8 @@ from unstuck.coordinator.spec.params import Param
 from unstuck.tasks.duration import parse_duration
 from unstuck.tasks.protocol import keys
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.spec.group import DatasetInput, ForkFrom, GroupSpec, JoinRule, Step
+from unstuck.tasks.spec.group import ForkFrom, GroupSpec, JoinRule, Step
+from unstuck.tasks.spec.inputs import DatasetInput, StreamInput
 from unstuck.tasks.spec.outputs import Expect, OutputSpec, Quality
 from unstuck.tasks.spec.retry import RetryPolicy
 
@@ -305,6 +306,7 @@ def same(written: str, field: FieldInfo) -> bool:
         ("Step", Step),
         ("Retry", RetryPolicy),
         ("Published inputs", DatasetInput),
+        ("Stream inputs", StreamInput),
         ("Fork from a column", ForkFrom),
         ("Outputs", OutputSpec),
         ("Rules", Quality),

@@ -22,7 +22,8 @@ from tests.chaos.driver.load import Asked
 from tests.chaos.driver.watch import Recovery, stated
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.errors import UnstuckError
-from unstuck.tasks.warehouse.log import Entry, Warehouse, published_files
+from unstuck.tasks.warehouse.entry import Entry
+from unstuck.tasks.warehouse.log import Warehouse, published_files
 
 Events = Sequence[Mapping[str, Any]]
 

@@ -14,8 +14,9 @@ from tests.unit.coordinator.publishing.test_modes import APPEND, BY_DAY, Nightly
 from unstuck.coordinator.publishing.vacuum import Vacuumed, vacuum
 from unstuck.tasks.errors import DatasetNotFound
 from unstuck.tasks.spec.outputs import OutputSpec
+from unstuck.tasks.warehouse.entry import Change, Entry, State
 from unstuck.tasks.warehouse.files import Files
-from unstuck.tasks.warehouse.log import Change, Entry, State, Warehouse
+from unstuck.tasks.warehouse.log import Warehouse
 
 PUBLISHED_AT = 1000.0  # of all jobs of `Nightly`
 

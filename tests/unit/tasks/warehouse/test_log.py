@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from unstuck.tasks.errors import DatasetNotFound, LogBroken, WarehouseMismatch, WarehouseNewer
-from unstuck.tasks.warehouse.log import SNAPSHOT_EVERY, Change, Entry, State, Warehouse, fold, published_files
+from unstuck.tasks.warehouse.entry import Change, Entry, State, fold
+from unstuck.tasks.warehouse.log import SNAPSHOT_EVERY, Warehouse, published_files
 from unstuck.tasks.warehouse.marker import DataFile
 
 SCHEMA = '{"type":"struct","fields":[{"name":"x","type":"long","nullable":true,"metadata":{}}]}'
@@ -180,8 +181,8 @@ def test_a_damaged_entry_is_an_error_and_not_an_empty_version(
 def test_an_entry_of_a_later_release_is_refused_with_the_advice(warehouse: Warehouse, tmp_path: Path) -> None:
     publish(warehouse, "a", "flights")
     path = tmp_path / "warehouse/_log/000000000001.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 3, "shape": "unknown"}))
-    with pytest.raises(WarehouseNewer, match="version 3, this release reads up to 2; upgrade"):
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 4, "shape": "unknown"}))
+    with pytest.raises(WarehouseNewer, match="version 4, this release reads up to 3; upgrade"):
         warehouse.state()
 
 

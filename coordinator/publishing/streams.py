@@ -1,0 +1,37 @@
+"""How publishing goes on with a stream: each row of it once, also when two jobs have read the same files (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from unstuck.coordinator.errors import PublishFailed
+from unstuck.tasks.warehouse.entry import Change, DatasetState
+from unstuck.tasks.warehouse.marker import StagedOutput
+
+CANNOT_RESUME = "CANNOT_RESUME"
+
+
+def with_checkpoint(name: str, change: Change, output: StagedOutput, standing: DatasetState | None) -> Change:
+    """``change`` of the dataset ``name``, with the checkpoint of the stream that ``output`` was read from, if any.
+
+    Args:
+        standing: the dataset as it is published.
+
+    Raises: PublishFailed: another job has gone on with the stream since the attempt began.
+    """
+    made = output.checkpoint
+    if made is None:
+        return change
+    published = standing.checkpoint if standing is not None else None
+    before = "" if published is None else published.path
+    if before == made.path:  # a job that took over the same work has published it
+        return replace(change, added=[], removed=[], rows=0, checkpoint=made)
+    if before != made.after:
+        # The folder of an attempt begins with the staging of its job.
+        other = f"job {before.split('/')[1]}" if before else "another job"
+        raise PublishFailed(
+            CANNOT_RESUME,
+            f"{name} was read from a stream, and {other} has gone on with this stream since the job was submitted. "
+            "Both have read the same files, so nothing was published. Submit the job again: it will read what is new",
+        )
+    return replace(change, checkpoint=made)

@@ -1,0 +1,136 @@
+"""What a group reads that no group of its job makes: published datasets, and streams of files that arrive."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, StrictStr, Tag, field_validator, model_validator
+
+from unstuck.tasks.settings import without_user
+from unstuck.tasks.spec.fields import MAX_COUNT, DatasetName, Strict
+
+
+class DatasetInput(Strict):
+    """A published dataset that a group reads, as it stood at one version of the warehouse."""
+
+    dataset: DatasetName = Field(description="The name under which it is published.")
+    version: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_COUNT,
+        strict=True,
+        description="The version of the warehouse; left out: the newest one when the job was submitted.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        dataset, _, version = value.partition("@")
+        if version in ("", "latest") and not value.endswith("@"):
+            return {"dataset": dataset}
+        if not re.fullmatch(r"[1-9][0-9]{0,9}", version):
+            raise ValueError("expected a dataset and perhaps its version, as flights, flights@latest or flights@7")
+        return {"dataset": dataset, "version": int(version)}
+
+
+_PLACES = ("/", "file:///", "s3://")
+# The names of Spark's types; after one of them may come its size, `NOT NULL` or a comment.
+_TYPE = re.compile(
+    r"(?:boolean|tinyint|byte|smallint|short|int|integer|bigint|long|float|real|double|decimal|dec|numeric|date"
+    r"|timestamp(?:_ntz|_ltz)?|string|char|character|varchar|binary|variant|interval|(?:array|map|struct)\s*<.*>)(?!\w)",
+    re.IGNORECASE | re.DOTALL,
+)
+_COLUMN = re.compile(r"(`[^`]+`|\w+)(?:\s*:\s*|\s+)(\S.*)", re.DOTALL)
+_TOKENS = re.compile(r"`[^`]*`|'[^']*'|\"[^\"]*\"|.", re.DOTALL)
+# By these Spark reads another place, or removes what it has read before the rows are published.
+_NOT_OPTIONS = {"path": "the place is stream:", "cleansource": "files stay where they are, since a job may read again"}
+
+
+class StreamInput(Strict):
+    """A folder in which files arrive; a job reads those that no job before it has published."""
+
+    stream: str = Field(
+        strict=True,
+        min_length=1,
+        max_length=2000,
+        description="The folder: an absolute path, file:///… or s3://…; Spark's patterns, such as *, may stand in it.",
+    )
+    format: Literal["json", "csv", "parquet", "orc", "text"] = Field(description="The format of the files.")
+    columns: str = Field(
+        alias="schema",
+        strict=True,
+        min_length=1,
+        max_length=100_000,
+        description="The columns of the files and their types in SQL, such as id BIGINT, at STRING.",
+    )
+    options: dict[StrictStr, StrictStr] = Field(
+        default_factory=dict, description="Options of Spark's reader, such as header or maxFilesPerTrigger."
+    )
+    generation: int = Field(
+        default=1, ge=1, le=MAX_COUNT, strict=True, description="Another number reads all files anew."
+    )
+
+    @field_validator("stream")
+    @classmethod
+    def _is_place(cls, value: str) -> str:
+        if not value.startswith(_PLACES) or ".." in value.split("/"):
+            raise ValueError(f"{value!r} must be an absolute path without .., file:///… or s3://…")
+        without_user(value)
+        return value
+
+    @field_validator("columns")
+    @classmethod
+    def _are_columns(cls, value: str) -> str:
+        names: set[str] = set()
+        for part in _parts(value):
+            column = _COLUMN.fullmatch(part.strip())
+            if column is None or _TYPE.match(column[2]) is None:
+                raise ValueError(
+                    f"{part.strip()[:100]!r} is no column; expected names and types, as id BIGINT, at STRING"
+                )
+            if (name := column[1].strip("`").lower()) in names:
+                raise ValueError(f"the column {name} is there twice")
+            names.add(name)
+        return value
+
+    @field_validator("options")
+    @classmethod
+    def _are_options(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if why := _NOT_OPTIONS.get(name.lower()):
+                raise ValueError(f"the option {name} cannot be set: {why}")
+        return value
+
+
+def _parts(schema: str) -> Iterator[str]:
+    """The columns of ``schema``: its parts between the commas that stand in no brackets. Raises: ValueError."""
+    part, open_ = "", ""
+    for token in _TOKENS.findall(schema):
+        if token in "<(":
+            open_ += token
+        elif token in ">)" and open_[-1:] + token in ("<>", "()"):
+            open_ = open_[:-1]
+        elif token in ">)":
+            raise ValueError(f"there is a {token} too many after {part.strip()[-50:]!r}")
+        if token == "," and not open_:
+            yield part
+            part = ""
+        else:
+            part += token
+    if open_:
+        raise ValueError(f"there is a {open_[-1]} that is not closed")
+    yield part
+
+
+def _kind(value: Any) -> str:
+    is_stream = isinstance(value, StreamInput) or (isinstance(value, dict) and "stream" in value)
+    return "StreamInput" if is_stream else "DatasetInput"
+
+
+GroupInput = Annotated[
+    Annotated[DatasetInput, Tag("DatasetInput")] | Annotated[StreamInput, Tag("StreamInput")], Discriminator(_kind)
+]

@@ -1,0 +1,130 @@
+"""What one entry of the warehouse log says, and what all entries up to one make of each dataset (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from typing import Any, Literal
+
+from pydantic.dataclasses import dataclass
+
+from unstuck.tasks.warehouse.marker import Checkpoint, DataFile
+
+# The newest that is read. 2 names Delta tables, which a reader of 1 would take for files. 3 names checkpoints of
+# streams, which an older release would leave out of its snapshots.
+ENTRY_VERSION = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one entry does to one dataset.
+
+    Attributes:
+        removed: paths.
+        rows: of ``added``.
+        checkpoint: of the stream that ``added`` was read from; None: the stream of the dataset stays where it was.
+    """
+
+    mode: str
+    added: list[DataFile]
+    removed: list[str]
+    rows: int
+    schema: str
+    checkpoint: Checkpoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The Delta table into which an entry writes a dataset, once the entry stands; its `Change` says what.
+
+    Attributes:
+        path: an absolute path or a URI, outside the warehouse.
+        partition_by: its partition columns.
+        keys: for the mode ``merge``.
+        after: the entry before that writes this dataset into a table, and must be carried out first; 0: none.
+    """
+
+    path: str
+    partition_by: list[str] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One slot of the log.
+
+    Attributes:
+        n: the slot; ``parent`` is the version it was made against, ``n - 1``.
+        publish_id: the job, or job/generation/batch of a streaming job. At most one entry has it.
+        kind: a package, or an ABORT: the publish id can never be published, and no dataset changes.
+        at: seconds since the epoch, by the clock of the coordinator; for people only.
+        tokens: the staging folders the files came from.
+        code, reason: of an ABORT: what a machine may compare, and a sentence.
+        inputs: the published datasets that the package was made from, each with the versions that were read.
+        steps: group that made an output → what stands for the code of its steps; empty for SQL.
+        tables: by dataset, for those that are written into Delta tables.
+    """
+
+    n: int
+    parent: int
+    publish_id: str
+    kind: Literal["package", "abort"]
+    job: str
+    job_name: str
+    at: float
+    params: dict[str, Any] = field(default_factory=dict)
+    datasets: dict[str, Change] = field(default_factory=dict)
+    tokens: list[str] = field(default_factory=list)
+    code: str = ""
+    reason: str = ""
+    inputs: dict[str, list[int]] = field(default_factory=dict)
+    steps: dict[str, str] = field(default_factory=dict)
+    version: int = 1
+    tables: dict[str, Table] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetState:
+    """A dataset at one version: its files, and the entry, time and job that changed it last.
+
+    Attributes:
+        table: where its rows are, if it is published as a Delta table; it has no files here then.
+        checkpoint: of the stream that was published into it last, whatever else was published since.
+    """
+
+    files: list[DataFile]
+    schema: str
+    changed: int
+    at: float
+    job: str
+    job_name: str
+    table: str | None = None
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+
+State = dict[str, DatasetState]
+
+
+def fold(state: Mapping[str, DatasetState], entry: Entry) -> State:
+    """``state`` after ``entry``. Pure; knows no modes, since an entry names every file it adds and removes."""
+    folded = dict(state)
+    for name, change in entry.datasets.items():
+        about = (change.schema, entry.n, entry.at, entry.job, entry.job_name)
+        checkpoint = change.checkpoint or (state[name].checkpoint if name in state else None)
+        if name in entry.tables:
+            folded[name] = DatasetState([], *about, entry.tables[name].path, checkpoint)
+            continue
+        gone = set(change.removed)
+        kept = [file for file in state[name].files if file.path not in gone] if name in state else []
+        folded[name] = DatasetState([*kept, *change.added], *about, None, checkpoint)
+    return folded
+
+
+def version_for(parts: Iterable[Change | DatasetState], *, tables: bool) -> int:
+    """The oldest version whose readers understand ``parts``; ``tables``: whether Delta tables are among them."""
+    return 3 if any(part.checkpoint is not None for part in parts) else 2 if tables else 1

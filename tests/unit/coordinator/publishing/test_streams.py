@@ -1,0 +1,176 @@
+"""Streams: who may go on with one when it publishes, what each entry keeps of it, and what a vacuum takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.coordinator.publishing.test_package import FLIGHTS
+from unstuck.coordinator.errors import PublishFailed
+from unstuck.coordinator.model.decision import PublishResult
+from unstuck.coordinator.publishing.package import PublishRequest, publish
+from unstuck.coordinator.publishing.staging_gc import named_by
+from unstuck.coordinator.publishing.streams import with_checkpoint
+from unstuck.coordinator.publishing.vacuum import vacuum
+from unstuck.tasks.spec.outputs import OutputSpec
+from unstuck.tasks.warehouse.compact import compact
+from unstuck.tasks.warehouse.entry import Change, DatasetState
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log import SNAPSHOT_EVERY, Warehouse
+from unstuck.tasks.warehouse.marker import Checkpoint, DataFile, Marker, StagedOutput, find_done_marker, write_marker
+
+FILE = DataFile("_staging/mine/load/1-n-c/loads/part-0.parquet", 3, 10)
+CHANGE = Change("append", [FILE], [], 3, FLIGHTS)
+
+
+def path_of(job: str) -> str:
+    return f"_staging/{job}/load/1-n-c/loads.checkpoint.tar.gz"
+
+
+def output(job: str, after: str, generation: int = 1) -> StagedOutput:
+    before = path_of(after) if after else ""
+    return StagedOutput([FILE], 3, FLIGHTS, checkpoint=Checkpoint(path_of(job), 10, generation, before))
+
+
+def standing(job: str, generation: int = 1) -> DatasetState:
+    checkpoint = Checkpoint(path_of(job), 10, generation, "") if job else None
+    return DatasetState([FILE], FLIGHTS, 1, 1.0, "whoever", "x", checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("after", ["", "before"])
+@pytest.mark.parametrize("generation", [1, 2])
+def test_who_went_on_from_what_is_published_publishes_its_checkpoint(after: str, generation: int) -> None:
+    made = output("mine", after, generation)
+    assert with_checkpoint("loads", CHANGE, made, standing(after)).checkpoint == made.checkpoint
+    assert with_checkpoint("loads", CHANGE, made, standing(after)).added == [FILE]
+
+
+def test_the_first_job_of_a_stream_goes_on_from_nothing() -> None:
+    made = output("mine", "")
+    assert with_checkpoint("loads", CHANGE, made, None).checkpoint == made.checkpoint
+
+
+@pytest.mark.parametrize(("after", "now"), [("", "other"), ("before", "other"), ("before", "")])
+def test_who_went_on_from_something_else_is_told_who_has_gone_on(after: str, now: str) -> None:
+    with pytest.raises(
+        PublishFailed,
+        match=f"{f'job {now}' if now else 'another job'} has gone on with this stream .* Submit the job again",
+    ):
+        with_checkpoint("loads", CHANGE, output("mine", after), standing(now))
+
+
+def test_what_was_published_by_a_job_that_took_over_the_same_work_is_published_once() -> None:
+    change = with_checkpoint("loads", CHANGE, output("mine", "before"), standing("mine"))
+    assert (change.added, change.removed, change.rows) == ([], [], 0)
+
+
+def test_an_output_that_reads_no_stream_is_published_as_before() -> None:
+    assert with_checkpoint("loads", CHANGE, StagedOutput([FILE], 3, FLIGHTS), standing("other")) is CHANGE
+
+
+class Loads:
+    """A warehouse into which jobs load a stream, without Spark."""
+
+    def __init__(self, root: str) -> None:
+        self.root, self.warehouse, self.files = root, Warehouse(root), Files(root)
+        self.known = self.warehouse.ensure_id()
+
+    def publish(self, job: str, after: str | None, write: Callable[[str], int]) -> PublishResult:
+        """Publish three rows; ``after``: whose checkpoint they go on from, None: they come from no stream."""
+        staging = f"_staging/{job}/load/1-n-c"
+        path = f"{staging}/loads/part-0.parquet"
+        made = StagedOutput([DataFile(path, 3, write(path))], 3, FLIGHTS)
+        if after is not None:
+            self.files.write_durable(path_of(job), b"x" * 10)
+            made = StagedOutput(made.files, 3, FLIGHTS, checkpoint=output(job, after).checkpoint)
+        write_marker(self.files, staging, Marker(f"{job}/load", "same", {"loads": made}, {}, {}, 1.0))
+        request = PublishRequest(
+            *(self.root, self.known, job, job, "load", 0, 1000.0),
+            sources={"load": (staging,)},
+            published_by={"load"},
+            outputs={"loads": OutputSpec(mode="append")},
+        )
+        return publish(request)
+
+    def bytes(self, path: str) -> int:
+        self.files.write_durable(path, b"x" * 10)
+        return 10
+
+    def rows(self, path: str) -> int:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        place = Path(self.root, path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"n": [1, 2, 3]}), place)
+        return place.stat().st_size
+
+    def checkpoint(self, version: int | None = None) -> str:
+        found = self.warehouse.dataset("loads", version).checkpoint
+        assert found is not None
+        return found.path
+
+
+@pytest.fixture
+def loads(tmp_path: Path) -> Loads:
+    return Loads(str(tmp_path / "warehouse"))
+
+
+def test_the_second_of_two_jobs_that_read_the_same_files_is_aborted_and_nothing_is_doubled(loads: Loads) -> None:
+    assert loads.publish("one", "", loads.bytes).version == 1
+    assert loads.publish("two", "one", loads.bytes).version == 2
+    refused = loads.publish("late", "one", loads.bytes)
+    assert refused.failed is not None
+    assert refused.failed.code == "CANNOT_RESUME"
+    assert "job two has gone on" in refused.failed.text
+    assert loads.warehouse.existing_entry(3).kind == "abort"
+    assert loads.warehouse.dataset("loads").rows == 6
+    assert loads.publish("late", "one", loads.bytes) == refused, "and so on every repeat"
+
+
+def test_a_job_without_a_stream_and_a_compaction_leave_the_checkpoint_where_it_is(loads: Loads) -> None:
+    loads.publish("one", "", loads.rows)
+    loads.publish("other", None, loads.rows)
+    assert loads.checkpoint() == path_of("one")
+    done = compact(loads.warehouse, "loads", "compact-1", lambda path: False, target=1_000_000, at=1.0)
+    assert (done.before, done.after) == (2, 1)
+    assert loads.checkpoint() == path_of("one")
+    assert loads.publish("two", "one", loads.rows).version == 4
+
+
+def test_the_checkpoint_stands_in_snapshots_and_older_releases_read_neither_them_nor_the_entries(loads: Loads) -> None:
+    loads.publish("zero", None, loads.bytes)
+    for n in range(SNAPSHOT_EVERY):
+        loads.publish(f"job{n}", f"job{n - 1}" if n else "", loads.bytes)
+    log = Path(loads.root, "_log")
+    assert json.loads((log / f"{SNAPSHOT_EVERY:012d}.snapshot.json").read_text())["version"] == 3
+    first, second = (json.loads((log / f"{n:012d}.json").read_text()) for n in (1, 2))
+    assert (first["version"], second["version"]) == (1, 3)
+    assert "checkpoint" not in first["datasets"]["loads"], "as older releases wrote it"
+    (log / "000000000002.json").unlink()  # older than the snapshot
+    assert loads.checkpoint() == path_of(f"job{SNAPSHOT_EVERY - 1}")
+
+
+def test_a_vacuum_takes_the_checkpoints_of_old_versions_and_leaves_those_of_kept_ones(loads: Loads) -> None:
+    for job, after in (("one", ""), ("two", "one"), ("three", "two")):
+        loads.publish(job, after, loads.bytes)
+    done = vacuum(loads.warehouse, lambda path: False, keep=2, before=1001.0)
+    assert (done.oldest, done.files) == (2, 1)
+    assert [Path(loads.root, path_of(job)).exists() for job in ("one", "two", "three")] == [False, True, True]
+    assert vacuum(loads.warehouse, lambda path: False, keep=1, before=1001.0).files == 1
+    assert [Path(loads.root, path_of(job)).exists() for job in ("two", "three")] == [False, True]
+
+
+def test_the_staging_collector_leaves_the_folder_of_a_checkpoint_that_an_entry_names(loads: Loads) -> None:
+    loads.publish("one", "", loads.bytes)
+    assert "_staging/one/load/1-n-c" in named_by(loads.warehouse.existing_entry(1))
+
+
+def test_a_marker_whose_checkpoint_is_gone_vouches_for_nothing(loads: Loads) -> None:
+    loads.publish("one", "", loads.bytes)
+    assert find_done_marker(loads.files, "_staging/one/load", lambda marker: True) is not None
+    loads.files.remove_file(path_of("one"))
+    assert find_done_marker(loads.files, "_staging/one/load", lambda marker: True) is None

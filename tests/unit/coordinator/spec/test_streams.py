@@ -1,0 +1,135 @@
+"""What a spec says of streams: who may read one, which outputs are written from one, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.jobs.specs import told
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.plan import compile_plan
+from unstuck.tasks.spec.fields import STORED
+from unstuck.tasks.spec.group import FrozenInputs, GroupPlan, WorkOrder
+
+EVENTS = {"stream": "/data/events", "format": "json", "schema": "id BIGINT, at STRING"}
+SQL = [{"sql": "SELECT id FROM events", "output": "loads"}]
+
+
+def text_of(events: Any = None, outputs: Any = None, **group: Any) -> str:
+    load = {"name": "load", "inputs": {"events": events or EVENTS}, "steps": SQL, **group}
+    return json.dumps({"name": "x", "groups": [load], "outputs": outputs or {"loads": {"mode": "append"}}})
+
+
+def plan_of(text: str) -> GroupPlan:
+    plans = compile_plan(JobSpec.model_validate_json(JobSpec.from_text(text).to_json())).group_plans("/w", "id")
+    return GroupPlan.model_validate_json(plans["load"], context=STORED)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"stream": "data/events"}, "stream: 'data/events' must be an absolute path without .., file:///… or s3://…"),
+        ({"stream": "/data/../events"}, "stream: '/data/../events' must be an absolute path without .."),
+        ({"stream": 7}, "stream: expected text, not the number 7; put it in quotes"),
+        ({"stream": "s3://key:secret@bucket/events"}, "stream: "),
+        ({"format": "jsn"}, "format: expected json, csv, parquet, orc or text, not 'jsn'; did you mean 'json'?"),
+        ({"schema": "id"}, "schema: 'id' is no column; expected names and types, as id BIGINT, at STRING"),
+        ({"schema": "id BIGINT, at TXT"}, "schema: 'at TXT' is no column"),
+        ({"schema": "id BIGINT,, at STRING"}, "schema: '' is no column"),
+        ({"schema": "id BIGINT, ID STRING"}, "schema: the column id is there twice"),
+        ({"schema": "a ARRAY<STRUCT<b: INT>, c INT"}, "schema: there is a < that is not closed"),
+        ({"schema": "a DECIMAL(1,2)), c INT"}, "schema: there is a ) too many after 'a DECIMAL(1,2)'"),
+        ({"schema": ""}, "schema: expected text, not empty text"),
+        ({"options": {"header": True}}, "options.header: expected text, not true; put it in quotes"),
+        ({"options": {"Path": "/x"}}, "options: the option Path cannot be set: the place is stream:"),
+        ({"options": {"cleanSource": "delete"}}, "options: the option cleanSource cannot be set: files stay"),
+        ({"generation": 0}, "generation: expected 1 or more, not the number 0"),
+        ({"generaton": 2}, "generaton: unknown field 'generaton'; did you mean 'generation'?"),
+        ({"dataset": "flights"}, "dataset: unknown field 'dataset'"),
+        ({"format": None}, "format: expected json, csv, parquet, orc or text"),
+    ],
+)
+def test_a_wrong_stream_is_named_with_what_was_expected(change: dict[str, Any], message: str) -> None:
+    (line,) = told(text_of({**EVENTS, **change}))
+    assert f"groups[0].inputs.events.{message}" in line
+
+
+@pytest.mark.parametrize("field", ["format", "schema"])
+def test_what_a_stream_lacks_is_named(field: str) -> None:
+    (line,) = told(text_of({name: value for name, value in EVENTS.items() if name != field}))
+    assert f"groups[0].inputs.events: {field!r} is missing" in line
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "id BIGINT",
+        "id: bigint, at: timestamp_ntz",
+        "`a, b` DECIMAL(10, 2) NOT NULL COMMENT 'the, price', c ARRAY<STRUCT<x: INT, y: MAP<STRING, DATE>>>",
+        "a INTERVAL DAY TO SECOND,\n  b VARCHAR(10)",
+    ],
+)
+def test_columns_are_written_as_in_sql(schema: str) -> None:
+    (stream,) = plan_of(text_of({**EVENTS, "schema": schema})).group.streams.values()
+    assert stream.columns == schema
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        (
+            {"spark": False, "steps": [{"python": "m:f"}]},
+            "'events' is a stream, which Spark reads; leave out spark: false",
+        ),
+        ({"for_each": {"n": [1, 2]}}, "'events' is a stream, and the members of a fork cannot share one yet"),
+        ({"steps": [{"sql": "SELECT 1 AS n", "output": "other"}]}, "say outputs: {other: {mode: append}}"),
+    ],
+)
+def test_a_group_that_cannot_read_a_stream_is_told_so_at_the_stream(group: dict[str, Any], message: str) -> None:
+    lines = [line for line in told(text_of(**group)) if "inputs.events" in line]
+    assert len(lines) == 1
+    assert f"groups[0].inputs.events: {message}" in lines[0] or message in lines[0]
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        {},
+        {"mode": "replace"},
+        {"mode": "partition_overwrite", "partition_by": ["id"]},
+        {"mode": "append", "format": "delta", "path": "/tables/loads"},
+    ],
+)
+def test_an_output_of_a_stream_is_appended_to_a_dataset_and_nothing_else(output: dict[str, Any]) -> None:
+    (line,) = told(text_of(outputs={"loads": output}))
+    assert "groups[0].inputs.events: 'events' is a stream, and no output of the group is published by appending" in line
+    assert "say outputs: {loads: {mode: append}}" in line
+
+
+def test_a_group_reads_one_stream() -> None:
+    spec = json.loads(text_of())
+    spec["groups"][0]["inputs"]["more"] = EVENTS
+    lines = told(json.dumps(spec))
+    assert [line.partition("inputs.")[2].partition(":")[0] for line in lines] == ["events", "more"]
+    assert all("a group cannot read more than one yet" in line for line in lines)
+
+
+def test_a_runner_knows_which_outputs_it_may_write_from_the_stream() -> None:
+    outputs = {"loads": {"mode": "append"}, "other": {"mode": "append"}, "last": {}}
+    python = [{"python": "m:f"}]
+    assert plan_of(text_of(outputs=outputs, steps=python)).appended == ("loads", "other")
+    spec = json.loads(text_of(outputs={"loads": {"mode": "append"}}, steps=python))
+    assert plan_of(json.dumps({**spec, "publish": ["loads"]})).appended == ("loads",)
+    spec["groups"].append({"name": "after", "needs": ["load"], "steps": python})
+    assert plan_of(json.dumps(spec)).appended == (), "the outputs of a group that others need are not published"
+
+
+def test_another_stream_or_generation_is_other_work_and_a_group_without_a_stream_is_the_same_work_as_before() -> None:
+    def fingerprint(**change: Any) -> str:
+        return WorkOrder(plan=plan_of(text_of({**EVENTS, **change})), frozen=FrozenInputs()).fingerprint
+
+    same = fingerprint()
+    assert fingerprint(generation=1) == same
+    assert same not in {fingerprint(generation=2), fingerprint(stream="/elsewhere"), fingerprint(schema="id INT")}

@@ -1,0 +1,30 @@
+"""A packed checkpoint is unpacked as it was, from a folder and from an object store."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from unstuck.tasks.warehouse.checkpoint import pack, unpack
+from unstuck.tasks.warehouse.files import Files
+
+
+@pytest.fixture(params=["folder", "memory"])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
+    return Files(str(tmp_path / "w") if request.param == "folder" else f"memory://{uuid.uuid4().hex}")
+
+
+def test_what_is_unpacked_is_what_was_packed_without_the_temporary_files_of_spark(files: Files) -> None:
+    for path in ("a/metadata", "a/offsets/0", "a/offsets/.0.crc", "a/sources/0/.1.tmp", "ab/metadata"):
+        files.write_durable(f"_staging/{path}", path.encode() * 100)
+    assert pack(files, "_staging/a", "_staging/a.tar.gz") == files.size("_staging/a.tar.gz")
+    unpack(files, "_staging/a.tar.gz", "_staging/b")
+    assert files.paths("_staging/b") == ["_staging/b/metadata", "_staging/b/offsets/0"]
+    assert files.read("_staging/b/offsets/0") == b"a/offsets/0" * 100
+
+
+def test_a_checkpoint_that_is_gone_is_said_to_be_gone(files: Files) -> None:
+    with pytest.raises(FileNotFoundError):
+        unpack(files, "_staging/a.tar.gz", "_staging/b")
