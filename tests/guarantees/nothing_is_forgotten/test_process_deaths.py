@@ -365,14 +365,10 @@ def test_a_job_ended_by_force_while_its_publisher_is_frozen_is_what_the_slot_say
 
     def went_on() -> bool:
         """It has done with the warehouse, and has looked at the record."""
-        if pid not in reached_by(passing):
-            if not passing.exists():
-                order(place.arms, Point.AFTER_LOCK, Strike.PASS, case.job)  # another came by
-            return False
-        return not place.store.exists(fleet.KEYS.of(case.job).lock)
+        return pid in reached_by(passing) and not place.store.exists(fleet.KEYS.of(case.job).lock)
 
     place.until("the thawed publisher to go on", went_on)
-    passing.unlink(missing_ok=True)
+    passing.unlink()
     assert case.entries() == entries
     assert place.client.show(case.job).job == ended
     case.look()
