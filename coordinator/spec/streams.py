@@ -40,6 +40,6 @@ def stream_problems(
                 wants = next(iter(outputs_of(group)), "NAME")
                 yield Problem(
                     f"{name!r} is a stream, and no output of the group is published by appending to a dataset; say "
-                    f"outputs: {{{wants}: {{mode: append}}}}",
+                    f"outputs: {{{wants}: {{mode: append}}}}, and name it under publish: where there is one",
                     at,
                 )

@@ -180,12 +180,12 @@ class Work:
         if name not in self.appended:
             raise OutputInvalid(
                 f"the output {name} reads a stream, and is not published by appending to a dataset of the warehouse. "
-                f"Say outputs: {{{name}: {{mode: append}}}}"
+                f"Say outputs: {{{name}: {{mode: append}}}}, and name it under publish: if other groups need this one"
             )
         assert self.published is not None
         (stream,) = self.streams.values()
         folder = f"{self.token.staging}/{name}.checkpoint"
-        return Resume(self.token.job, folder, self.published.checkpoint(name), stream.generation)
+        return Resume(self.token.job, folder, self.published.checkpoint(name), stream.stream, stream.generation)
 
     def _checks_of(self, name: str) -> Checks:
         """What is checked of the output ``name``. Raises: OutputInvalid: it cannot be, or the name is taken."""
@@ -194,7 +194,7 @@ class Work:
         if base != name and base in self.checks and self.checks[base].quality is not None:
             raise OutputInvalid(f"the output {name} has the name of the rejected rows of {base}; give it another one")
         rejected = f"{name}{REJECTED}"
-        if checks.quality is not None and (rejected in self.outputs or rejected in self.inputs):
+        if checks.quality is not None and (rejected in {*self.outputs, *self.inputs, *self.streams}):
             raise OutputInvalid(f"the rejected rows of {name} go to {rejected}, and there is such a name already")
         if checks.unique and split_member(self.token.group)[1] is not None:
             raise OutputInvalid(

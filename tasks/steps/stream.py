@@ -16,10 +16,11 @@ from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.steps.output import stage
 from unstuck.tasks.steps.spark import hadoop_uri, is_frame, sql_error
-from unstuck.tasks.warehouse.checkpoint import pack, unpack
+from unstuck.tasks.warehouse.checkpoint import newest_commit, pack, unpack, what_is_lost
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Checkpoint, StagedOutput
 
+_MAX_AGE = "maxFileAge"
 _RETAINED = "spark.sql.streaming.minBatchesToRetain"  # Spark removes what it has noted of more batches
 
 
@@ -31,13 +32,32 @@ class Resume:
         job: that of the attempt.
         folder: of the checkpoint of this attempt, relative to the warehouse; the file it is packed into is beside it.
         published: the checkpoint that is published with the dataset; None if there is none.
-        generation: of the stream; if it is another one than the published, the stream begins anew.
+        stream, generation: of the input. If the generation is higher than the published one, the stream begins anew.
     """
 
     job: str
     folder: str
     published: Checkpoint | None
+    stream: str
     generation: int
+
+    @property
+    def goes_on(self) -> bool:
+        """False if the stream begins anew. Raises: Unrecoverable: the published checkpoint is not of this stream."""
+        published = self.published
+        if published is None or published.generation < self.generation:
+            return False
+        if published.generation > self.generation:
+            raise Unrecoverable(
+                f"the stream is at generation {published.generation} already, and this job has generation "
+                f"{self.generation}, which would read everything again; say generation: {published.generation}"
+            )
+        if published.stream != self.stream:
+            raise Unrecoverable(
+                f"the dataset was loaded from {published.stream} before, and this job reads {self.stream}. Publish "
+                f"into another dataset, or say generation: {published.generation + 1} to append all that stands there"
+            )
+        return True
 
 
 def is_streaming(frame: Any) -> bool:
@@ -65,7 +85,12 @@ def open_stream(session: Any, name: str, stream: StreamInput) -> Any:
         if (what := sql_error(error)) is not None:
             raise SqlInvalid(f"inputs: {name}: schema: {what}") from error
         raise
-    return reader.options(**stream.options).load(hadoop_uri(stream.stream))
+    options = dict(stream.options)
+    if not any(name.lower() == _MAX_AGE.lower() for name in options):
+        options[_MAX_AGE] = (
+            "36500d"  # else Spark passes over what is a week older than the newest file, and says nothing
+        )
+    return reader.options(**options).load(hadoop_uri(stream.stream))
 
 
 def stage_stream(files: Files, folder: str, frame: Any, partition_by: Sequence[str], resume: Resume) -> StagedOutput:
@@ -73,14 +98,17 @@ def stage_stream(files: Files, folder: str, frame: Any, partition_by: Sequence[s
 
     Raises:
         InputMissing: the published checkpoint is gone.
+        Unrecoverable: it is of another stream, or of a later generation.
         StagingLost: that of this attempt is not whole.
         Exception: as `stage`, and what Spark raises.
     """
     files.remove_tree(folder)
     files.remove_tree(resume.folder)
-    if resume.published is not None and resume.published.generation == resume.generation:
+    committed = -1
+    if resume.goes_on and resume.published is not None:
         try:
             unpack(files, resume.published.path, resume.folder)
+            committed = newest_commit(files.paths(resume.folder))
         except FileNotFoundError as error:
             raise InputMissing(f"the checkpoint of a stream is gone: {files.uri(resume.published.path)}") from error
     batches: dict[int, StagedOutput] = {}
@@ -107,25 +135,24 @@ def stage_stream(files: Files, folder: str, frame: Any, partition_by: Sequence[s
     if not found:
         nothing = frame.sparkSession.createDataFrame([], frame.schema)
         found = [stage(files, f"{folder}/no-rows", nothing, partition_by)]
-    _check_committed(files, resume.folder, sorted(batches)[-int(frame.sparkSession.conf.get(_RETAINED)) :])
+    kept = int(frame.sparkSession.conf.get(_RETAINED))
+    paths = files.paths(resume.folder)
+    if lost := what_is_lost(files, resume.folder, paths, committed, sorted(batches), kept):
+        # While the warehouse is away, Spark writes into whatever stands at its path, without an error.
+        raise StagingLost(
+            f"the checkpoint {files.uri(resume.folder)} is not whole: {lost}. The warehouse was away for a while, or "
+            "somebody removed files; the group runs again, as its retry: allows"
+        )
     packed = f"{resume.folder}.tar.gz"
-    size = pack(files, resume.folder, packed)
+    size = pack(files, resume.folder, paths, packed)
     with suppress(OSError):  # it is of no use any more, and a state store may still write its snapshots there
         files.remove_tree(resume.folder)
     return replace(
         found[0],
         files=[file for batch in found for file in batch.files],
         rows=sum(batch.rows for batch in found),
-        checkpoint=Checkpoint(packed, size, resume.generation, resume.published.path if resume.published else ""),
+        checkpoint=Checkpoint(
+            *(packed, size, resume.stream, resume.generation),
+            after=resume.published.path if resume.published else "",
+        ),
     )
-
-
-def _check_committed(files: Files, folder: str, batches: Sequence[int]) -> None:
-    """Check that a checkpoint knows of ``batches``; else the next job would stage one again. Raises: StagingLost."""
-    known = set(files.paths(folder))
-    if lost := [n for n in batches if not known.issuperset((f"{folder}/offsets/{n}", f"{folder}/commits/{n}"))]:
-        # While the warehouse is away, Spark writes into whatever stands at its path, without an error.
-        raise StagingLost(
-            f"the checkpoint {files.uri(folder)} does not know of batch {lost[0]}, which was staged. The warehouse was "
-            "away for a while, or somebody removed files; the group runs again, as its retry: allows"
-        )

@@ -1,18 +1,25 @@
-"""The checkpoint of a stream, packed: a folder of Spark's becomes one file that is written whole, and the reverse."""
+"""The checkpoint of a stream, packed: a folder of Spark's becomes one file that is written whole, and the reverse.
+
+Spark notes a batch in ``offsets`` before it and in ``commits`` after it, and the files that a source has seen in
+``sources``. What is packed must be whole, since the next job goes on from it.
+"""
 
 from __future__ import annotations
 
 import io
+import json
 import tarfile
+import zlib
+from collections.abc import Iterable, Sequence
 
 from unstuck.tasks.warehouse.files import Files
 
 
-def pack(files: Files, folder: str, target: str) -> int:
-    """Write all files below ``folder`` into the file ``target``. Returns its bytes. Raises: OSError."""
+def pack(files: Files, folder: str, paths: Iterable[str], target: str) -> int:
+    """Write the files ``paths`` below ``folder`` into the file ``target``. Returns its bytes. Raises: OSError."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for path in files.paths(folder):
+        for path in paths:
             if not path.rpartition("/")[2].startswith("."):  # Spark's temporary files and checksums
                 data = files.read(path)
                 entry = tarfile.TarInfo(path.removeprefix(f"{folder}/"))
@@ -27,14 +34,71 @@ def unpack(files: Files, source: str, folder: str) -> None:
 
     Raises:
         FileNotFoundError: there is no such file.
-        OSError: the store failed.
+        WarehouseMismatch: what stands here is not the warehouse that ``files`` was made for.
+        OSError: the store failed, or the file is cut short.
     """
-    with tarfile.open(fileobj=io.BytesIO(files.read(source)), mode="r:gz") as archive:
-        local = files.local_path(folder)
-        if local is not None:
-            files.make_folder(folder)
-            archive.extractall(local, filter="data")  # not synced one by one: it is a copy that may be lost
-            return
-        for entry in archive.getmembers():
-            if (file := archive.extractfile(entry)) is not None:
-                files.write_durable(f"{folder}/{entry.name}", file.read())
+    data = files.read(source)
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+            members = archive.getmembers()
+            local = files.local_path(folder)
+            if local is not None:
+                files.make_folder(folder)
+                archive.extractall(local, filter="data")  # not synced one by one: it is a copy that may be lost
+            else:
+                for entry in members:
+                    if (file := archive.extractfile(entry)) is not None:
+                        files.write_durable(f"{folder}/{entry.name}", file.read())
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise OSError(f"{files.uri(source)} cannot be unpacked: {error}") from error
+    files.check()
+    for entry in members:  # written while the warehouse was away, they stand elsewhere
+        if files.size(f"{folder}/{entry.name}") != entry.size:
+            raise OSError(f"{files.uri(folder)}/{entry.name} does not stand there after it was written")
+
+
+def newest_commit(paths: Iterable[str]) -> int:
+    """The newest batch that the checkpoint of these files says is done; -1: none."""
+    return max(_numbers(paths, "commits"), default=-1)
+
+
+def what_is_lost(files: Files, folder: str, paths: Sequence[str], before: int, staged: Sequence[int], kept: int) -> str:
+    """What the checkpoint in ``folder`` lacks, in words; empty if the next job can go on from it.
+
+    Args:
+        paths: its files.
+        before: the newest batch that was done when the attempt began; -1: none.
+        staged: the batches of the attempt, in order.
+        kept: of how many batches Spark keeps its notes.
+
+    Raises: OSError: the store failed.
+    """
+    offsets, commits = set(_numbers(paths, "offsets")), set(_numbers(paths, "commits"))
+    newest = max(commits, default=-1)
+    if f"{folder}/metadata" not in paths:
+        return "its metadata is gone"
+    if staged and staged[0] <= before:
+        return f"batch {staged[0]} was staged again"
+    if lost := [n for n in staged[-kept:] if n not in offsets or n not in commits]:
+        return f"it does not know of batch {lost[0]}, which was staged"
+    if newest < before or newest != max(offsets, default=-1):
+        return f"its newest batch is {newest}, and should be {max(before, *offsets, *commits)}"
+    if newest < 0:
+        return ""
+    known = set(paths)
+    for source, line in enumerate(files.read(f"{folder}/offsets/{newest}").decode().splitlines()[2:]):
+        seen = json.loads(line) if line.startswith("{") else {}
+        for entry in range(seen.get("logOffset", -1), -1, -1):  # of the files that a source has seen
+            at = f"{folder}/sources/{source}/{entry}"
+            if f"{at}.compact" in known:
+                break
+            if at not in known:
+                return f"sources/{source}/{entry} is gone"
+    return ""
+
+
+def _numbers(paths: Iterable[str], kind: str) -> list[int]:
+    split = (path.rsplit("/", 2) for path in paths)
+    return [
+        int(name) for _, folder, name in (part for part in split if len(part) == 3) if folder == kind and name.isdigit()
+    ]

@@ -48,12 +48,14 @@ class Checkpoint:
 
     Attributes:
         path: of the file, relative to the warehouse.
-        generation: of the stream; another generation begins anew.
+        stream: the folder that was read.
+        generation: of the stream; a higher one begins anew.
         after: the path of the checkpoint that was published when the attempt began; empty: there was none.
     """
 
     path: str
     bytes: int
+    stream: str
     generation: int
     after: str
 

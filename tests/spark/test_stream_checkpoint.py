@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +15,14 @@ import pytest
 
 from tests.support.failpoints import Once, armed
 from tests.support.spark.jvm import end_jvm
-from unstuck.tasks.errors import InputMissing, StagingLost
+from unstuck.tasks.errors import InputMissing, StagingLost, Unrecoverable
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.runner.driver import Driver
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.spec.inputs import StreamInput
+from unstuck.tasks.steps import stream
 from unstuck.tasks.steps.stream import Resume, open_stream, stage_stream
+from unstuck.tasks.warehouse.checkpoint import newest_commit, unpack, what_is_lost
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Checkpoint, StagedOutput
 
@@ -50,12 +55,12 @@ class Loads:
         """Of the newest attempt."""
         return f"_staging/job/load/{self.attempts}-n-c"
 
-    def load(self, published: Checkpoint | None = None) -> StagedOutput:
+    def load(self, published: Checkpoint | None = None, generation: int = 1) -> StagedOutput:
         """Stage the ids that no attempt has met before, as far as the state in the checkpoint tells."""
         self.attempts += 1
-        stream = StreamInput(stream=str(self.landing), format="json", schema="id BIGINT", options=self.options)
-        frame = open_stream(self.session, "events", stream).dropDuplicates(["id"])
-        resume = Resume("job", f"{self.folder}/loads.checkpoint", published, 1)
+        events = StreamInput(stream=str(self.landing), format="json", schema="id BIGINT", options=self.options)
+        frame = open_stream(self.session, "events", events).dropDuplicates(["id"])
+        resume = Resume("job", f"{self.folder}/loads.checkpoint", published, str(self.landing), generation)
         return stage_stream(self.files, f"{self.folder}/loads", frame, (), resume)
 
     def ids(self, staged: StagedOutput) -> list[int]:
@@ -111,4 +116,66 @@ def test_a_checkpoint_that_lost_a_commit_is_refused_and_the_next_attempt_stages_
 
 def test_a_published_checkpoint_that_is_gone_is_named(loads: Loads) -> None:
     with pytest.raises(InputMissing, match=r"the checkpoint of a stream is gone: .*/gone\.tar\.gz"):
-        loads.load(Checkpoint("_staging/gone.tar.gz", 1, 1, ""))
+        loads.load(Checkpoint("_staging/gone.tar.gz", 1, str(loads.landing), 1, ""))
+
+
+def test_a_stream_goes_on_or_begins_anew_and_never_goes_back(loads: Loads) -> None:
+    loads.arrive(1)
+    second = loads.load(generation=2).checkpoint
+    with pytest.raises(
+        Unrecoverable, match=r"at generation 2 already, and this job has generation 1, .* say generation: 2"
+    ):
+        loads.load(second)
+    assert loads.ids(loads.load(second, generation=3)) == [1]
+
+
+def test_a_checkpoint_of_another_folder_is_refused(loads: Loads) -> None:
+    loads.arrive(1)
+    first = loads.load().checkpoint
+    assert first is not None
+    with pytest.raises(Unrecoverable, match=r"was loaded from /elsewhere before, .* or say generation: 2"):
+        loads.load(replace(first, stream="/elsewhere"))
+
+
+def test_files_are_read_however_old_they_are(loads: Loads) -> None:
+    """Spark passes over files that are a week older than the newest one, unless it is told otherwise."""
+    loads.arrive(1)
+    (first,) = loads.landing.iterdir()
+    os.utime(first, (time.time() + 86400 * 365,) * 2)
+    before = loads.load()
+    loads.arrive(2)
+    os.utime(loads.landing / "1.json", (86400, 86400))
+    assert loads.ids(loads.load(before.checkpoint)) == [2]
+
+
+@pytest.mark.parametrize("lost", ["metadata", "sources/0/0", "commits/0", "offsets/0"])
+def test_a_checkpoint_that_is_not_whole_is_never_packed(loads: Loads, lost: str) -> None:
+    """Also where nothing has arrived, so that no batch was staged."""
+    loads.arrive(1)
+    first = loads.load().checkpoint
+    assert first is not None
+    folder = f"{loads.folder}/loads.checkpoint"
+    unpack(loads.files, first.path, folder)
+    paths = loads.files.paths(folder)
+    assert what_is_lost(loads.files, folder, paths, 0, [], 100) == ""
+    assert what_is_lost(loads.files, folder, paths, -1, [0], 100) == ""
+    paths.remove(f"{folder}/{lost}")
+    assert what_is_lost(loads.files, folder, paths, 0, [], 100)
+
+
+def test_a_batch_that_was_published_is_not_staged_again(loads: Loads) -> None:
+    """As where the files of the published checkpoint were written while the warehouse was away."""
+    loads.arrive(1)
+    first = loads.load().checkpoint
+    assert first is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream, "newest_commit", lambda paths: _then_empty(loads, paths))
+        with pytest.raises(StagingLost, match="batch 0 was staged again"):
+            loads.load(first)
+
+
+def _then_empty(loads: Loads, paths: list[str]) -> int:
+    """The newest commit; afterwards the folder is empty."""
+    newest = newest_commit(paths)
+    loads.files.remove_tree(f"{loads.folder}/loads.checkpoint")
+    return newest

@@ -32,11 +32,11 @@ def path_of(job: str) -> str:
 
 def output(job: str, after: str, generation: int = 1) -> StagedOutput:
     before = path_of(after) if after else ""
-    return StagedOutput([FILE], 3, FLIGHTS, checkpoint=Checkpoint(path_of(job), 10, generation, before))
+    return StagedOutput([FILE], 3, FLIGHTS, checkpoint=Checkpoint(path_of(job), 10, "/landing", generation, before))
 
 
 def standing(job: str, generation: int = 1) -> DatasetState:
-    checkpoint = Checkpoint(path_of(job), 10, generation, "") if job else None
+    checkpoint = Checkpoint(path_of(job), 10, "/landing", generation, "") if job else None
     return DatasetState([FILE], FLIGHTS, 1, 1.0, "whoever", "x", checkpoint=checkpoint)
 
 
@@ -55,10 +55,8 @@ def test_the_first_job_of_a_stream_goes_on_from_nothing() -> None:
 
 @pytest.mark.parametrize(("after", "now"), [("", "other"), ("before", "other"), ("before", "")])
 def test_who_went_on_from_something_else_is_told_who_has_gone_on(after: str, now: str) -> None:
-    with pytest.raises(
-        PublishFailed,
-        match=f"{f'job {now}' if now else 'another job'} has gone on with this stream .* Submit the job again",
-    ):
+    said = f"job {now} has gone on" if now else "its checkpoint is not published any more"
+    with pytest.raises(PublishFailed, match=f"{said}.* Submit the job again"):
         with_checkpoint("loads", CHANGE, output("mine", after), standing(now))
 
 

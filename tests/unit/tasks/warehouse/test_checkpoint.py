@@ -19,7 +19,7 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
 def test_what_is_unpacked_is_what_was_packed_without_the_temporary_files_of_spark(files: Files) -> None:
     for path in ("a/metadata", "a/offsets/0", "a/offsets/.0.crc", "a/sources/0/.1.tmp", "ab/metadata"):
         files.write_durable(f"_staging/{path}", path.encode() * 100)
-    assert pack(files, "_staging/a", "_staging/a.tar.gz") == files.size("_staging/a.tar.gz")
+    assert pack(files, "_staging/a", files.paths("_staging/a"), "_staging/a.tar.gz") == files.size("_staging/a.tar.gz")
     unpack(files, "_staging/a.tar.gz", "_staging/b")
     assert files.paths("_staging/b") == ["_staging/b/metadata", "_staging/b/offsets/0"]
     assert files.read("_staging/b/offsets/0") == b"a/offsets/0" * 100
@@ -28,3 +28,11 @@ def test_what_is_unpacked_is_what_was_packed_without_the_temporary_files_of_spar
 def test_a_checkpoint_that_is_gone_is_said_to_be_gone(files: Files) -> None:
     with pytest.raises(FileNotFoundError):
         unpack(files, "_staging/a.tar.gz", "_staging/b")
+
+
+def test_a_checkpoint_that_is_cut_short_is_named(files: Files) -> None:
+    files.write_durable("_staging/a/metadata", b"metadata" * 100)
+    pack(files, "_staging/a", files.paths("_staging/a"), "_staging/a.tar.gz")
+    files.write_durable("_staging/short.tar.gz", files.read("_staging/a.tar.gz")[:-20])
+    with pytest.raises(OSError, match=r"short\.tar\.gz cannot be unpacked"):
+        unpack(files, "_staging/short.tar.gz", "_staging/b")
