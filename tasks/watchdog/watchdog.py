@@ -140,7 +140,7 @@ class Watchdog:
 
     def _step(self) -> bool:
         """Observe the runner, renew when it is time, and do what is decided. False: there is nothing left to watch."""
-        self._read_flag()  # first: a worker that was told to stop may have ended the runner
+        self._read_flag()
         runner = process_state(self._runner)
         self._look()  # after it: what a dead runner holds stays
         death = ""
@@ -153,6 +153,7 @@ class Watchdog:
             if self._renew(runner) and self._counts_as_living(runner):
                 self._registry.note(self._status)
         orphaned = self._orphaned(runner)
+        self._read_flag()  # again: a worker that was told to stop may have ended the runner, or itself, meanwhile
         if self._token is None:
             if runner is ProcessState.GONE or orphaned:
                 self._tree.kill()  # what it left behind
