@@ -7,8 +7,8 @@ export VENV
 unexport PYTHONDONTWRITEBYTECODE
 
 # Whole files go to one of five test processes: a file's Spark session or fleet is started once, and at most five run at
-# a time. Five on two cores, since the long tests wait for terms to end; with six the cores do a third more for the same
-# tests, and four leave them idle. The longest files come first, by tests/durations.txt (written anew by
+# a time. Five on two cores, since the long tests wait for terms to end; six took a third more CPU
+# time than four, and four left the cores idle at times. The longest files come first, by tests/durations.txt (written anew by
 # ARGS=--write-durations). Anything to add (a file, -k WORD, -x) goes into ARGS.
 PYTEST_OPTIONS := -n 5 --dist loadfile --no-loadscope-reorder
 ARGS ?=

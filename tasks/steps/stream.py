@@ -87,9 +87,8 @@ def open_stream(session: Any, name: str, stream: StreamInput) -> Any:
         raise
     options = dict(stream.options)
     if not any(name.lower() == _MAX_AGE.lower() for name in options):
-        options[_MAX_AGE] = (
-            "36500d"  # else Spark passes over what is a week older than the newest file, and says nothing
-        )
+        # Else Spark passes over what is a week older than the newest file, and says nothing.
+        options[_MAX_AGE] = "36500d"
     return reader.options(**options).load(hadoop_uri(stream.stream))
 
 
