@@ -14,8 +14,8 @@ from unstuck.coordinator.cli.render.terminal import clock, emit, iso, stderr, st
 from unstuck.coordinator.errors import BadRequest
 from unstuck.tasks.errors import WarehouseUnsupported
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.warehouse.entry import Change, DatasetState, Entry
 from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry
 
 
 def warehouse_at(uri: str) -> Warehouse:

@@ -13,7 +13,7 @@ from typing import Any
 from unstuck.coordinator.errors import PublishFailed
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.spec.outputs import OutputSpec
-from unstuck.tasks.warehouse.entry import DatasetState
+from unstuck.tasks.warehouse.log_entry import DatasetState
 from unstuck.tasks.warehouse.marker import StagedOutput
 
 SCHEMA_MISMATCH = "SCHEMA_MISMATCH"

@@ -23,9 +23,9 @@ from unstuck.tasks.errors import WarehouseMismatch
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.host import how_to_install
 from unstuck.tasks.spec.outputs import OutputSpec
-from unstuck.tasks.warehouse.entry import Change, DatasetState, Entry, Table
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry, Table
 from unstuck.tasks.warehouse.marker import DataFile, StagedOutput
 
 TABLE_UNFIT = "TABLE_UNFIT"

@@ -24,9 +24,9 @@ from unstuck.tasks.errors import LogBroken
 from unstuck.tasks.protocol.staging import MARGIN, Staged
 from unstuck.tasks.protocol.token import JOB_ID
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.warehouse.entry import Entry
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.log_entry import Entry
 
 log = logging.getLogger(__name__)
 BATCH = 20  # jobs taken by one sweep
@@ -174,7 +174,7 @@ class StagingCollector:
 
 
 def _entry_folders(warehouse: Warehouse, n: int) -> set[str]:
-    entry = warehouse.entry(n)
+    entry = warehouse.log_entry(n)
     if entry is None:
         raise LogBroken(f"entry {n} of the log at {warehouse.storage.uri('')} is missing, though later ones stand")
     return named_by(entry)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from unstuck.coordinator.errors import PublishFailed
-from unstuck.tasks.warehouse.entry import Change, DatasetState
+from unstuck.tasks.warehouse.log_entry import Change, DatasetState
 from unstuck.tasks.warehouse.marker import StagedOutput
 
 CANNOT_RESUME = "CANNOT_RESUME"

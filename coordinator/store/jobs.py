@@ -66,7 +66,7 @@ class Store:
         self._lease_ttl = lease_ttl
         self._retention = retention
         self._released_after = released_after
-        of_passes = ("lock_job", "unlock_job", "commit", "settle_unchanged")
+        of_passes = ("lock_job", "unlock_or_again", "commit", "settle_unchanged")
         names = (*of_passes, "submit", "command", "note_sweep", "free_slots")
         self._scripts = {name: Script(client, keys, __package__, name) for name in names}
 
@@ -111,7 +111,7 @@ class Store:
 
         With ``anyway`` it is released even then, and the job is due at once instead.
         """
-        return EndAnswer(self._scripts["unlock_job"](job, owner=owner, lock_ms=self._lock_ms, anyway=int(anyway)))
+        return EndAnswer(self._scripts["unlock_or_again"](job, owner=owner, lock_ms=self._lock_ms, anyway=int(anyway)))
 
     def load(
         self,

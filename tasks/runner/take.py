@@ -18,7 +18,7 @@ from unstuck.tasks.process import hang_alarm
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.attempt import Attempt
-from unstuck.tasks.runner.fresh import run_fresh, wants_fresh
+from unstuck.tasks.runner.fresh_process import run_fresh, wants_fresh
 from unstuck.tasks.runner.runner import Runner
 from unstuck.tasks.spec.group import WorkOrder
 from unstuck.tasks.transport.lease import Claim, FinishAnswer, TakeAnswer, unreadable

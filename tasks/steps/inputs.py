@@ -13,9 +13,9 @@ from typing import Any
 from unstuck.tasks.errors import DatasetNotFound, InputMissing, InputNotPublished, OutputInvalid
 from unstuck.tasks.spec.inputs import DatasetInput, GroupInput
 from unstuck.tasks.steps.spark import comparable, read_parquet
-from unstuck.tasks.warehouse.entry import DatasetState, State
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.log_entry import DatasetState, State
 from unstuck.tasks.warehouse.marker import Checkpoint, Marker, Read, StagedOutput, joined_versions, read_marker
 
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from unstuck.tasks.errors import Unrecoverable, WarehouseMismatch
 from unstuck.tasks.protocol.staging import Staged, Staging
-from unstuck.tasks.warehouse.entry import Change, Entry, State
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.log_entry import Change, Entry, State
 from unstuck.tasks.warehouse.marker import DataFile
 
 COMPACT = "compact"

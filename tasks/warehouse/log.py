@@ -20,8 +20,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from unstuck.tasks.errors import DatasetNotFound, LogBroken, WarehouseMismatch, WarehouseNewer
 from unstuck.tasks.failpoints import Point, reach
-from unstuck.tasks.warehouse.entry import ENTRY_VERSION, DatasetState, Entry, State, fold, version_for
 from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log_entry import ENTRY_VERSION, DatasetState, Entry, State, fold, version_for
 
 SNAPSHOT_EVERY = 50
 ID_FILE = "_warehouse_id"

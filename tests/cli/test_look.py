@@ -22,9 +22,9 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.log import AttemptLog
-from unstuck.tasks.warehouse.entry import Change, Entry
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.log_entry import Change, Entry
 from unstuck.tasks.warehouse.marker import DataFile
 
 SCHEMA = json.dumps({"type": "struct", "fields": [{"name": "n", "type": "long", "nullable": True, "metadata": {}}]})

@@ -22,9 +22,9 @@ from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.spec.group import Collect
 from unstuck.tasks.spec.retry import RetryPolicy
-from unstuck.tasks.warehouse.entry import Change, Entry
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.log_entry import Change, Entry
 from unstuck.tasks.warehouse.marker import read_marker
 
 

@@ -35,9 +35,9 @@ from unstuck.tasks.steps.context import Work
 from unstuck.tasks.steps.inputs import Dataset, published
 from unstuck.tasks.steps.output import stage
 from unstuck.tasks.steps.quality import stage_checked
-from unstuck.tasks.warehouse.entry import Change, Entry
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse, published_files
+from unstuck.tasks.warehouse.log_entry import Change, Entry
 from unstuck.tasks.warehouse.marker import StagedOutput
 
 UTC = datetime.UTC

@@ -24,9 +24,9 @@ from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.staging import Staged
 from unstuck.tasks.protocol.token import Offer, Token
-from unstuck.tasks.warehouse.entry import Change, Entry
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse, published_files
+from unstuck.tasks.warehouse.log_entry import Change, Entry
 from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, read_marker, write_marker
 
 SCHEMA = json.dumps({"type": "struct", "fields": []})

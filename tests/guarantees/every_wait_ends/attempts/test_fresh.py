@@ -60,7 +60,7 @@ def test_a_fresh_runner_that_is_killed_is_reported_lost_at_once_and_the_runner_a
         (runner,) = worker.runners
         offer = make_offer(client, tmp_path, "job", "sleep_on", fresh=True, started=str(started))
         fleet.begun(client, offer, started)
-        (fresh,) = [one for one in runner.children() if "unstuck.tasks.runner.fresh" in " ".join(one.cmdline())]
+        (fresh,) = [one for one in runner.children() if "unstuck.tasks.runner.fresh_process" in " ".join(one.cmdline())]
         fresh.send_signal(signal.SIGKILL)
         assert fleet.outcome(client, offer, 20).kind is OutcomeKind.LOST
         assert pid(client, make_offer(client, tmp_path, "next", "my_pid", fresh=False)) == runner.pid
@@ -78,7 +78,7 @@ def test_the_watchdog_of_a_fresh_runner_reports_it_although_the_runner_above_die
         fleet.begun(client, offer, started)
         for _ in range(4):  # by then the watchdog above knows the one below, which looks as often
             fleet.renewed(client, offer)
-        (fresh,) = [one for one in runner.children() if "unstuck.tasks.runner.fresh" in " ".join(one.cmdline())]
+        (fresh,) = [one for one in runner.children() if "unstuck.tasks.runner.fresh_process" in " ".join(one.cmdline())]
         (watchdog,) = [one for one in fresh.children() if is_watchdog(one.pid)]
         (above,) = worker.watchdogs
         watchdog.suspend()

@@ -27,7 +27,7 @@ from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.publishing import delta
 from unstuck.coordinator.publishing.delta import Target, check
-from unstuck.coordinator.publishing.package import PublishRequest, abort, publish
+from unstuck.coordinator.publishing.publish_package import PublishRequest, abort, publish
 from unstuck.coordinator.publishing.table_files import TableFiles
 from unstuck.coordinator.publishing.vacuum import vacuum
 from unstuck.tasks.errors import InputNotPublished

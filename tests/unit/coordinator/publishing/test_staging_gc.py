@@ -7,7 +7,7 @@ import random
 import pytest
 
 from unstuck.coordinator.publishing.staging_gc import Kept, expired_staging, folder_of, named_by, owner, stale_attempts
-from unstuck.tasks.warehouse.entry import Change, Entry
+from unstuck.tasks.warehouse.log_entry import Change, Entry
 from unstuck.tasks.warehouse.marker import DataFile
 
 LISTING = {

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.coordinator.publishing.test_package import FLIGHTS
+from tests.unit.coordinator.publishing.test_publish_package import FLIGHTS
 from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.model.decision import PublishResult
-from unstuck.coordinator.publishing.package import PublishRequest, publish
+from unstuck.coordinator.publishing.publish_package import PublishRequest, publish
 from unstuck.coordinator.publishing.staging_gc import named_by
 from unstuck.coordinator.publishing.streams import with_checkpoint
 from unstuck.coordinator.publishing.vacuum import vacuum
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.warehouse.compact import compact
-from unstuck.tasks.warehouse.entry import Change, DatasetState
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import SNAPSHOT_EVERY, Warehouse
+from unstuck.tasks.warehouse.log_entry import Change, DatasetState
 from unstuck.tasks.warehouse.marker import Checkpoint, DataFile, Marker, StagedOutput, find_done_marker, write_marker
 
 FILE = DataFile("_staging/mine/load/1-n-c/loads/part-0.parquet", 3, 10)

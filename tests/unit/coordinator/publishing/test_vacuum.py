@@ -14,9 +14,9 @@ from tests.unit.coordinator.publishing.test_modes import APPEND, BY_DAY, Nightly
 from unstuck.coordinator.publishing.vacuum import Vacuumed, vacuum
 from unstuck.tasks.errors import DatasetNotFound
 from unstuck.tasks.spec.outputs import OutputSpec
-from unstuck.tasks.warehouse.entry import Change, Entry, State
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.log_entry import Change, Entry, State
 
 PUBLISHED_AT = 1000.0  # of all jobs of `Nightly`
 

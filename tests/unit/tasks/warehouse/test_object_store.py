@@ -18,9 +18,9 @@ from unstuck.coordinator.doctor.host_facts import lacks_connector, warehouse_fac
 from unstuck.tasks.errors import WarehouseMismatch, WarehouseUnsupported
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.steps.output import stage
-from unstuck.tasks.warehouse.entry import Entry
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.log_entry import Entry
 from unstuck.tasks.warehouse.marker import Marker, find_done_marker, write_marker
 
 

@@ -1,4 +1,4 @@
--- unlock_job: let go of the job's lock, unless another pass met it busy meanwhile.
+-- unlock_or_again: let go of the job's lock, unless another pass met it busy meanwhile.
 --
 -- keys: lock dirty due
 -- args: job owner lock_ms anyway

@@ -21,12 +21,12 @@ from typing import Any
 
 import pytest
 
-import unstuck.coordinator.publishing.package
+import unstuck.coordinator.publishing.publish_package
 from tests.support.paths import ROOT
 from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.publishing.package import PublishRequest, abort, publish
+from unstuck.coordinator.publishing.publish_package import PublishRequest, abort, publish
 from unstuck.tasks.errors import LogBroken, WarehouseMismatch
 from unstuck.tasks.failpoints import Point, arm
 from unstuck.tasks.warehouse.files import Files
@@ -318,7 +318,7 @@ def test_a_warehouse_that_was_away_for_one_look_fails_nothing(root: str, monkeyp
         warehouse.back()
         return found
 
-    monkeypatch.setattr(unstuck.coordinator.publishing.package, "read_marker", look)
+    monkeypatch.setattr(unstuck.coordinator.publishing.publish_package, "read_marker", look)
     assert job.publish() == PublishResult(version=1, rows={"carriers": 2, "months": 5})
 
 
@@ -391,7 +391,7 @@ def test_publishers_of_many_processes_all_publish_whole_and_replace_what_stood_b
     assert sorted(v for v in versions if v is not None) == list(range(1, 61))
     warehouse, standing = Warehouse(root), {"carriers": list[str](), "months": list[str]()}
     for n in range(1, 61):
-        entry = warehouse.entry(n)
+        entry = warehouse.log_entry(n)
         assert entry is not None
         assert set(entry.datasets) == {"carriers", "months"}
         for name, change in entry.datasets.items():
@@ -579,7 +579,7 @@ def test_killed_at_every_point_of_publishing_readers_see_all_of_the_old_or_all_o
 PUBLISHER = """
 import sys
 sys.path.insert(0, sys.argv[3])
-from tests.unit.coordinator.publishing.test_package import two_outputs
+from tests.unit.coordinator.publishing.test_publish_package import two_outputs
 root, n = sys.argv[1], int(sys.argv[2])
 while True:
     two_outputs(root, f"job-{n}").publish()
@@ -610,7 +610,7 @@ def test_publishers_killed_at_random_moments_publish_each_package_once_and_whole
             next_ = max(next_, *(int(line) for line in lines if line.strip()))
         # The reply of the last publish may be lost: its id is published again by the next process.
     warehouse = Warehouse(root)
-    entries = [warehouse.entry(n) for n in range(1, warehouse.head() + 1)]
+    entries = [warehouse.log_entry(n) for n in range(1, warehouse.head() + 1)]
     ids = [entry.publish_id for entry in entries if entry is not None]
     assert len(ids) == len(entries)
     assert ids == [f"job-{n}" for n in range(len(ids))], "in order, each once, none lost"
@@ -619,6 +619,6 @@ def test_publishers_killed_at_random_moments_publish_each_package_once_and_whole
 
 
 def test_the_codes_of_a_failed_publish_are_the_documented_ones() -> None:
-    doc, package = PublishFailed.__doc__ or "", unstuck.coordinator.publishing.package
+    doc, package = PublishFailed.__doc__ or "", unstuck.coordinator.publishing.publish_package
     codes = (package.MARKER_GONE, package.OUTPUT_MISSING, package.DUPLICATE_OUTPUT, package.SCHEMA_MISMATCH)
     assert all(code in doc for code in codes)

@@ -29,9 +29,9 @@ from unstuck.coordinator.publishing.checks import (
 from unstuck.coordinator.publishing.streams import with_checkpoint
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.spec.outputs import OutputSpec
-from unstuck.tasks.warehouse.entry import Change, DatasetState, Entry, State, version_for
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry, State, version_for
 from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, files_exist, joined_versions, read_marker
 
 MARKER_GONE = "MARKER_GONE"
@@ -123,7 +123,7 @@ def publish(request: PublishRequest, answered: Callable[[], None] = lambda: None
     warehouse = _open(request, answered)
     # The log comes first: the staging of a job that is published already may be gone.
     found = warehouse.find_publish(request.publish_id, request.base)
-    if found is not None and (entry := warehouse.entry(found)) is not None:
+    if found is not None and (entry := warehouse.log_entry(found)) is not None:
         return _answer(warehouse, entry)
     reach(Point.BEFORE_PACKAGE, request.job)
     try:

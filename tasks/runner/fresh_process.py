@@ -59,7 +59,7 @@ def run_fresh(runner: Runner, claim: Claim) -> str:
     ours, its = socket.socketpair()
     with ours, its:
         try:
-            command = [sys.executable, "-m", "unstuck.tasks.runner.fresh"]
+            command = [sys.executable, "-m", "unstuck.tasks.runner.fresh_process"]
             process = runner.start_helper(command, stdin=its, pass_fds=[] if flag is None else [flag])
         except OSError as error:
             raise NotBegun(f"{runner.name} could not start a fresh runner: {type(error).__name__}: {error}") from error
