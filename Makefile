@@ -74,7 +74,7 @@ loss: setup  ## messages lost in 40 SIGKILLs by our report path, and by a kombu 
 bench: setup  ## measure beside Celery, docket, DBOS, Prefect, dlt and plain Spark (ARGS="--cases a,b")
 	$(BIN)/python -m bench $(ARGS)
 
-bench-quick: setup  ## the same with one small size of each case, without f, g and i
+bench-quick: setup  ## the same with one small size of each case, without f and g
 	$(BIN)/python -m bench --quick $(ARGS)
 
 docs:  ## build the site of the documentation, strictly, into build/docs; needs no network

@@ -28,16 +28,17 @@ CASES = {
     "h": outputs.run,
     "i": tpch.run,
 }
-ROUNDS: dict[Size, int] = {"tiny": 1, "quick": 2, "full": 5}
-LONG = "fgi"  # JVMs, and kills at random moments: not in a quick run
+ROUNDS: dict[Size, int] = {"tiny": 1, "quick": 2, "full": 3}
+LONG = "fg"  # JVMs, and kills at random moments: not in a quick run
+APART = "i"  # minutes of one JVM: only where it is asked for
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="one small size of each case, two rounds; not f, g and i")
+    size.add_argument("--quick", action="store_true", help="one small size of each case, two rounds; not f and g")
     size.add_argument("--tiny", action="store_true", help="as small as can be: shows that it runs, measures nothing")
-    parser.add_argument("--cases", help="letters, separated by commas (default: all; those of a quick run)")
+    parser.add_argument("--cases", help="letters, separated by commas (default: all but i)")
     parser.add_argument("--peers", help="peers that may be asked, separated by commas; none: ours alone (default: all)")
     parser.add_argument("--rounds", type=int, help="rounds of each case")
     parser.add_argument("--json", type=Path, default=Path("build/bench.json"), help="where the figures are written")
@@ -47,7 +48,7 @@ def main() -> None:
         found = json.loads(options.json.read_text())
         print(report.markdown(found["machine"], TypeAdapter(list[Case]).validate_python(found["cases"])))
         return
-    usual = [letter for letter in CASES if not (options.quick and letter in LONG)]
+    usual = [letter for letter in CASES if letter not in APART and not (options.quick and letter in LONG)]
     letters = options.cases.split(",") if options.cases else usual
     if unknown := set(letters) - set(CASES):
         parser.error(f"--cases: {', '.join(sorted(unknown))}: expected letters of {', '.join(CASES)}")

@@ -26,7 +26,7 @@ TURN = 0.025  # seconds for which the other one holds the lock, and then does no
 def run(stage: Stage) -> Case:
     case = Case("c", "join: from its last branch's outcome to its claim")
     for width, joins in SHAPES[stage.size]:
-        for _ in stage.rounds(most=3):
+        for _ in stage.rounds(most=2):
             for contended in (False, True):
                 first, others = _latencies(stage.fleet, width, joins, contended)
                 what = f"width {width:,}{', lock held by another half of the time' if contended else ''}"

@@ -28,7 +28,7 @@ def run(stage: Stage) -> Case:
     case = Case("g", "recovery: from kill -9 to the next useful event")
     for named in MEASURED[stage.size]:
         with stage.own_fleet(workers=2, slots=1, coordinators=2, **SETTINGS[named]) as fleet:
-            for number in stage.rounds(most=3):
+            for number in stage.rounds(most=2):
                 case.add(f"{named}: a killed worker's group runs again", "s", _kill_worker(fleet, number))
                 case.add(f"{named}: a killed coordinator's reports are applied", "s", _kill_coordinator(fleet))
     return case
