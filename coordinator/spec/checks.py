@@ -19,7 +19,7 @@ from typing import Any
 
 from unstuck.coordinator.errors import ConditionError
 from unstuck.coordinator.spec.condition import parse
-from unstuck.coordinator.spec.output_checks import MAX_NAME, Hint, output_problems, outputs_of
+from unstuck.coordinator.spec.output_checks import MAX_NAME, Hint, output_problems, outputs_of, stream_problems
 from unstuck.coordinator.spec.params import scalar_problem, value_problems, values_of, wrong_declarations, wrong_overlay
 from unstuck.coordinator.spec.problems import (
     MAX_PROBLEMS,
@@ -31,7 +31,6 @@ from unstuck.coordinator.spec.problems import (
     suggestion,
 )
 from unstuck.coordinator.spec.sql import groups_read, sql_problems
-from unstuck.coordinator.spec.streams import stream_problems
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 from unstuck.tasks.protocol.secrets import reference_in
 from unstuck.tasks.spec.group import MAX_FORK, ForkFrom, GroupSpec, Step

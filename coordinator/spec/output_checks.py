@@ -1,4 +1,4 @@
-"""Problems of outputs that only the whole spec shows: who makes them, how they are published, and their checks."""
+"""Problems of outputs and streams that only the whole spec shows: who makes them, how they are published, their checks."""
 
 from __future__ import annotations
 
@@ -119,3 +119,38 @@ def _tables(outputs: Mapping[str, OutputSpec]) -> Iterator[Problem]:
     for name, output in outputs.items():
         if output.table is not None and (owner := owners.setdefault(output.table, name)) != name:
             yield Problem(f"{owner!r} has the same table; give each output its own", ("outputs", name, "path"))
+
+
+def appended_outputs(outputs: Mapping[str, OutputSpec], publish: Sequence[str] | None) -> tuple[str, ...]:
+    """The outputs that are published by appending to a dataset of the warehouse."""
+    return tuple(
+        name
+        for name, output in outputs.items()
+        if output.mode == "append" and output.table is None and (publish is None or name in publish)
+    )
+
+
+def stream_problems(
+    every: Sequence[GroupSpec], publish: Sequence[str] | None, outputs: Mapping[str, OutputSpec]
+) -> Iterator[Problem]:
+    """What is wrong with the streams that groups read. Which output is written from one, only a run shows."""
+    appended = appended_outputs(outputs, publish)
+    for i, group in enumerate(every):
+        streams = group.streams
+        for name in streams:
+            at: Loc = ("groups", i, "inputs", name)
+            if not group.spark:
+                yield Problem(f"{name!r} is a stream, which Spark reads; leave out spark: false", at)
+            if group.for_each is not None:
+                yield Problem(f"{name!r} is a stream, and the members of a fork cannot share one yet", at)
+            if len(streams) > 1:
+                yield Problem(f"{name!r} is one of several streams; a group cannot read more than one yet", at)
+            any_python = any(step.python for step in group.steps)
+            made = [output for output in appended if any_python or output in outputs_of(group)]
+            if group.steps and not made:
+                wants = next(iter(outputs_of(group)), "NAME")
+                yield Problem(
+                    f"{name!r} is a stream, and no output of the group is published by appending to a dataset; say "
+                    f"outputs: {{{wants}: {{mode: append}}}}, and name it under publish: where there is one",
+                    at,
+                )

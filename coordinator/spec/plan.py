@@ -15,7 +15,7 @@ from typing import Any
 
 from unstuck.coordinator.spec.checks import values_reader
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.streams import appended_outputs
+from unstuck.coordinator.spec.output_checks import appended_outputs
 from unstuck.tasks.protocol.texts import Packer, unpack
 from unstuck.tasks.spec.fields import ForkValue, Scalar
 from unstuck.tasks.spec.group import READ_VALUES, Collect, ForkFrom, GroupPlan, GroupSpec, Step
