@@ -1,4 +1,4 @@
-"""Problems of outputs and streams that only the whole spec shows: who makes them, how they are published, their checks."""
+"""Problems of outputs and streams that only the whole spec shows: who makes them, how they are published, checks."""
 
 from __future__ import annotations
 
