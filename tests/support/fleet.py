@@ -193,6 +193,11 @@ class FleetWorker:
     def watchdogs(self) -> list[psutil.Process]:
         return [c for runner in self.runners for c in runner.children() if "unstuck.tasks.watchdog" in command_line(c)]
 
+    def watchdog(self) -> psutil.Process:
+        """That of its only runner. One that was just forked still has the name of its runner for a moment."""
+        (found,) = wait_until(lambda: self.watchdogs, 10, "the watchdog")
+        return found
+
     def ready(self) -> bool:
         return b" ready." in self.log.read_bytes()
 

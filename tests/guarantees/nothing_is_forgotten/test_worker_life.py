@@ -92,7 +92,7 @@ def test_a_worker_that_dies_takes_its_runner_along_and_the_attempt_is_reported_l
             store, tmp_path / "w", "orphan", {"name": "g", "spark": False, "queue": "other", "steps": steps}
         )
         runner = fleet.runner_of(store, offer)
-        (watchdog,) = other.watchdogs
+        watchdog = other.watchdog()
         fleet.renewed(store, offer)
         os.kill(other.process.pid, signal.SIGKILL)
         # There is no coordinator here: whatever stands on the record was reported, however busy the machine.
@@ -104,7 +104,7 @@ def test_a_worker_stopped_gently_leaves_no_process_and_no_line_in_the_fleet_list
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path
 ) -> None:
     with fleet.worker(redis_server.url, tmp_path, queues="third") as third:
-        (watchdog,) = wait_until(lambda: third.watchdogs, 10, "the watchdog")
+        watchdog = third.watchdog()
         (runner,) = third.runners
         wait_until(lambda: [one for one in fleet.listed(store) if one.pid == runner.pid], 20, "its line")
         assert fleet.stop_gently(third) == 0

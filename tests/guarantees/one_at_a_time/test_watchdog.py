@@ -323,7 +323,7 @@ def test_a_watchdog_that_dies_is_replaced_and_the_attempt_goes_on(
 ) -> None:
     offer = make_offer("wait_for_cancel")
     runner = fleet.runner_of(store, offer)
-    (watchdog,) = worker.watchdogs
+    watchdog = worker.watchdog()
     watchdog.kill()
     wait_until(lambda: [w for w in worker.watchdogs if w.pid != watchdog.pid], 10, "another watchdog")
     lease = fleet.attempt(store, offer)["lease"]
@@ -339,7 +339,7 @@ def test_a_watchdog_that_is_frozen_for_good_is_replaced_and_a_step_that_hangs_me
     """SIGSTOP: it lives, its pipe is open, and it renews nothing, hears nothing and counts no time any more."""
     offer = make_offer("sleep_on", timeout="3s")
     runner = fleet.runner_of(store, offer)
-    (frozen,) = worker.watchdogs
+    frozen = worker.watchdog()
     frozen.suspend()
     try:
         wait_until(lambda: [w for w in worker.watchdogs if w.pid != frozen.pid], 10, "another watchdog")
@@ -364,7 +364,7 @@ def test_a_runner_never_waits_for_its_frozen_watchdog(
         store, tmp_path / "warehouse", f"job-{os.urandom(4).hex()}", {"name": "g", "spark": False, "steps": steps}
     )
     runner = fleet.runner_of(store, offer)
-    (frozen,) = worker.watchdogs
+    frozen = worker.watchdog()
     frozen.suspend()
     try:
         (tmp_path / "gate").touch()

@@ -80,7 +80,7 @@ def test_the_watchdog_of_a_fresh_runner_reports_it_although_the_runner_above_die
             fleet.renewed(client, offer)
         (fresh,) = [one for one in runner.children() if "unstuck.tasks.runner.fresh_process" in " ".join(one.cmdline())]
         (watchdog,) = [one for one in fresh.children() if is_watchdog(one.pid)]
-        (above,) = worker.watchdogs
+        above = worker.watchdog()
         watchdog.suspend()
         for one in (fresh, runner):
             one.kill()

@@ -35,7 +35,7 @@ def test_a_runner_whose_watchdog_cannot_be_started_again_ends_and_the_next_one_t
 
         runner = fleet.runner_of(client, make_offer("first", "wait_for_cancel"))
         (log,) = wait_until(lambda: list((tmp_path / "w").glob("_staging/first/g/*.log")), 20, "the log of the attempt")
-        (watchdog,) = worker.watchdogs
+        watchdog = worker.watchdog()
         python.rename(python.with_name("away"))
         watchdog.kill()
         wait_until(lambda: fleet.gone(runner.pid), 5, "the runner to end")
