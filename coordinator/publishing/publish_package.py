@@ -123,7 +123,7 @@ def publish(request: PublishRequest, answered: Callable[[], None] = lambda: None
     warehouse = _open(request, answered)
     # The log comes first: the staging of a job that is published already may be gone.
     found = warehouse.find_publish(request.publish_id, request.base)
-    if found is not None and (entry := warehouse.log_entry(found)) is not None:
+    if found is not None and (entry := warehouse.entry(found)) is not None:
         return _answer(warehouse, entry)
     reach(Point.BEFORE_PACKAGE, request.job)
     try:

@@ -174,7 +174,7 @@ class StagingCollector:
 
 
 def _entry_folders(warehouse: Warehouse, n: int) -> set[str]:
-    entry = warehouse.log_entry(n)
+    entry = warehouse.entry(n)
     if entry is None:
         raise LogBroken(f"entry {n} of the log at {warehouse.storage.uri('')} is missing, though later ones stand")
     return named_by(entry)

@@ -278,7 +278,7 @@ def _agree_on_the_slot(root: str, rng: random.Random) -> set[tuple[Any, ...]]:
         shown = [(one.version, dict(one.rows), one.failed and one.failed.code, one.trouble) for one in found]
         assert shown[0] == shown[1]
         answers.add((found[0].version, found[0].failed.code if found[0].failed else ""))
-    entries = [entry for n in range(1, warehouse.head() + 1) if (entry := warehouse.log_entry(n)) is not None]
+    entries = [entry for n in range(1, warehouse.head() + 1) if (entry := warehouse.entry(n)) is not None]
     assert [(e.publish_id, e.kind, e.code) for e in entries] == [(e.publish_id, e.kind, e.code) for e in depot.log]
     return answers
 

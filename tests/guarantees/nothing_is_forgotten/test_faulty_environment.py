@@ -50,7 +50,7 @@ def test_a_store_rolled_back_to_just_after_submit_does_not_publish_twice(coordin
     raw.close()
     run()
     warehouse = Warehouse(coordinator.settings.warehouse)
-    entries = [warehouse.log_entry(n) for n in range(1, warehouse.head() + 1)]
+    entries = [warehouse.entry(n) for n in range(1, warehouse.head() + 1)]
     assert [e.publish_id for e in entries if e] == [job], "one package per job, whatever the store forgot"
 
 

@@ -81,7 +81,7 @@ def hanging(coordinator: Coordinator, tries: int) -> Iterator[list[str]]:
 
 def published(coordinator: Coordinator) -> list[str]:
     warehouse = Warehouse(coordinator.settings.warehouse)
-    entries = [warehouse.log_entry(slot) for slot in range(1, warehouse.head() + 1)]
+    entries = [warehouse.entry(slot) for slot in range(1, warehouse.head() + 1)]
     return [entry.publish_id for entry in entries if entry is not None]
 
 

@@ -89,7 +89,7 @@ class Observer:
         if f'"{ENDS[status]}"' not in record:
             self.lies.append(f"{job} is {status}, and its group is {record}")
         slot = self.warehouse.find_publish(job, 0)
-        entry = None if slot is None else self.warehouse.log_entry(slot)
+        entry = None if slot is None else self.warehouse.entry(slot)
         if (entry is not None and entry.kind == "package") is not (status is Status.FINISHED):
             self.lies.append(f"{job} is {status}, and in the log stands {entry}")
         elif entry is not None and entry.tokens and read_marker(self.files, entry.tokens[0]) is None:

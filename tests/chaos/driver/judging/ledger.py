@@ -202,7 +202,7 @@ def _attempt(line: str) -> str:
 def gather(fleet: ChaosFleet, accepted: Mapping[str, Asked]) -> Found:
     """Read all that ``judge`` wants. Raises: redis.RedisError."""
     warehouse, queries = Warehouse(str(fleet.warehouse)), fleet.patient_queries
-    entries = [entry for n in range(1, warehouse.head() + 1) if (entry := warehouse.log_entry(n)) is not None]
+    entries = [entry for n in range(1, warehouse.head() + 1) if (entry := warehouse.entry(n)) is not None]
     return Found(
         {job.id: (job.name, job.status) for job in queries.jobs(limit=None)},
         entries,

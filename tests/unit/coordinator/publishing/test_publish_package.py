@@ -391,7 +391,7 @@ def test_publishers_of_many_processes_all_publish_whole_and_replace_what_stood_b
     assert sorted(v for v in versions if v is not None) == list(range(1, 61))
     warehouse, standing = Warehouse(root), {"carriers": list[str](), "months": list[str]()}
     for n in range(1, 61):
-        entry = warehouse.log_entry(n)
+        entry = warehouse.entry(n)
         assert entry is not None
         assert set(entry.datasets) == {"carriers", "months"}
         for name, change in entry.datasets.items():
@@ -610,7 +610,7 @@ def test_publishers_killed_at_random_moments_publish_each_package_once_and_whole
             next_ = max(next_, *(int(line) for line in lines if line.strip()))
         # The reply of the last publish may be lost: its id is published again by the next process.
     warehouse = Warehouse(root)
-    entries = [warehouse.log_entry(n) for n in range(1, warehouse.head() + 1)]
+    entries = [warehouse.entry(n) for n in range(1, warehouse.head() + 1)]
     ids = [entry.publish_id for entry in entries if entry is not None]
     assert len(ids) == len(entries)
     assert ids == [f"job-{n}" for n in range(len(ids))], "in order, each once, none lost"

@@ -115,7 +115,7 @@ def test_an_abort_changes_no_dataset(warehouse: Warehouse) -> None:
     publish(warehouse, "a", "flights")
     aborted = Entry(2, 1, "b", "abort", "b", "flights", 5.0, code="FORCE_STOPPED", reason="by alice")
     assert warehouse.create_entry(2, aborted)
-    assert warehouse.log_entry(2) == aborted
+    assert warehouse.entry(2) == aborted
     assert warehouse.state(2) == warehouse.state(1)
 
 
@@ -144,7 +144,7 @@ def test_a_version_that_does_not_exist_is_told_with_the_newest(warehouse: Wareho
 def test_a_slot_is_taken_once(warehouse: Warehouse) -> None:
     assert warehouse.create_entry(1, entry(1, "a"))
     assert not warehouse.create_entry(1, entry(1, "b"))
-    standing = warehouse.log_entry(1)
+    standing = warehouse.entry(1)
     assert standing is not None
     assert standing.publish_id == "a"
 
@@ -233,7 +233,7 @@ def test_who_finds_his_own_id_in_the_slot_is_done(warehouse: Warehouse) -> None:
     standing, created = warehouse.append("mine", 0, overtaken)
 
     assert not created
-    assert warehouse.log_entry(1) == standing
+    assert warehouse.entry(1) == standing
     assert warehouse.head() == 1
     assert sorted(warehouse.state()) == ["flights"]
 
@@ -352,7 +352,7 @@ def test_any_version_read_through_snapshots_equals_the_fold_of_all_entries(
     expected = State()
     assert warehouse.state(0) == expected
     for n in range(1, len(steps) + 1):
-        standing = warehouse.log_entry(n)
+        standing = warehouse.entry(n)
         assert standing is not None
         expected = fold(expected, standing)
         assert warehouse.state(n) == expected
