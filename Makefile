@@ -45,11 +45,12 @@ test-long: setup $(SPARK_CLASSES)  ## what takes minutes: a month of nights, TPC
 test-matrix: setup  ## the Spark tests with PySpark 3.5, 4.0 and the newest (SPARKS="4.0 newest")
 	SPARKS="$(SPARKS)" $(BIN)/python -m tests.matrix $(ARGS)
 
-lint: setup  ## ruff, mypy and the import contracts
+lint: setup  ## ruff, mypy, the import contracts, and whether each test module can be imported
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@tests=$$($(BIN)/python -m pytest --collect-only --quiet --quiet 2>&1) || { echo "$$tests" | tail -40; exit 1; }
 
 $(SPARK_CLASSES): constraints.txt | setup
 	-$(BIN)/python -m tests.support.spark.spark_classes
