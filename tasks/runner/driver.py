@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -191,7 +192,8 @@ class Driver:
             conf |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
         for key, value in {**conf, **store_conf(os.environ), **self._settings.spark_conf, **self._own}.items():
             builder = builder.config(key, value)
-        session = builder.getOrCreate()
+        with _temporary_files_together():
+            session = builder.getOrCreate()
         context = session.sparkContext
         context.setLogLevel("WARN")
         self.application = {"app": str(context.applicationId), "ui": str(context.uiWebUrl or "")}
@@ -230,6 +232,21 @@ class Driver:
         for key in ("jobGroup.id", "job.description", "job.interruptOnCancel", "scheduler.pool"):
             context.setLocalProperty(f"spark.{key}", None)
         self._activate(self._base)
+
+
+@contextlib.contextmanager
+def _temporary_files_together() -> Iterator[None]:
+    """Let a JVM that starts in the block put its temporary files where Python does: Java does not read ``TMPDIR``."""
+    options = os.environ.get("SPARK_SUBMIT_OPTS")
+    # Of two values of one option Java takes the last, so what a user has set counts.
+    os.environ["SPARK_SUBMIT_OPTS"] = f'"-Djava.io.tmpdir={tempfile.gettempdir()}" {options or ""}'.strip()
+    try:
+        yield
+    finally:
+        if options is None:
+            del os.environ["SPARK_SUBMIT_OPTS"]
+        else:
+            os.environ["SPARK_SUBMIT_OPTS"] = options
 
 
 def _set_conf(session: Any, key: str, value: str) -> None:

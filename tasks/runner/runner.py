@@ -26,6 +26,7 @@ from unstuck.tasks.host import java_is_gone, lacking, may_run_spark
 from unstuck.tasks.process import hang_alarm
 from unstuck.tasks.process.deadlines import run_with_deadline
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
+from unstuck.tasks.process.temporary_folder import use_own_folder
 from unstuck.tasks.process.tree import adopt_orphans, children, end_strays, is_watchdog
 from unstuck.tasks.protocol.failure import describe
 from unstuck.tasks.protocol.keys import Keys
@@ -77,8 +78,14 @@ class Runner:
         queues: Sequence[str],
         slots: int,
         shutdown_flag: ShutdownFlag | None = None,
+        temporary: str = "",
     ) -> None:
-        """``queues`` and ``shutdown_flag`` are those of the worker; ``slots`` runners share this machine."""
+        """
+        Args:
+            queues: those of the worker, as is ``shutdown_flag``.
+            slots: how many runners share this machine.
+            temporary: the folder of temporary files that is removed after the end of this process; empty: none.
+        """
         self.settings = settings
         self.pid = os.getpid()
         self.name = whoami()
@@ -94,7 +101,14 @@ class Runner:
         self._helpers: list[subprocess.Popen[bytes]] = []  # of an attempt; they end by themselves
         self._threads: list[threading.Thread] = []  # from before the attempt
         self._before: frozenset[int] | None = None  # children from before the first attempt: of Celery plugins
-        hello = {"runner": self.id, "worker": self.name, "worker_pid": os.getppid(), "queues": list(queues)}
+        self._temporary = temporary
+        hello = {
+            "temporary": temporary,
+            "runner": self.id,
+            "worker": self.name,
+            "worker_pid": os.getppid(),
+            "queues": list(queues),
+        }
         self.shutdown_flag, self.slots = shutdown_flag, slots
         # A stopped watchdog renews nothing. Half a lease leaves the next one the time to renew before it lapses.
         self.watchdog = WatchdogClient(hello, self._take_order, shutdown_flag, max_stopped=settings.lease_ttl / 2)
@@ -149,6 +163,8 @@ class Runner:
         try:
             self.watchdog.hold(token)
             hang_alarm.cancel()
+            if self._temporary:
+                os.makedirs(self._temporary, mode=0o700, exist_ok=True)  # a host may remove what it takes for old
             self._threads = threading.enumerate()
             if self._before is None:
                 self._before = frozenset(children())
@@ -357,7 +373,8 @@ def start_runner(
         # In a group of its own, the runner and its JVM are killed together, without the worker.
         os.setpgid(0, 0)
     its = settings() if prewarm else settings().model_copy(update={"spark_prewarm": False})
-    _runner = Runner(its, queues=queues, slots=slots, shutdown_flag=shutdown_flag)
+    temporary = use_own_folder()
+    _runner = Runner(its, queues=queues, slots=slots, shutdown_flag=shutdown_flag, temporary=temporary)
     return _runner
 
 

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import select
+import shutil
 import signal
 import time
 from contextlib import suppress
@@ -45,7 +46,8 @@ RENEW_AGAIN = 0.5  # seconds until a renewal is tried again that Redis refused a
 REPORT_FOR = 600.0  # seconds to go on trying to report for a dead runner; the lease has long lapsed by then
 
 
-# It is told a JSON object: runner, pid, worker, worker_pid, queues; shutdown_flag and shared are descriptors.
+# It is told a JSON object: runner, pid, worker, worker_pid, queues; temporary is the folder of the runner's temporary
+# files; shutdown_flag and shared are descriptors.
 # What the runner holds stands in memory that both share (``holding``). Orders go to the runner through a pipe, one JSON
 # object a line: token, order (cancel, stale, drain, timeout), failure (of a timeout).
 
@@ -326,6 +328,8 @@ def run(hello: dict[str, Any]) -> None:
             _report_dead_runner(hello, settings())
         else:
             watchdog.watch()
+        if folder := hello.get("temporary"):
+            shutil.rmtree(folder, ignore_errors=True)  # all that could write there has ended
     except Exception as error:
         log.critical("it ends, and its runner starts another: %s", error, exc_info=error)
         handler.flush()

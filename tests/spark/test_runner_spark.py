@@ -39,6 +39,7 @@ def worker(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) 
         "UNSTUCK_CANCEL_GRACE": "10s",
         "UNSTUCK_SPARK_CONF": json.dumps({"spark.driver.memory": "1g"}),
         "PATH": os.pathsep.join([str(other.parent), os.environ["PATH"]]),
+        "TMPDIR": str(home),
         "SPARK_FLEET_PASSWORD": "hunter2-hunter2",
     }
     with fleet.worker(redis_server.url, home, queues="spark", environ=environ) as running:
@@ -429,3 +430,17 @@ def test_published_inputs_are_views_at_one_version(store: redis.Redis, make_offe
     (file,) = [f for f in marker.outputs["counted"].files if f.rows]
     assert pq.read_table(tmp_path / "warehouse" / file.path).to_pylist() == [{"here": 5, "old": 3}]
     assert marker.sources == {"numbers": [1, 2]}
+
+
+def test_the_temporary_files_of_a_killed_runner_and_of_its_jvm_are_removed(
+    make_offer: MakeOffer, store: redis.Redis, worker: fleet.FleetWorker, tmp_path: Path
+) -> None:
+    started, gate = tmp_path / "started", tmp_path / "gate"
+    step = python("fills_temporary_folders", started=str(started), gate=str(gate))
+    offer = make_offer("killed", step)
+    fleet.begun(store, offer, started)
+    places = [Path(place) for place in json.loads(started.read_text())]
+    assert all(place.exists() and worker.log.parent in place.parents for place in places)
+    fleet.runner_of(store, offer).kill()
+    wait_until(lambda: not any(place.exists() for place in places), 60, "all to be removed")
+    assert fleet.outcome(store, offer, 60).kind is OutcomeKind.LOST

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -60,7 +60,8 @@ class CoordinatorProcesses:
             self._process.stdin.flush()
             told = self._process.stdout.readline()
             assert told, self.text()
-            self._members.append(psutil.Process(int(told)))
+            with suppress(psutil.NoSuchProcess):  # it came to a failpoint, and died there, before it was looked up
+                self._members.append(psutil.Process(int(told)))
 
     def kill(self) -> None:
         """All of them, at once."""

@@ -11,6 +11,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -415,6 +416,23 @@ def flights_of(spark: Any, ctx: Any, names: list[str], days: list[str], made_by:
 def count_by_day(spark: Any, ctx: Any, paths: list[str]) -> Any:
     """The rows of each day in Parquet files."""
     return spark.read.parquet(*paths).groupBy("day").count()
+
+
+def fills_temporary_folders(spark: Any, ctx: Any, started: str, gate: str) -> None:
+    """Leave a file in each place for temporary files, as what is killed does. Write down where they are."""
+    handle, of_python = tempfile.mkstemp()
+    os.close(handle)
+    of_scratch = ctx.scratch / "scratch"
+    of_scratch.touch()
+    places = [of_python, str(of_scratch)]
+    if spark is not None:
+        spark.range(1000).repartition(4).count()  # leaves files of a shuffle
+        places.append(spark._jvm.java.io.File.createTempFile("of-java", "").getAbsolutePath())
+        places.append(str(next(Path(tempfile.gettempdir()).rglob("shuffle_*"))))
+    half = Path(f"{started}.half")
+    half.write_text(json.dumps(places))
+    half.rename(started)
+    until(spark, ctx, gate)
 
 
 def conf_of(spark: Any, ctx: Any, keys: list[str]) -> None:
