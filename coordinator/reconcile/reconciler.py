@@ -22,7 +22,7 @@ from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.model.status import GroupState, Intent
 from unstuck.coordinator.publishing.background import Background
-from unstuck.coordinator.publishing.background_publisher import Publisher, Warehouses
+from unstuck.coordinator.publishing.background_tries import Publisher, Warehouses
 from unstuck.coordinator.store.answers import BeginAnswer, CommitAnswer, EndAnswer
 from unstuck.coordinator.store.jobs import HALTED_LOOK, Store
 from unstuck.tasks.failpoints import Point, reach

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from unstuck.coordinator.publishing.background import Background
-from unstuck.coordinator.publishing.background_publisher import Warehouses
+from unstuck.coordinator.publishing.background_tries import Warehouses
 from unstuck.coordinator.publishing.staging_gc import StagingCollector
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat

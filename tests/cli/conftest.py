@@ -23,7 +23,7 @@ from tests.support.programs import forked_command as forked
 from tests.support.programs.foreground import Up
 from tests.support.servers import RedisServer
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.publishing.background_publisher import Warehouses
+from unstuck.coordinator.publishing.background_tries import Warehouses
 from unstuck.coordinator.reconcile.reconciler import PassResult, Reconciler
 from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.coordinator.spec.model import JobSpec

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.spark.jvm import end_jvm
 from unstuck import published
-from unstuck.coordinator.publishing.publish_package import change_of
+from unstuck.coordinator.publishing.publish_outputs import change_of
 from unstuck.tasks.errors import ExpectationFailed, OutputInvalid, RuleInvalid, TooManyRejectedRows
 from unstuck.tasks.runner.driver import Driver
 from unstuck.tasks.settings import Settings

@@ -20,7 +20,7 @@ from tests.support.at_once import AtOnce
 from tests.support.servers import wait_until
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.publishing.background_publisher import Warehouses
+from unstuck.coordinator.publishing.background_tries import Warehouses
 from unstuck.coordinator.publishing.staging_gc import StagingCollector
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat

@@ -26,7 +26,7 @@ from unstuck.coordinator.errors import KeyConflict, WarehouseSilent
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent, Status
-from unstuck.coordinator.publishing import background_publisher
+from unstuck.coordinator.publishing import background_tries
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.reconcile.consumer import PublishersExhausted
@@ -141,7 +141,7 @@ def test_publishing_that_takes_long_and_answers_is_done_once_and_called_nothing_
     make_coordinator: Callable[..., Coordinator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job of ten thousand files on an object store takes an hour to look at each of them."""
-    monkeypatch.setattr(background_publisher, "PROGRESS_EVERY", 0.0)
+    monkeypatch.setattr(background_tries, "PROGRESS_EVERY", 0.0)
     coordinator = make_coordinator(background=Background(2))
     asks, may_answer = threading.Semaphore(0), threading.Semaphore(0)
     publish, begun = coordinator.warehouses.publish, []

@@ -22,7 +22,7 @@ from tests.support.coordinator import NOOP
 from tests.support.failpoints import OF_A_COORDINATOR, Strike, arming, order, reached_by
 from tests.support.programs.coordinator_processes import CoordinatorProcesses, coordinator_processes
 from tests.support.servers import RedisServer, wait_until
-from tests.unit.coordinator.publishing.test_publish_package import two_outputs
+from tests.unit.coordinator.publishing.test_publish_outputs import two_outputs
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import GroupRecord

@@ -26,7 +26,7 @@ from tests.support.s3_server import SeaweedFS
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.publishing.publish_package import PublishRequest, publish
+from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.spec.outputs import OutputSpec

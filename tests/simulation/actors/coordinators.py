@@ -28,7 +28,7 @@ from unstuck.coordinator.model.decision import Acks, Decision
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.background import Background, Work
-from unstuck.coordinator.publishing.background_publisher import Warehouses
+from unstuck.coordinator.publishing.background_tries import Warehouses
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.coordinator.reconcile.reconciler import Reconciler

@@ -15,7 +15,7 @@ from tests.simulation.rules import broken
 from tests.simulation.rules.broken import FORGOTTEN, ONE, SHOWN, WAIT, WORD
 from unstuck.coordinator.decide import attempts, completion, deadlines, dispatch, intent, joins, timeouts
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.publishing.background_publisher import Publisher
+from unstuck.coordinator.publishing.background_tries import Publisher
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.reconciler import Pass
 from unstuck.coordinator.reconcile.sweep import Sweep

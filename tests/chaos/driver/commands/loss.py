@@ -31,7 +31,7 @@ from tests.support.at_once import AtOnce
 from tests.support.servers import wait_until
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.local.parent_death import end_with
-from unstuck.coordinator.publishing.background_publisher import Warehouses
+from unstuck.coordinator.publishing.background_tries import Warehouses
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.coordinator.reconcile.reconciler import Reconciler

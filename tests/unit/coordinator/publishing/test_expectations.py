@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.coordinator.publishing.test_publish_package import FLIGHTS, schema
+from tests.unit.coordinator.publishing.test_publish_outputs import FLIGHTS, schema
 from unstuck.coordinator.model.decision import PublishResult
-from unstuck.coordinator.publishing.publish_package import PublishRequest, publish
+from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse

@@ -13,10 +13,10 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.unit.coordinator.publishing.test_publish_package import FLIGHTS, schema
+from tests.unit.coordinator.publishing.test_publish_outputs import FLIGHTS, schema
 from unstuck import JobSpec, SpecError
 from unstuck.coordinator.model.decision import PublishResult
-from unstuck.coordinator.publishing.publish_package import PublishRequest, publish
+from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.warehouse import files as files_module
 from unstuck.tasks.warehouse.files import Files

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.coordinator.publishing.test_publish_package import FLIGHTS
+from tests.unit.coordinator.publishing.test_publish_outputs import FLIGHTS
 from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.model.decision import PublishResult
-from unstuck.coordinator.publishing.publish_package import PublishRequest, publish
+from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
 from unstuck.coordinator.publishing.staging_gc import named_by
 from unstuck.coordinator.publishing.streams import with_checkpoint
 from unstuck.coordinator.publishing.vacuum import vacuum

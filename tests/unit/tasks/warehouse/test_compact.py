@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import redis
 
-from unstuck.coordinator.publishing.publish_package import PublishRequest, publish
+from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
 from unstuck.tasks.errors import WarehouseMismatch
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.staging import Staging

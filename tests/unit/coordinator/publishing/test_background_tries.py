@@ -14,7 +14,7 @@ from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.background import Work
-from unstuck.coordinator.publishing.background_publisher import GOES_ON, Publisher
+from unstuck.coordinator.publishing.background_tries import GOES_ON, Publisher
 
 DONE = PublishResult(version=1)
 WHY = Reason("USER_CANCELED", "no")

@@ -18,7 +18,7 @@ from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.background import Background
-from unstuck.coordinator.publishing.publish_package import PublishRequest, abort, publish
+from unstuck.coordinator.publishing.publish_outputs import PublishRequest, abort, publish
 from unstuck.tasks.errors import UnstuckError, WarehouseMismatch
 from unstuck.tasks.failpoints import Point, reach
 

@@ -25,9 +25,9 @@ from unstuck import DatasetNotFound, JobSpec, SpecError, published, published_fi
 from unstuck.coordinator.errors import TableTrouble
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.publishing import delta
-from unstuck.coordinator.publishing.delta import Target, check
-from unstuck.coordinator.publishing.publish_package import PublishRequest, abort, publish
+from unstuck.coordinator.publishing import delta_tables
+from unstuck.coordinator.publishing.delta_tables import Target, check
+from unstuck.coordinator.publishing.publish_outputs import PublishRequest, abort, publish
 from unstuck.coordinator.publishing.table_files import TableFiles
 from unstuck.coordinator.publishing.vacuum import vacuum
 from unstuck.tasks.errors import InputNotPublished
@@ -225,7 +225,7 @@ def test_files_of_a_publisher_that_has_not_made_the_table_yet_fail_no_other_job(
         raise Died
 
     def comes_late(*arguments: Any) -> Target:
-        monkeypatch.setattr(delta, "check", check)
+        monkeypatch.setattr(delta_tables, "check", check)
         with monkeypatch.context() as patched:
             patched.setattr(TableFiles, "sync_folder", dies)
             with pytest.raises(Died):
@@ -234,7 +234,7 @@ def test_files_of_a_publisher_that_has_not_made_the_table_yet_fail_no_other_job(
         assert not DeltaTable.is_deltatable(lake.path)
         return check(*arguments)
 
-    monkeypatch.setattr(delta, "check", comes_late)
+    monkeypatch.setattr(delta_tables, "check", comes_late)
     assert publish(second).failed is None
     assert publish(first).failed is None
     assert lake.ids == [1, 2]
@@ -255,12 +255,12 @@ def test_a_job_that_comes_first_after_the_check_is_seen(
 
     def then_another_publishes(*arguments: Any) -> Target:
         found = check(*arguments)
-        monkeypatch.setattr(delta, "check", check)
+        monkeypatch.setattr(delta_tables, "check", check)
         with armed(Death(points.get(dies, []))), suppress(Died):
             publish(first)
         return found
 
-    monkeypatch.setattr(delta, "check", then_another_publishes)
+    monkeypatch.setattr(delta_tables, "check", then_another_publishes)
     failed = publish(second).failed
     assert (failed.code if failed is not None else None) == code
     assert publish(first).version == 1

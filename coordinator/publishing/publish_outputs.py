@@ -18,7 +18,7 @@ from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
-from unstuck.coordinator.publishing import delta
+from unstuck.coordinator.publishing import delta_tables
 from unstuck.coordinator.publishing.checks import (
     SCHEMA_MISMATCH,
     any_null,
@@ -171,7 +171,7 @@ def _append_package(warehouse: Warehouse, request: PublishRequest, package: _Pac
     while True:
         try:
             return warehouse.append(request.publish_id, request.base, entry_of)[0]
-        except delta.TableMoved:
+        except delta_tables.TableMoved:
             tables = _tables(warehouse, request, package.outputs)
 
 
@@ -202,7 +202,7 @@ def _open(request: PublishRequest, answered: Callable[[], None]) -> Warehouse:
 
 def _tables(
     warehouse: Warehouse, request: PublishRequest, outputs: Mapping[str, StagedOutput]
-) -> dict[str, delta.Target]:
+) -> dict[str, delta_tables.Target]:
     """The Delta tables into which outputs go, each found fit for it. Raises: PublishFailed, TableTrouble, OSError."""
     specs = {name: spec for name, spec in request.outputs.items() if spec.table is not None and name in outputs}
     if not specs:
@@ -211,9 +211,9 @@ def _tables(
     for name in specs:
         # What was published before comes first: it may make the table, or change it.
         if (standing := state.get(name)) is not None and standing.table is not None:
-            delta.write_tables(warehouse, warehouse.existing_entry(standing.changed))
+            delta_tables.write_tables(warehouse, warehouse.existing_entry(standing.changed))
     return {
-        name: delta.check(warehouse, request.job, name, outputs[name], spec, state.get(name))
+        name: delta_tables.check(warehouse, request.job, name, outputs[name], spec, state.get(name))
         for name, spec in specs.items()
     }
 
@@ -224,7 +224,7 @@ def _answer(warehouse: Warehouse, entry: Entry) -> PublishResult:
     Raises: TableTrouble: one of them is not.
     """
     if entry.tables:
-        delta.write_tables(warehouse, entry)
+        delta_tables.write_tables(warehouse, entry)
     if entry.kind == "package":
         return PublishResult(version=entry.n, rows={name: change.rows for name, change in entry.datasets.items()})
     return PublishResult(failed=Reason(entry.code or "PUBLISH_ABORTED", entry.reason or "publishing was aborted"))

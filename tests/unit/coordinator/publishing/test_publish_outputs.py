@@ -21,12 +21,12 @@ from typing import Any
 
 import pytest
 
-import unstuck.coordinator.publishing.publish_package
+import unstuck.coordinator.publishing.publish_outputs
 from tests.support.paths import ROOT
 from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.publishing.publish_package import PublishRequest, abort, publish
+from unstuck.coordinator.publishing.publish_outputs import PublishRequest, abort, publish
 from unstuck.tasks.errors import LogBroken, WarehouseMismatch
 from unstuck.tasks.failpoints import Point, arm
 from unstuck.tasks.warehouse.files import Files
@@ -318,7 +318,7 @@ def test_a_warehouse_that_was_away_for_one_look_fails_nothing(root: str, monkeyp
         warehouse.back()
         return found
 
-    monkeypatch.setattr(unstuck.coordinator.publishing.publish_package, "read_marker", look)
+    monkeypatch.setattr(unstuck.coordinator.publishing.publish_outputs, "read_marker", look)
     assert job.publish() == PublishResult(version=1, rows={"carriers": 2, "months": 5})
 
 
@@ -579,7 +579,7 @@ def test_killed_at_every_point_of_publishing_readers_see_all_of_the_old_or_all_o
 PUBLISHER = """
 import sys
 sys.path.insert(0, sys.argv[3])
-from tests.unit.coordinator.publishing.test_publish_package import two_outputs
+from tests.unit.coordinator.publishing.test_publish_outputs import two_outputs
 root, n = sys.argv[1], int(sys.argv[2])
 while True:
     two_outputs(root, f"job-{n}").publish()
@@ -619,6 +619,6 @@ def test_publishers_killed_at_random_moments_publish_each_package_once_and_whole
 
 
 def test_the_codes_of_a_failed_publish_are_the_documented_ones() -> None:
-    doc, package = PublishFailed.__doc__ or "", unstuck.coordinator.publishing.publish_package
+    doc, package = PublishFailed.__doc__ or "", unstuck.coordinator.publishing.publish_outputs
     codes = (package.MARKER_GONE, package.OUTPUT_MISSING, package.DUPLICATE_OUTPUT, package.SCHEMA_MISMATCH)
     assert all(code in doc for code in codes)
