@@ -257,7 +257,7 @@ class Attempt:
             *(self._files, self._token, session, inputs, self._secrets, plan.partition_by, plan.checks, made.results),
             *(self._published, order.group.streams, plan.appended),
         )
-        scratch = stack.enter_context(Scratch())
+        scratch = stack.enter_context(Scratch(runner.temporary))
         stack.enter_context(runner.watchdog.clock("TIMEOUT", order.group.timeout))
         with users_code():
             for name in (*work.inputs, *work.streams) if session is not None else ():
@@ -307,7 +307,7 @@ class Attempt:
         with ExitStack() as within:
             within.enter_context(filtered(self._secrets, self._runner.start_helper))
             within.enter_context(logging_restored())
-            scratch = within.enter_context(Scratch())
+            scratch = within.enter_context(Scratch(self._runner.temporary))
             before = within.enter_context(self._put_back())
             if hooks is not None and hooks.on_failure:
                 self._call(hooks.on_failure, event, params, scratch, before)

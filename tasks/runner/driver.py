@@ -10,9 +10,9 @@ import contextlib
 import logging
 import os
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from unstuck.tasks.errors import HostUnfit, SparkLacksStore, Unrecoverable
@@ -32,12 +32,18 @@ def local_master(master: str, slots: int, cores: int) -> str:
 class Driver:
     """The Spark driver of this process."""
 
-    def __init__(self, settings: Settings, *, slots: int = 1) -> None:
-        """``slots``: how many runners share this machine's cores. Starts nothing."""
+    def __init__(self, settings: Settings, *, slots: int = 1, temporary: Path | None = None) -> None:
+        """Starts nothing.
+
+        Args:
+            slots: how many runners share this machine's cores.
+            temporary: a folder for temporary files of the JVM, which is made for it; None: where Java has them.
+        """
         self._settings = settings
         self._master = local_master(settings.spark_master, slots, os.cpu_count() or 1)
         self.remote = self._master.startswith("sc://")  # Spark Connect: a client session, and no context of ours
         self.application: dict[str, str] = {}  # ``app`` and ``ui`` of the session, for people
+        self._temporary = temporary
         self._lock = threading.Lock()
         self._base: Any = None
         self._started = False
@@ -190,10 +196,12 @@ class Driver:
             # activated the virtual environment.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             conf |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+        if self._temporary is not None:
+            self._temporary.mkdir(mode=0o700, exist_ok=True)
+            conf |= temporary_conf(self._temporary, self._master, os.environ)
         for key, value in {**conf, **store_conf(os.environ), **self._settings.spark_conf, **self._own}.items():
             builder = builder.config(key, value)
-        with _temporary_files_together():
-            session = builder.getOrCreate()
+        session = builder.getOrCreate()
         context = session.sparkContext
         context.setLogLevel("WARN")
         self.application = {"app": str(context.applicationId), "ui": str(context.uiWebUrl or "")}
@@ -234,21 +242,6 @@ class Driver:
         self._activate(self._base)
 
 
-@contextlib.contextmanager
-def _temporary_files_together() -> Iterator[None]:
-    """Let a JVM that starts in the block put its temporary files where Python does: Java does not read ``TMPDIR``."""
-    options = os.environ.get("SPARK_SUBMIT_OPTS")
-    # Of two values of one option Java takes the last, so what a user has set counts.
-    os.environ["SPARK_SUBMIT_OPTS"] = f'"-Djava.io.tmpdir={tempfile.gettempdir()}" {options or ""}'.strip()
-    try:
-        yield
-    finally:
-        if options is None:
-            del os.environ["SPARK_SUBMIT_OPTS"]
-        else:
-            os.environ["SPARK_SUBMIT_OPTS"] = options
-
-
 def _set_conf(session: Any, key: str, value: str) -> None:
     from pyspark.errors import PySparkException
 
@@ -285,6 +278,19 @@ def check_reaches(session: Any, uri: str) -> None:
             f"Spark on {whoami()} cannot use the warehouse {uri}: there is no {jars} among its jars. Give it to the "
             'workers: UNSTUCK_SPARK_CONF=\'{"spark.jars.packages": "…"}\'. Groups with spark: false need none'
         ) from error
+
+
+def temporary_conf(folder: Path, master: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Spark conf for a driver that has its temporary files in ``folder``: shuffle, spill, libraries, uploads to S3.
+
+    What a user says by other means (``SPARK_LOCAL_DIRS``, ``spark.local.dir``, options of Java) counts more.
+    """
+    conf: dict[str, str] = {}
+    if master.startswith("local"):  # executors on other hosts would get it, too
+        conf["spark.hadoop.hadoop.tmp.dir"] = str(folder / "hadoop")
+    if not any("java.io.tmpdir" in environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")):
+        conf["spark.driver.defaultJavaOptions"] = f'"-Djava.io.tmpdir={folder}"'
+    return conf
 
 
 def store_conf(environ: Mapping[str, str]) -> dict[str, str]:

@@ -12,11 +12,13 @@ import os
 import resource
 import secrets
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import redis
@@ -26,7 +28,6 @@ from unstuck.tasks.host import java_is_gone, lacking, may_run_spark
 from unstuck.tasks.process import hang_alarm
 from unstuck.tasks.process.deadlines import run_with_deadline
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
-from unstuck.tasks.process.temporary_folder import use_own_folder
 from unstuck.tasks.process.tree import adopt_orphans, children, end_strays, is_watchdog
 from unstuck.tasks.protocol.failure import describe
 from unstuck.tasks.protocol.keys import Keys
@@ -78,21 +79,17 @@ class Runner:
         queues: Sequence[str],
         slots: int,
         shutdown_flag: ShutdownFlag | None = None,
-        temporary: str = "",
     ) -> None:
-        """
-        Args:
-            queues: those of the worker, as is ``shutdown_flag``.
-            slots: how many runners share this machine.
-            temporary: the folder of temporary files that is removed after the end of this process; empty: none.
-        """
+        """``queues`` and ``shutdown_flag`` are those of the worker; ``slots`` runners share this machine."""
         self.settings = settings
         self.pid = os.getpid()
         self.name = whoami()
         self.id = f"{self.name}-{secrets.token_hex(3)}"
         self.client: redis.Redis = connect(settings.redis_url)
         self.lease = Lease(self.client, Keys(settings.prefix), settings.lease_ttl, caller=self.id)
-        self.driver = Driver(settings, slots=slots)
+        # Made when it is needed. The watchdog removes it after the end of this process.
+        self.temporary = Path(tempfile.gettempdir()) / f"unstuck-runner-{secrets.token_hex(4)}"
+        self.driver = Driver(settings, slots=slots, temporary=self.temporary)
         self.queues = tuple(queues)
         self._idle_at: float | None = None  # when the session will have been idle for too long; None: it never is
         self.replaced = False  # this process ends before it takes more work
@@ -101,14 +98,8 @@ class Runner:
         self._helpers: list[subprocess.Popen[bytes]] = []  # of an attempt; they end by themselves
         self._threads: list[threading.Thread] = []  # from before the attempt
         self._before: frozenset[int] | None = None  # children from before the first attempt: of Celery plugins
-        self._temporary = temporary
-        hello = {
-            "temporary": temporary,
-            "runner": self.id,
-            "worker": self.name,
-            "worker_pid": os.getppid(),
-            "queues": list(queues),
-        }
+        worker = {"worker": self.name, "worker_pid": os.getppid(), "queues": list(queues)}
+        hello = {"runner": self.id, "temporary": str(self.temporary), **worker}
         self.shutdown_flag, self.slots = shutdown_flag, slots
         # A stopped watchdog renews nothing. Half a lease leaves the next one the time to renew before it lapses.
         self.watchdog = WatchdogClient(hello, self._take_order, shutdown_flag, max_stopped=settings.lease_ttl / 2)
@@ -163,8 +154,6 @@ class Runner:
         try:
             self.watchdog.hold(token)
             hang_alarm.cancel()
-            if self._temporary:
-                os.makedirs(self._temporary, mode=0o700, exist_ok=True)  # a host may remove what it takes for old
             self._threads = threading.enumerate()
             if self._before is None:
                 self._before = frozenset(children())
@@ -373,8 +362,7 @@ def start_runner(
         # In a group of its own, the runner and its JVM are killed together, without the worker.
         os.setpgid(0, 0)
     its = settings() if prewarm else settings().model_copy(update={"spark_prewarm": False})
-    temporary = use_own_folder()
-    _runner = Runner(its, queues=queues, slots=slots, shutdown_flag=shutdown_flag, temporary=temporary)
+    _runner = Runner(its, queues=queues, slots=slots, shutdown_flag=shutdown_flag)
     return _runner
 
 

@@ -12,7 +12,6 @@ import math
 import operator
 import secrets
 import shutil
-import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -228,9 +227,10 @@ class OutputSlot:
 class Scratch:
     """A folder of this machine, made when it is first asked for and removed at the end of the block."""
 
-    def __init__(self) -> None:
+    def __init__(self, parent: Path) -> None:
+        """``parent`` is made as well, and stays."""
         # The name is made at once: a child that a step forks has the same folder.
-        self._path = Path(tempfile.gettempdir()) / f"unstuck-{secrets.token_hex(8)}"
+        self._path = parent / f"scratch-{secrets.token_hex(4)}"
 
     def __enter__(self) -> Scratch:
         return self
@@ -241,6 +241,7 @@ class Scratch:
 
     @property
     def folder(self) -> Path:
+        self._path.parent.mkdir(mode=0o700, exist_ok=True)
         self._path.mkdir(mode=0o700, exist_ok=True)
         return self._path
 

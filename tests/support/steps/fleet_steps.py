@@ -11,7 +11,6 @@ import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -420,15 +419,17 @@ def count_by_day(spark: Any, ctx: Any, paths: list[str]) -> Any:
 
 def fills_temporary_folders(spark: Any, ctx: Any, started: str, gate: str) -> None:
     """Leave a file in each place for temporary files, as what is killed does. Write down where they are."""
-    handle, of_python = tempfile.mkstemp()
-    os.close(handle)
     of_scratch = ctx.scratch / "scratch"
     of_scratch.touch()
-    places = [of_python, str(of_scratch)]
+    places = [str(of_scratch)]
     if spark is not None:
-        spark.range(1000).repartition(4).count()  # leaves files of a shuffle
+        spark.range(1000).repartition(4).count()
+        places.append(str(next(ctx.scratch.parent.rglob("shuffle_*"))))
         places.append(spark._jvm.java.io.File.createTempFile("of-java", "").getAbsolutePath())
-        places.append(str(next(Path(tempfile.gettempdir()).rglob("shuffle_*"))))
+        # Where S3A keeps what it uploads, below this.
+        hadoop = spark.sparkContext._jsc.hadoopConfiguration().get("hadoop.tmp.dir")
+        os.makedirs(hadoop)
+        places.append(hadoop)
     half = Path(f"{started}.half")
     half.write_text(json.dumps(places))
     half.rename(started)

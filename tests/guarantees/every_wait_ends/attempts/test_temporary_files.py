@@ -61,9 +61,9 @@ def test_a_folder_that_somebody_has_removed_is_made_again_for_the_next_attempt(
     (tmp_path / "gate").touch()
     with fleet.worker(redis_server.url, tmp_path, environ={"TMPDIR": str(temporary)}) as worker:
         runners = worker.runners
-        wait_until(lambda: [*temporary.iterdir()], 30, "the folder of the runner")
-        for folder in temporary.iterdir():
-            shutil.rmtree(folder)
-        offer, _ = filling(client, tmp_path, "next")
-        assert fleet.outcome(client, offer).kind is OutcomeKind.SUCCEEDED
+        for name in ("first", "next"):
+            offer, (place,) = filling(client, tmp_path, name)
+            assert fleet.outcome(client, offer).kind is OutcomeKind.SUCCEEDED
+            assert not place.parent.exists()
+            shutil.rmtree(place.parents[1])
         assert worker.runners == runners

@@ -25,7 +25,7 @@ from unstuck.tasks.protocol.failure import MAX_TEXT, failure_of, shorten
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner import log as attempt_log
-from unstuck.tasks.runner.driver import local_master
+from unstuck.tasks.runner.driver import local_master, temporary_conf
 from unstuck.tasks.runner.log import AttemptLog
 from unstuck.tasks.runner.runner import find_leaks
 from unstuck.tasks.spec.group import Collect
@@ -362,7 +362,7 @@ def context(tmp_path: Path) -> tuple[Work, StepContext]:
     work = Work(Files(str(tmp_path)), Token("job", "g", 1, "n", "c"), None, {})
     log = logging.getLogger("step")
     return work, StepContext(
-        work, {}, log=log, scratch=Scratch(), is_cancelled=lambda: False, report=lambda done, total: None
+        work, {}, log=log, scratch=Scratch(tmp_path), is_cancelled=lambda: False, report=lambda done, total: None
     )
 
 
@@ -395,3 +395,17 @@ def test_a_lost_connection_is_heard_like_an_order(client: redis.Redis, redis_ser
         client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
         wait_until(channel.received, 5, "the loss")
         assert not channel.received(), "heard once"
+
+
+def test_a_folder_for_temporary_files_that_a_user_gave_to_java_stays() -> None:
+    folder = Path("/tmp/with a space/unstuck-runner-1")
+    ours = temporary_conf(folder, "local[2]", {"JAVA_TOOL_OPTIONS": "-Xshare:auto"})
+    assert ours["spark.driver.defaultJavaOptions"] == f'"-Djava.io.tmpdir={folder}"'
+    for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
+        theirs = temporary_conf(folder, "local[2]", {name: "-Djava.io.tmpdir=/big"})
+        assert "spark.driver.defaultJavaOptions" not in theirs
+
+
+def test_executors_on_other_hosts_are_not_told_the_folder_of_a_driver() -> None:
+    assert "spark.hadoop.hadoop.tmp.dir" in temporary_conf(Path("/tmp/a"), "local[*]", {})
+    assert "spark.hadoop.hadoop.tmp.dir" not in temporary_conf(Path("/tmp/a"), "spark://host:7077", {})

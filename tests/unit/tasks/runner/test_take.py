@@ -57,8 +57,8 @@ def _blocked(coordinator: Coordinator) -> bool:
     return any(client["cmd"] == "blpop" and "b" in client["flags"] for client in coordinator.redis.client_list())
 
 
-def test_a_scratch_folder_is_not_there_before_somebody_asks_for_it() -> None:
-    with Scratch() as scratch:
+def test_a_scratch_folder_is_not_there_before_somebody_asks_for_it(tmp_path: Path) -> None:
+    with Scratch(tmp_path) as scratch:
         path = scratch._path
         assert not path.exists()
         assert scratch.folder == path

@@ -45,7 +45,7 @@ def ctx(work: Work, shown: Shown, tmp_path: Path) -> StepContext:
         work,
         {},
         log=logging.getLogger("step"),
-        scratch=Scratch(),
+        scratch=Scratch(tmp_path),
         is_cancelled=lambda: False,
         report=lambda done, total: shown.append((done, total)),
     )
@@ -234,8 +234,8 @@ def test_whether_a_value_is_a_frame_is_asked_also_after_a_step_that_replaced_isi
     assert frames == [False, False, False]
 
 
-def test_a_child_that_a_step_forks_has_the_same_scratch_folder() -> None:
-    with Scratch() as scratch:
+def test_a_child_that_a_step_forks_has_the_same_scratch_folder(tmp_path: Path) -> None:
+    with Scratch(tmp_path) as scratch:
         if (child := os.fork()) == 0:
             (scratch.folder / "made").touch()
             os._exit(0)
