@@ -29,8 +29,7 @@ from typing import NamedTuple, TypeVar
 import pyte
 
 from scripts.terminal_svg import Frame, animated
-from unstuck import Client
-from unstuck.tasks.settings import Settings
+from unstuck import Client, Settings
 
 OUTPUT = Path(__file__).parents[1] / "docs" / "images" / "watch.svg"
 COLUMNS, ROWS = 100, 12

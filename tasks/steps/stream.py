@@ -1,7 +1,7 @@
 """Streams: a group reads the files that have arrived, by Spark Structured Streaming, and stages them as one output.
 
 The attempt works on a copy of the checkpoint that is published with the dataset. What Spark has noted there counts only
-once the marker names it, and is seen only once the log does. So a dead attempt leaves nothing, whenever it died.
+once the marker names it, and is seen only once the log does, so a dead attempt leaves nothing.
 """
 
 from __future__ import annotations

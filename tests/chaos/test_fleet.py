@@ -21,12 +21,11 @@ from tests.support.machine import Limit
 from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.programs.processes import below, command_line
 from tests.support.servers import free_port, wait_until
-from unstuck.coordinator.client import Client
+from unstuck import Client, Settings
 from unstuck.coordinator.local.fleet import LocalFleet
 from unstuck.coordinator.local.programs import Size
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.processes import RunnerStatus
-from unstuck.tasks.settings import Settings
 
 EXAMPLES = ROOT / "examples"
 FLOWER = str(Path(sys.prefix, "flower"))  # scripts/setup.sh installs it there

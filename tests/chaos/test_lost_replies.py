@@ -12,11 +12,9 @@ import redis
 from tests.support.paths import PYTHONPATH
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer, wait_until
-from unstuck.coordinator.client import Client
+from unstuck import Client, Settings, Status
 from unstuck.coordinator.local.fleet import LocalFleet
 from unstuck.coordinator.local.programs import Size
-from unstuck.coordinator.model.status import Status
-from unstuck.tasks.settings import Settings
 
 JOBS = 30
 STEPS = [{"python": "fleet_steps:my_pid"}]

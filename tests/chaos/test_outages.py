@@ -25,14 +25,12 @@ from tests.support.fleet import ring
 from tests.support.paths import PYTHONPATH
 from tests.support.programs.processes import below, command_line
 from tests.support.servers import RedisServer, wait_until
-from unstuck.coordinator.client import Client
+from unstuck import Client, Settings, Status
 from unstuck.coordinator.local.fleet import LocalFleet
 from unstuck.coordinator.local.programs import Size
 from unstuck.coordinator.model.records import GroupRecord
-from unstuck.coordinator.model.status import Status
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.token import Offer
-from unstuck.tasks.settings import Settings
 
 KEYS = Keys("unstuck")
 LEASE_TTL = 4.0

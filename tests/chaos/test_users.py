@@ -8,8 +8,7 @@ from pathlib import Path
 
 from tests.chaos.test_fleet import EXAMPLES, client, fleet, until_step  # noqa: F401 - fixtures of a fleet of our own
 from tests.support.servers import wait_until
-from unstuck.coordinator.client import Client
-from unstuck.coordinator.model.status import Status
+from unstuck import Client, Status
 
 
 def test_300_jobs_with_many_running_are_canceled_in_one_loop_and_the_list_is_right_throughout(

@@ -22,17 +22,15 @@ from tests.support.paths import ROOT
 from tests.support.programs import forked_command as forked
 from tests.support.programs.foreground import Up
 from tests.support.servers import RedisServer
-from unstuck.coordinator.client import Client
+from unstuck import Client, JobSpec, Settings
 from unstuck.coordinator.publishing.background_tries import Warehouses
 from unstuck.coordinator.reconcile.reconciler import PassResult, Reconciler
 from unstuck.coordinator.reconcile.wiring import mint
-from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.jobs import Store
 from unstuck.coordinator.views.jobs import JobView
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.lease import Lease
 
 COMMAND = (sys.executable, "-m", "unstuck.coordinator.cli")

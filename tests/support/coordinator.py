@@ -18,7 +18,7 @@ import redis
 
 from tests.support.at_once import AtOnce
 from tests.support.servers import wait_until
-from unstuck.coordinator.client import Client
+from unstuck import Client
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.background_tries import Warehouses
 from unstuck.coordinator.publishing.staging_gc import StagingCollector

@@ -24,14 +24,13 @@ from tests.chaos.driver.proxy import Proxy
 from tests.chaos.driver.server import Server
 from tests.support.failpoints import arming
 from tests.support.programs.processes import below, command_line
-from unstuck.coordinator.client import Client
+from unstuck import Client, Settings
 from unstuck.coordinator.local.fleet import LocalFleet
 from unstuck.coordinator.local.process import SupervisedProcess
 from unstuck.coordinator.local.programs import Size, program_list
 from unstuck.coordinator.views.fleet import fleet_of
 from unstuck.coordinator.views.jobs import Queries
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import connect
 
 QUICK = {

@@ -11,8 +11,7 @@ from typing import Any
 import redis
 
 from tests.chaos.driver.fleet import ChaosFleet
-from unstuck.coordinator.client import Client
-from unstuck.coordinator.model.status import Status
+from unstuck import Client, Status
 
 WORK, PART, COPY = (f"tests.chaos.driver.steps:{name}" for name in ("work", "part", "copy"))
 POOLS = {"narrow": 1, "wide": 2}  # pool → its slots, fewer than there are runners

@@ -11,7 +11,7 @@ import pytest
 
 from tests.chaos.driver.judging.ledger import Found, Ledger, judge
 from tests.chaos.driver.load import Asked, asked
-from unstuck.coordinator.model.status import Status
+from unstuck import Status
 from unstuck.tasks.warehouse.log_entry import Entry
 
 JOBS = {f"job{n}": asked(n, random.Random(n), Path("ran")) for n in range(1, 6)}

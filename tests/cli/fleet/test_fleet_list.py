@@ -12,9 +12,9 @@ import redis
 from tests.cli.conftest import Cli
 from tests.support.coordinator import Coordinator, group
 from tests.support.servers import wait_until
+from unstuck import Status
 from unstuck.coordinator.doctor.finding import Level
 from unstuck.coordinator.doctor.fleet_checks import of_fleet
-from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.tasks.protocol.processes import FORGOTTEN, ProcessRegistry

@@ -17,14 +17,13 @@ import redis
 from tests.support.paths import PYTHONPATH
 from tests.support.programs.foreground import IGNORES_SIGTERM, PLAIN, Up
 from tests.support.servers import free_port, wait_until
+from unstuck import Client, Settings
 from unstuck.coordinator.cli.ops.demo import further
 from unstuck.coordinator.cli.render.terminal import program
-from unstuck.coordinator.client import Client
 from unstuck.coordinator.local.fleet import LocalFleet
 from unstuck.coordinator.local.home import Home, discover_redis_url
 from unstuck.coordinator.local.process import FIRST_DELAY, LONGEST_DELAY, restart_delay
 from unstuck.coordinator.local.programs import Size, program_list
-from unstuck.tasks.settings import Settings
 
 
 def test_ctrl_c_ends_every_process_and_takes_back_the_address(up: Callable[..., Up]) -> None:

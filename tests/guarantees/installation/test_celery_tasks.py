@@ -20,13 +20,11 @@ from celery.utils.nodenames import anon_nodename
 from tests.support.coordinator import group, take
 from tests.support.paths import ROOT
 from tests.support.servers import RedisServer, app_of_strangers, wait_until
-from unstuck.coordinator.client import Client
-from unstuck.coordinator.model.status import Status
+from unstuck import Client, Settings, Status
 from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.lease import Lease
 from unstuck.tasks.transport.redis_client import connect
 

@@ -21,7 +21,7 @@ from tests.support.coordinator import Coordinator, group
 from tests.support.machine import Limit
 from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer, free_port, wait_until
-from unstuck.coordinator.model.status import Status
+from unstuck import Status
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.probe import WarehouseProbe

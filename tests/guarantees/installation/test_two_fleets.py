@@ -17,9 +17,7 @@ import redis
 from tests.support import fleet
 from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer, app_of_strangers, wait_until
-from unstuck.coordinator.client import Client
-from unstuck.coordinator.model.status import Status
-from unstuck.tasks.settings import Settings
+from unstuck import Client, Settings, Status
 
 JOBS = 12
 

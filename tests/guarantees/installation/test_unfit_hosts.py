@@ -19,9 +19,9 @@ from tests.cli.conftest import Cli
 from tests.support import fleet
 from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.servers import RedisServer, wait_until
+from unstuck import Settings
 from unstuck.tasks.host import java_version, lacking
 from unstuck.tasks.protocol.report import OutcomeKind
-from unstuck.tasks.settings import Settings
 
 SPARK = {"name": "g", "queue": "heavy", "steps": [{"sql": "SELECT 1 AS one", "output": "numbers"}]}
 PLAIN = {"name": "g", "spark": False, "steps": [{"python": "fleet_steps:my_pid"}]}

@@ -12,11 +12,9 @@ import redis
 from tests.cli.conftest import Cli
 from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer, wait_until
-from unstuck.coordinator.client import Client
+from unstuck import Client, Settings, Status
 from unstuck.coordinator.local.fleet import LocalFleet
 from unstuck.coordinator.local.programs import Size
-from unstuck.coordinator.model.status import Status
-from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import broker_url, connect
 
 

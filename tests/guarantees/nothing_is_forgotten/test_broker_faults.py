@@ -22,7 +22,7 @@ from tests.support import fleet
 from tests.support.celery_plugins import impatient
 from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer, wait_until
-from unstuck.coordinator.client import Client
+from unstuck import Client
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.settings import Settings
 

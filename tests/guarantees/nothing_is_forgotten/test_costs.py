@@ -17,7 +17,7 @@ import redis
 from tests.guarantees.one_at_a_time.test_attempts import LosesReplies, lossy  # noqa: F401 - a fixture
 from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group, join
 from tests.support.servers import wait_until
-from unstuck.coordinator.client import Client
+from unstuck import Client
 from unstuck.coordinator.commands.job import Answer, Commanded
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import Status

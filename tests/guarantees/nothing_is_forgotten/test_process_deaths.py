@@ -23,7 +23,7 @@ from tests.support.failpoints import OF_A_COORDINATOR, Strike, arming, order, re
 from tests.support.programs.coordinator_processes import CoordinatorProcesses, coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from tests.unit.coordinator.publishing.test_publish_outputs import two_outputs
-from unstuck.coordinator.client import Client
+from unstuck import Client
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.status import GroupState, Status

@@ -24,7 +24,7 @@ from tests.support.looks import Looks, readers
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.s3_server import SeaweedFS
 from tests.support.servers import RedisServer, wait_until
-from unstuck.coordinator.client import Client
+from unstuck import Client
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
 from unstuck.tasks.failpoints import Point

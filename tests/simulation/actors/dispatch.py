@@ -1,4 +1,4 @@
-"""A coordinator's hands: wake-ups into the broker, packages and aborts into the warehouse log."""
+"""What a coordinator sends: wake-ups to the broker, packages and aborts to the warehouse log."""
 
 from __future__ import annotations
 

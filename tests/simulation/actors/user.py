@@ -26,7 +26,7 @@ from tests.simulation.stage.retries import Retries
 from tests.simulation.stage.stage import Stage, Turn
 from tests.simulation.stage.trouble import Trouble
 from tests.simulation.stage.wishes import Wish
-from unstuck.coordinator.client import Client
+from unstuck import Client
 from unstuck.coordinator.commands.apply import CommandApplier
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.errors import NewerJob, NoSuchGroup, NoSuchJob, Refused

@@ -30,9 +30,9 @@ from pydantic_core import PydanticUndefined
 from scripts import diagrams
 from tests.support.paths import ROOT
 from tests.support.servers import RedisServer
+from unstuck import Client
 from unstuck.coordinator.cli.app import app
 from unstuck.coordinator.cli.exits import ExitCode
-from unstuck.coordinator.client import Client
 from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, TERMINAL, GroupState, Status
 from unstuck.coordinator.spec.messages import NOT_YET
 from unstuck.coordinator.spec.model import Defaults, JobSpec

@@ -29,7 +29,7 @@ from tests.chaos.driver.judging.reports import Account, Sent, judge, transaction
 from tests.chaos.driver.server import Server
 from tests.support.at_once import AtOnce
 from tests.support.servers import wait_until
-from unstuck.coordinator.client import Client
+from unstuck import Client, Settings
 from unstuck.coordinator.local.parent_death import end_with
 from unstuck.coordinator.publishing.background_tries import Warehouses
 from unstuck.coordinator.reconcile.consumer import Consumer
@@ -41,7 +41,6 @@ from unstuck.coordinator.store.jobs import Store
 from unstuck.coordinator.store.reports import ReportStream
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind, ReportKind
-from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.lease import Lease
 from unstuck.tasks.transport.redis_client import connect
 

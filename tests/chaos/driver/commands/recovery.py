@@ -23,8 +23,8 @@ from tests.chaos.driver.screen import Screen
 from tests.chaos.driver.watch import Watch
 from tests.support.machine import Limit
 from tests.support.servers import wait_until
+from unstuck import Status
 from unstuck.coordinator.local.programs import Size
-from unstuck.coordinator.model.status import Status
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 
 SIZE = Size(workers=0, coordinators=2, light=2)

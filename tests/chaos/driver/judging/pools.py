@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tests.chaos.driver.judging.reports import Transaction
-from unstuck.coordinator.model.status import Status
+from unstuck import Status
 from unstuck.tasks.protocol.keys import Keys
 
 TERMINAL = {status.encode() for status in Status if status.terminal}

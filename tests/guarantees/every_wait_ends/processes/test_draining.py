@@ -19,7 +19,7 @@ from tests.support import fleet
 from tests.support.machine import Limit
 from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer, app_of_strangers, wait_until
-from unstuck.coordinator.client import Client
+from unstuck import Client
 from unstuck.coordinator.local.fleet import LocalFleet
 from unstuck.coordinator.local.process import Program
 from unstuck.coordinator.local.programs import Size

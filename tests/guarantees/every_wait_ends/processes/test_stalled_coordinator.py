@@ -15,7 +15,7 @@ import redis
 
 from tests.support.paths import ROOT
 from tests.support.servers import RedisServer, app_of_strangers, wait_until
-from unstuck.coordinator.client import Client
+from unstuck import Client
 from unstuck.coordinator.doctor.finding import Level
 from unstuck.coordinator.doctor.fleet_checks import of_fleet
 from unstuck.tasks.protocol.keys import Keys

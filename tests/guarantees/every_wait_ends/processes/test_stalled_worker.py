@@ -19,7 +19,7 @@ from tests.support import fleet
 from tests.support.coordinator import Coordinator
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer, wait_until
-from unstuck.coordinator.client import Client
+from unstuck import Client
 from unstuck.coordinator.doctor.finding import Level
 from unstuck.coordinator.doctor.fleet_checks import of_fleet
 from unstuck.tasks.protocol.report import OutcomeKind
