@@ -330,7 +330,8 @@ def _collect(files: Files, request: PublishRequest) -> _Package:
                 made.setdefault(name, []).append(_Part(group, staging, output, marker))
     names = list(made) if wanted is None else list(dict.fromkeys(wanted))
     if wanted is not None:  # rejected rows are published with their output
-        names += [name for name, parts in made.items() if parts[0].output.rejected_of in names and name not in names]
+        named = set(names)
+        names += [name for name, parts in made.items() if parts[0].output.rejected_of in named and name not in named]
     if missing := [name for name in names if name not in made]:
         raise PublishFailed(
             OUTPUT_MISSING,

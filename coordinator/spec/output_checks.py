@@ -50,6 +50,15 @@ def _outputs(every: Sequence[GroupSpec]) -> Iterator[Problem]:
             yield Problem(message, (*loc, "output"))
 
 
+def _makers(every: Sequence[GroupSpec]) -> dict[str, list[GroupSpec]]:
+    """The groups that declare each output."""
+    makers: dict[str, list[GroupSpec]] = {}
+    for group in every:
+        for name in outputs_of(group):
+            makers.setdefault(name, []).append(group)
+    return makers
+
+
 def _publish(
     every: Sequence[GroupSpec], publish: Sequence[str], outputs: Mapping[str, OutputSpec], hint: Hint
 ) -> Iterator[Problem]:
@@ -72,11 +81,12 @@ def _modes(
 ) -> Iterator[Problem]:
     """An output that is not published has no mode. Its rules hold all the same."""
     needed = {need for group in every if group.steps for need in group.needs}
+    makers_of, named = _makers(every), set(publish or ())
     for name, spec in outputs.items():
         if spec.quality is not None and spec == OutputSpec(quality=spec.quality):
             continue
-        makers = [group.name for group in every if name in outputs_of(group)]
-        if publish is not None and name not in publish:
+        makers = [group.name for group in makers_of.get(name, ())]
+        if publish is not None and name not in named:
             yield Problem(f"publish: does not name {name!r}{hint(name, publish, 'outputs')}", ("outputs", name))
         elif publish is None and makers and needed.issuperset(makers):
             text = f"{name!r} is not published, because other groups need {makers[0]}; name it in publish:"
@@ -95,6 +105,7 @@ def _checked(
         taken.setdefault(name.lower(), ("publish", j))
     for name in outputs:
         taken.setdefault(name.lower(), ("outputs", name))
+    makers_of = _makers(every)
     for name, spec in outputs.items():
         rejected = name + REJECTED
         if spec.quality is not None:
@@ -104,7 +115,7 @@ def _checked(
                 longest = MAX_NAME - len(REJECTED)
                 text = f"an output with rules has a name of at most {longest} characters: {REJECTED} comes after it"
                 yield Problem(text, ("outputs", name), True)
-        fork = next((group for group in every if group.for_each is not None and name in outputs_of(group)), None)
+        fork = next((group for group in makers_of.get(name, ()) if group.for_each is not None), None)
         if spec.expect is not None and spec.expect.unique and fork is not None:
             text = (
                 f"{name!r} is made by the members of the fork {fork.name!r}, each of which knows its own rows alone; "

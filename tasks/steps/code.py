@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import logging
 import secrets
 import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+import psutil
 
 from unstuck.tasks.spec.group import WorkOrder
 from unstuck.tasks.steps.execute import search_working_folder
@@ -23,10 +26,13 @@ _taken: dict[str, str] = {}
 
 
 def code_of(order: WorkOrder) -> str:
-    """What stands for the code of ``order``: its ``code_version``, or digests of its packages; empty for SQL."""
+    """What stands for the code of ``order``: its ``code_version``, or digests of its packages and of its SQL."""
     if order.group.code_version is not None:
         return f"version {order.group.code_version}"
-    return " ".join(f"{package}:{_digest(package)}" for package in order.group.packages)
+    parts = [f"{package}:{_digest(package)}" for package in order.group.packages]
+    if texts := [step.sql for step in order.group.steps if step.sql]:
+        parts.append(f"sql:{hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]}")
+    return " ".join(parts)
 
 
 def code_taken() -> dict[str, str]:
@@ -59,8 +65,11 @@ def why_anew(order: WorkOrder, job: str, code: str, there: str, newer: str = "")
 def _digest(package: str) -> str:
     """Of the source of all modules of ``package``; empty if there is no such package."""
     digest = hashlib.sha256()
+    since = _imported_since() if package in sys.modules else None
     try:
         for name, path in _sources(package):
+            if since is not None and path.stat().st_ctime >= since:
+                raise RuntimeError(f"{path} may have changed after it was imported; restart the workers")
             digest.update(f"{name}\0".encode())
             digest.update(path.read_bytes())
     except Exception as error:  # noqa: BLE001 - a finder of the user's may raise anything
@@ -68,6 +77,13 @@ def _digest(package: str) -> str:
         return secrets.token_hex(8)
     _taken[package] = digest.hexdigest()[:16]
     return _taken[package]
+
+
+def _imported_since() -> float:
+    """The earliest time at which a module of this process was imported: its parent may have forked it with modules."""
+    process = psutil.Process()
+    parent = process.parent()
+    return min(one.create_time() for one in (process, parent) if one is not None)
 
 
 def _sources(package: str) -> Iterator[tuple[str, Path]]:

@@ -137,3 +137,23 @@ def test_a_code_version_stands_for_the_code(shop: Shop) -> None:
         retried = shop.ended(shop.client.retry(failed.id).id)
 
     assert reasons(retried) == {"rates": "ADOPTED", "prices": "ADOPTED", "report": "STEP_FAILED"}
+
+
+def test_work_by_a_module_that_changed_after_its_import_is_not_taken_over(shop: Shop) -> None:
+    # Given: a runner that has imported a module for another step, before the module is mended on disk
+    shop.deploy(price=-1)
+    rates = shop.folder / "rates.py"
+    rates.write_text(f"import shop.price\n{rates.read_text()}")
+    first = JobSpec.from_text("name: rates\ngroups: [{name: rates, spark: false, steps: [{python: 'rates:rates'}]}]")
+    with shop.running():
+        assert shop.ended(shop.client.submit(first).id).job.status is Status.FINISHED
+        shop.deploy(price=7)
+        # When: its own step runs there for the first time, with the module as it was
+        failed = shop.ended(shop.client.submit(JobSpec.from_text(SPEC)).id).job
+        assert failed.status is Status.FAILED
+    with shop.running():
+        retried = shop.ended(shop.client.retry(failed.id).id)
+
+    # Then
+    assert retried.job.status is Status.FINISHED
+    assert reasons(retried)["prices"] == "RAN_ANEW"
