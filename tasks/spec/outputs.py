@@ -173,7 +173,7 @@ class OutputSpec(Strict):
 
     @property
     def of_rejected_rows(self) -> OutputSpec:
-        """How the rows that break the rules are published: in the same mode, always as a dataset of the warehouse."""
+        """How rows that break the rules are published: in the same mode (merge: appended), into the warehouse."""
         if self.format == "parquet":
             return self
         mode = "append" if self.mode == "merge" else self.mode

@@ -57,7 +57,7 @@ class Lake:
     def spec(self, mode: Any, **more: Any) -> OutputSpec:
         return OutputSpec(mode=mode, format="delta", path=self.path, **more)
 
-    def stage(self, job: str, output: OutputSpec, rows: Rows, extra: str = "") -> PublishRequest:
+    def stage(self, job: str, output: OutputSpec, rows: Rows, extra: str = "", rejected: Rows = ()) -> PublishRequest:
         """A job that has made ``rows``, and the request to publish them."""
         files, staging = Files(self.root), f"_staging/{job}/load/1-nonce-claimant"
         known = Warehouse(self.root).ensure_id()
@@ -77,6 +77,11 @@ class Lake:
             fields.append({"name": extra, "type": "long", "nullable": True, "metadata": {}})
         columns = json.dumps({"type": "struct", "fields": fields})
         outputs = {"flights": StagedOutput(made, len(rows), columns)}
+        if rejected:
+            path = f"{staging}/flights__rejected.parquet"
+            pq.write_table(pa.Table.from_pylist([*rejected], schema), f"{self.root}/{path}")
+            bad = [DataFile(path, len(rejected), Path(self.root, path).stat().st_size, {})]
+            outputs["flights__rejected"] = StagedOutput(bad, len(rejected), columns, rejected_of="flights")
         write_marker(files, staging, Marker(f"{job}/load", "same", outputs, {}, {}, 1.0))
         return PublishRequest(
             *(self.root, known, job, job, "nightly", 0, 1000.0),
@@ -121,6 +126,21 @@ def test_append_makes_the_table_and_appends_once(lake: Lake) -> None:
     first = publish(request)
     assert publish(request) == first == PublishResult(version=2, rows={"flights": 1})
     assert (lake.ids, lake.version) == ([1, 2, 3], 1)
+
+
+@pytest.mark.parametrize(
+    ("mode", "kept"), [("append", [7, 8]), ("replace", [8]), ("merge", [7, 8])], ids=["append", "replace", "merge"]
+)
+def test_rejected_rows_are_a_dataset_of_the_warehouse(lake: Lake, mode: str, kept: list[int]) -> None:
+    output = lake.spec(mode, keys=("id",) if mode == "merge" else ())
+    for job, good, bad in (("one", 1, 7), ("two", 2, 8)):
+        assert publish(lake.stage(job, output, [row(good)], rejected=[row(bad)])).failed is None
+
+    rejected = [
+        one["id"] for path in published_files(lake.root, "flights__rejected") for one in pq.read_table(path).to_pylist()
+    ]
+    assert sorted(rejected) == kept
+    assert lake.ids == ([2] if mode == "replace" else [1, 2])
 
 
 @pytest.mark.parametrize("mode", ["append", "replace", "partition_overwrite"])
