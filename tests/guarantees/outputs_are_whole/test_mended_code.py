@@ -144,7 +144,8 @@ def test_work_by_a_module_that_changed_after_its_import_is_not_taken_over(shop: 
     shop.deploy(price=-1)
     rates = shop.folder / "rates.py"
     rates.write_text(f"import shop.price\n{rates.read_text()}")
-    first = JobSpec.from_text("name: rates\ngroups: [{name: rates, spark: false, steps: [{python: 'rates:rates'}]}]")
+    group = {"name": "rates", "spark": False, "steps": [{"python": "rates:rates", "output": "rates"}]}
+    first = {"name": "rates", "groups": [group]}
     with shop.running():
         assert shop.ended(shop.client.submit(first).id).job.status is Status.FINISHED
         shop.deploy(price=7)
