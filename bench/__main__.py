@@ -15,7 +15,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from bench import report
 from bench.case import Case, Size, Stage
-from bench.cases import chain, join, outputs, recovery, reports, spark, store, tpch, wide
+from bench.cases import chain, floor, join, outputs, recovery, reports, spark, store, tpch, wide
 
 CASES = {
     "a": wide.run,
@@ -27,6 +27,7 @@ CASES = {
     "g": recovery.run,
     "h": outputs.run,
     "i": tpch.run,
+    "j": floor.run,
 }
 ROUNDS: dict[Size, int] = {"tiny": 1, "quick": 2, "full": 3}
 LONG = "fg"  # JVMs, and kills at random moments: not in a quick run

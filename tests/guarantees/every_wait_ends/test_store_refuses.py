@@ -25,6 +25,7 @@ from tests.support.s3_server import S3Server
 from tests.support.servers import RedisServer, free_port, wait_until
 from unstuck import Client, Settings, Status, published_files
 from unstuck.tasks.transport.redis_client import connect
+from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 
 ALL = {"Effect": "Allow", "Action": "*", "Resource": "*"}
@@ -245,7 +246,12 @@ def test_a_fleet_without_keys_uses_those_of_the_role_of_its_machine(place: Place
             records = repr([store.dump(key) for key in store.scan_iter()])
         assert machine.handed_out >= 4, "to the worker, the publisher, and both commands"
         assert len(published_files(uri, "numbers")) == Warehouse(uri).head() == 1
-        assert not [name for name in ("AccessKeyId", "SecretAccessKey", "SessionToken") if keys[name] in records]
+        files = Files(uri)
+        stored = {path: files.read(path).decode(errors="replace") for path in files.paths("")}
+        assert {Path(path).name for path in stored} >= {"_marker.json", "000000000001.json"}
+        for name in ("AccessKeyId", "SecretAccessKey", "SessionToken"):
+            assert keys[name] not in records, name
+            assert [path for path, text in stored.items() if keys[name] in text] == [], name
     finally:
         server.stop()
 

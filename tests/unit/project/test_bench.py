@@ -33,6 +33,7 @@ FIGURES = {  # what must be found of each case, as a part of a name
         "group that succeeded",
     ),
     "g": ("killed worker", "killed coordinator"),
+    "j": ("four fsyncs", "without fsync", "log file", "a script", "PING"),
 }
 
 
@@ -54,7 +55,7 @@ def run(tmp_path: Path, cases: str) -> list[dict[str, Any]]:
 
 
 def test_jobs_on_one_fleet_and_what_they_cost(tmp_path: Path) -> None:
-    wide, chain, join, outputs = run(tmp_path, "a,b,c,h")
+    wide, chain, join, outputs, _ = run(tmp_path, "a,b,c,h,j")
     for case in (wide, chain, outputs):
         (pair,) = case["pairs"]
         (sample,) = pair["ours"]

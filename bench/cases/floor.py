@@ -1,0 +1,64 @@
+"""Case j: what a group cannot do without, done by bare system calls and bare calls of Redis in one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.case import Case, Stage
+
+COUNT = {"tiny": 3, "quick": 100, "full": 400}
+_MARKER = json.dumps({"token": "job/group/1/nonce/claimant", "outputs": {}, "results": {}, "at": 1.0}).encode()
+# As many writes as a finish with a take, or a commit of a coordinator, makes.
+_WRITES = "for i = 1, 13 do redis.call('HSET', KEYS[1], ARGV[1] .. i, ARGV[2]) end return 1"
+
+
+def run(stage: Stage) -> Case:
+    case = Case("j", "the floor of a group, by bare calls")
+    client = stage.server.client
+    script = client.register_script(_WRITES)
+    home = stage.folder / "floor"
+    parts: dict[str, Callable[[Path], object]] = {
+        "marker: two folders and a file, four fsyncs": lambda folder: _marker(folder, durable=True),
+        "the same without fsync": lambda folder: _marker(folder, durable=False),
+        "log file with two lines": _log,
+        "a script with 13 writes": lambda folder: script(keys=["floor"], args=[folder.name, "x" * 100]),
+        "PING": lambda _: client.ping(),
+    }
+    for number in stage.rounds():
+        for what, act in parts.items():
+            folder = home / f"{number}-{len(what)}"
+            folder.mkdir(parents=True)
+            places = [folder / str(i) for i in range(COUNT[stage.size])]
+            at, cpu = time.perf_counter(), time.process_time()
+            for place in places:
+                act(place)
+            case.add(what, "ms", 1000 * (time.perf_counter() - at) / len(places))
+            case.add(f"{what}: CPU", "ms", 1000 * (time.process_time() - cpu) / len(places))
+    return case
+
+
+def _marker(folder: Path, *, durable: bool) -> None:
+    """The folder of a group, that of its attempt, and the marker; all durable before the outcome is told."""
+    attempt = folder / "attempt"
+    attempt.mkdir(parents=True)
+    with (attempt / "half").open("wb") as file:
+        file.write(_MARKER)
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+    (attempt / "half").rename(attempt / "marker")
+    if durable:
+        for one in (attempt, folder, folder.parent):
+            descriptor = os.open(one, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+
+
+def _log(path: Path) -> None:
+    with path.open("ab", buffering=0) as file:
+        file.write(b"2026-11-25T00:00:00.000000Z INFO unstuck: the first line\n")
+        file.write(b"2026-11-25T00:00:00.000000Z INFO unstuck: the second line\n")
