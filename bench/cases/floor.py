@@ -29,15 +29,15 @@ def run(stage: Stage) -> Case:
         "PING": lambda _: client.ping(),
     }
     for number in stage.rounds():
-        for what, act in parts.items():
-            folder = home / f"{number}-{len(what)}"
+        for place, (what, act) in enumerate(parts.items()):
+            folder = home / f"{number}-{place}"
             folder.mkdir(parents=True)
-            places = [folder / str(i) for i in range(COUNT[stage.size])]
+            count = COUNT[stage.size]
             at, cpu = time.perf_counter(), time.process_time()
-            for place in places:
-                act(place)
-            case.add(what, "ms", 1000 * (time.perf_counter() - at) / len(places))
-            case.add(f"{what}: CPU", "ms", 1000 * (time.process_time() - cpu) / len(places))
+            for i in range(count):
+                act(folder / str(i))
+            case.add(what, "ms", 1000 * (time.perf_counter() - at) / count)
+            case.add(f"{what}: CPU", "ms", 1000 * (time.process_time() - cpu) / count)
     return case
 
 
