@@ -65,8 +65,8 @@ def why_anew(order: WorkOrder, job: str, code: str, there: str, newer: str = "")
 def _digest(package: str) -> str:
     """Of the source of all modules of ``package``; empty if there is no such package."""
     digest = hashlib.sha256()
-    since = _imported_since() if package in sys.modules else None
     try:
+        since = _imported_since() if package in sys.modules else None
         for name, path in _sources(package):
             if since is not None and path.stat().st_ctime >= since:
                 raise RuntimeError(f"{path} may have changed after it was imported; restart the workers")
