@@ -1,6 +1,6 @@
 """Draw the pictures in docs/images, and the tables of moves in docs/how-it-works.md, from the code.
 
-``python scripts/diagrams.py`` writes them anew. A test of the docs compares them with the code.
+``python scripts/diagrams.py`` writes them again. A test of the docs compares them with the code.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def _succeeded(draft: Draft, group_id: str, record: GroupRecord, outcome: Outcom
     for fork, key in draft.planned(group_id).feeds:
         if key in outcome.forks:
             feed(draft, fork, tuple(outcome.forks[key]))
-    reason = Reason("RAN_ANEW", outcome.anew) if outcome.anew else None
+    reason = Reason("RAN_AGAIN", outcome.ran_again) if outcome.ran_again else None
     if outcome.adopted:
         reason = Reason("ADOPTED", "an earlier attempt had finished this work; nothing was run")
     done = replace(

@@ -70,7 +70,7 @@ def mint(draft: Draft, group_id: str) -> str:
     planned = draft.plan.groups[name]
     epoch = record.epoch + 1
     freeze(draft, name, group_id, ordinal)
-    freeze_verdict(draft, group_id, epoch)
+    freeze_failure(draft, group_id, epoch)
     queued = replace(
         record,
         state=S.QUEUED,
@@ -98,10 +98,10 @@ def freeze(draft: Draft, name: str, group_id: str, ordinal: int | None) -> None:
         draft.state.frozen.add(group_id)
 
 
-def freeze_verdict(draft: Draft, group_id: str, epoch: int) -> None:
+def freeze_failure(draft: Draft, group_id: str, epoch: int) -> None:
     """Tell the runner of the attempt ``epoch`` why its group has failed, if it is only to call the hook.
 
-    The group reads nothing any more: should it run again, as the user may ask, its inputs are frozen anew.
+    The group reads nothing any more: should it run again, as the user may ask, its inputs are frozen again.
     """
     record = draft.state.record(group_id)
     if (final := record.final_failure) is None:
@@ -144,7 +144,7 @@ def offer_again(draft: Draft, *, at_once: bool = False) -> None:
 
 
 def restore(draft: Draft, unclaimed: list[str]) -> bool:
-    """Make anew what the store has lost of ``unclaimed`` groups, plans and frozen inputs; True if there was any.
+    """Make again what the store has lost of ``unclaimed`` groups, plans and frozen inputs; True if there was any.
 
     Runners drop an offer without them, so nobody would ever claim it.
     """
@@ -157,10 +157,10 @@ def restore(draft: Draft, unclaimed: list[str]) -> bool:
     for group_id in unfrozen:
         name, ordinal = split_member(group_id)
         freeze(draft, name, group_id, ordinal)
-        freeze_verdict(draft, group_id, state.record(group_id).epoch)
+        freeze_failure(draft, group_id, state.record(group_id).epoch)
     if unfrozen:
         lost.append("inputs")
     if lost:
-        text = f"the store had lost the {' and the '.join(lost)} of groups that nobody has claimed; they were made anew"
+        text = f"the store had lost the {' and the '.join(lost)} of groups that nobody has claimed; they were restored"
         draft.tell("RESTORED", text=text)
     return bool(lost)

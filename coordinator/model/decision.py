@@ -71,7 +71,7 @@ class Decision:
     groups: dict[str, GroupRecord] = field(default_factory=dict)
     collected: dict[str, tuple[Scalar, ...]] = field(default_factory=dict)
     frozen: dict[str, str] = field(default_factory=dict)
-    plans: dict[str, str] = field(default_factory=dict)  # that the store has lost, made anew
+    plans: dict[str, str] = field(default_factory=dict)  # that the store has lost, made again
     offered: dict[str, Attempt] = field(default_factory=dict)
     dropped: dict[str, None] = field(default_factory=dict)
     forgotten: dict[str, None] = field(default_factory=dict)  # groups whose record goes

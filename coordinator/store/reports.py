@@ -108,8 +108,9 @@ class ReportStream:
 
     def read(self, count: int, block: float) -> list[StreamEntry]:
         """New reports, waiting up to ``block`` seconds for the first."""
+        wait = round(block * 1000) or None  # BLOCK 0 would wait for ever
         answer = self._redis.xreadgroup(
-            REPORT_GROUP, self._consumer, {self._keys.reports: ">"}, count=count, block=max(1, round(block * 1000))
+            REPORT_GROUP, self._consumer, {self._keys.reports: ">"}, count=count, block=wait
         )
         if not answer:
             return []

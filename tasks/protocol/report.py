@@ -63,7 +63,7 @@ class Outcome:
         staging: the folder that holds the marker, relative to the warehouse; for an adopted marker that of the
             earlier attempt. Empty unless ``kind`` is SUCCEEDED.
         adopted: a standing marker with the same fingerprint was found, and nothing was run.
-        anew: why the work of a job that this one retries was not taken over, in words.
+        ran_again: why the work of a job that this one retries was not taken over, in words.
         rows: rows per output.
         rejected: of each output with rules: by rule, how many rows did not meet it.
         forks: values collected for dynamic forks, by ``output.column``.
@@ -73,7 +73,7 @@ class Outcome:
     kind: OutcomeKind
     staging: str = ""
     adopted: bool = False
-    anew: str = ""
+    ran_again: str = ""
     rows: dict[str, StrictInt] = field(default_factory=dict)
     rejected: dict[str, dict[str, StrictInt]] = field(default_factory=dict)
     forks: dict[str, list[Any]] = field(default_factory=dict)

@@ -48,7 +48,7 @@ from unstuck.tasks.runner.stdio_filter import filtered
 from unstuck.tasks.spec.group import FailedFor, Step
 from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.spec.spark_conf import static_conf
-from unstuck.tasks.steps.code import code_of, code_taken, fingerprint, why_anew
+from unstuck.tasks.steps.code import code_of, code_taken, fingerprint, why_again
 from unstuck.tasks.steps.context import Scratch, StepContext, Work
 from unstuck.tasks.steps.execute import StepRaised, run_step, users_code
 from unstuck.tasks.steps.hooks import HookContext, HookEvent, run_hook
@@ -87,7 +87,7 @@ class Attempt:
         self._warehouse = ""  # the address, once it is known
         self._retry = RetryPolicy()  # that of the group, once it is known
         self._stop_log: Callable[[], None] = lambda: None  # of the log, once there is one
-        self._anew = ""  # why work that was done is done again, in words
+        self._ran_again = ""  # why work that was done is done again, in words
         self._changed = ""  # what the steps changed in this process, in words
 
     def run(self) -> str:
@@ -169,7 +169,7 @@ class Attempt:
                 reach(Point.BEFORE_MARKER, self._token.job)
                 write_marker(self._files, self._token.staging, marker)
             reach(Point.AFTER_MARKER, self._token.job)
-        return success(self._token.staging, marker, anew=self._anew)
+        return success(self._token.staging, marker, ran_again=self._ran_again)
 
     def _adopted(self) -> Outcome | None:
         """The success of an earlier attempt that did the same work; None if there is none."""
@@ -181,17 +181,17 @@ class Attempt:
             earlier = job != self._token.job
             compacts = earlier and self._order.group.compacts
             if compacts or (standing := find_done_marker(self._files, folder, self._counts)) is None:
-                if earlier and not self._anew and (there := newest_marker(self._files, folder)) is not None:
+                if earlier and not self._ran_again and (there := newest_marker(self._files, folder)) is not None:
                     newer = self._published.changed(there.reads)
-                    self._anew = why_anew(self._order, job, there.code, there.fingerprint, newer)
+                    self._ran_again = why_again(self._order, job, there.code, there.fingerprint, newer)
                 continue
             staging, marker = standing
             self._files.check()
             log.info("%s: the work was done before, by %s; its outputs are taken over", self._token, marker.token)
             return success(staging, marker, adopted=True)
         if adopts := self._order.plan.adopts:
-            self._anew = f"{self._anew or f'it had not finished in job {adopts[0]}'}, so it ran anew"
-            log.info("%s: %s", self._token, self._anew)
+            self._ran_again = f"{self._ran_again or f'it had not finished in job {adopts[0]}'}, so it ran again"
+            log.info("%s: %s", self._token, self._ran_again)
         return None
 
     def _counts(self, marker: Marker) -> bool:

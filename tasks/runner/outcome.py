@@ -20,13 +20,13 @@ FINISH_FOR = 600.0  # seconds of trying to record the outcome; the marker stands
 Finish = Callable[[Token, Outcome, str], FinishAnswer]  # as `Lease.finish`
 
 
-def success(staging: str, marker: Marker, *, adopted: bool = False, anew: str = "") -> Outcome:
-    """The outcome of an attempt whose marker is ``marker``. ``anew``: why work that was done was done again."""
+def success(staging: str, marker: Marker, *, adopted: bool = False, ran_again: str = "") -> Outcome:
+    """The outcome of an attempt whose marker is ``marker``. ``ran_again``: why work that was done was done again."""
     return Outcome(
         OutcomeKind.SUCCEEDED,
         staging=staging,
         adopted=adopted,
-        anew=anew,
+        ran_again=ran_again,
         rows={name: output.rows for name, output in marker.outputs.items()},
         rejected={name: output.rejected_by for name, output in marker.outputs.items() if output.rejected_by},
         forks=marker.forks,

@@ -71,7 +71,7 @@ class StreamInput(Strict):
         default_factory=dict, description="Options of Spark's reader, such as header or maxFilesPerTrigger."
     )
     generation: int = Field(
-        default=1, ge=1, le=MAX_COUNT, strict=True, description="Another number reads all files anew."
+        default=1, ge=1, le=MAX_COUNT, strict=True, description="Another number reads all files again."
     )
 
     @field_validator("stream")

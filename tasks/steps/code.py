@@ -45,16 +45,16 @@ def fingerprint(order: WorkOrder, code: str) -> str:
     return hashlib.sha256(f"{order.fingerprint}/{code}".encode()).hexdigest()[:32]
 
 
-def why_anew(order: WorkOrder, job: str, code: str, there: str, newer: str = "") -> str:
+def why_again(order: WorkOrder, job: str, code: str, there: str, newer: str = "") -> str:
     """Why ``job``'s work, done by ``code`` and with the fingerprint ``there``, is not taken over by ``order``.
 
-    ``newer``: a dataset that it read and that was published anew since; empty if there is none.
+    ``newer``: a dataset that it read and that was published again since; empty if there is none.
     """
     if order.group.compacts:
         return "it compacts what is published by now"
     if fingerprint(order, code) == there:
         if newer:
-            return f"the dataset {newer} was published anew since job {job}"
+            return f"the dataset {newer} was published again since job {job}"
         return f"the code of its steps changed since job {job}"
     if order.plan.rerun:
         return "it was asked to run again, or comes after a group that was"

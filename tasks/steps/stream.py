@@ -32,7 +32,7 @@ class Resume:
         job: that of the attempt.
         folder: of the checkpoint of this attempt, relative to the warehouse; the file it is packed into is beside it.
         published: the checkpoint that is published with the dataset; None if there is none.
-        stream, generation: of the input. If the generation is higher than the published one, the stream begins anew.
+        stream, generation: of the input. If the generation is higher than the published one, the stream begins again.
     """
 
     job: str
@@ -43,7 +43,7 @@ class Resume:
 
     @property
     def goes_on(self) -> bool:
-        """False if the stream begins anew. Raises: Unrecoverable: the published checkpoint is not of this stream."""
+        """False if the stream begins again. Raises: Unrecoverable: the published checkpoint is not of this stream."""
         published = self.published
         if published is None or published.generation < self.generation:
             return False

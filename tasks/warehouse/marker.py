@@ -49,7 +49,7 @@ class Checkpoint:
     Attributes:
         path: of the file, relative to the warehouse.
         stream: the folder that was read.
-        generation: of the stream; a higher one begins anew.
+        generation: of the stream; a higher one begins again.
         after: the path of the checkpoint that was published when the attempt began; empty: there was none.
     """
 

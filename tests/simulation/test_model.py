@@ -190,7 +190,7 @@ def test_the_model_and_the_scripts_give_the_same_orders(client: redis.Redis) -> 
 
 
 def test_the_model_and_the_scripts_do_what_is_asked_of_a_group(client: redis.Redis) -> None:
-    """Records and frozen inputs go, fork values are collected anew, runners get the altered plan and its parameters."""
+    """Records and frozen inputs go, fork values are collected again, runners get the altered plan and parameters."""
     both = Both(client, lease_ttl=15.0)
     both.begin("o1")
     steps = iter(range(100))

@@ -68,7 +68,7 @@ def stands_still(calm: Calm, monkeypatch: pytest.MonkeyPatch, meanwhile: Callabl
     monkeypatch.setattr(calm.reconciler.store, "begin", late)
 
 
-def test_a_pass_that_stood_still_takes_its_time_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_that_stood_still_takes_its_time_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else what others wrote meanwhile would read as written before the clock was set back, and count from before."""
     calm = Calm(1)
     began = calm.now

@@ -119,7 +119,7 @@ def test_a_published_checkpoint_that_is_gone_is_named(loads: Loads) -> None:
         loads.load(Checkpoint("_staging/gone.tar.gz", 1, str(loads.landing), 1, ""))
 
 
-def test_a_stream_goes_on_or_begins_anew_and_never_goes_back(loads: Loads) -> None:
+def test_a_stream_goes_on_or_begins_again_and_never_goes_back(loads: Loads) -> None:
     loads.arrive(1)
     second = loads.load(generation=2).checkpoint
     with pytest.raises(

@@ -17,7 +17,7 @@ import pyspark
 import pytest
 
 from tests.support import fleet
-from tests.support.failpoints import Strike, arming, order, reached_by
+from tests.support.failpoints import Effect, arming, order, reached_by
 from tests.support.programs.coordinator_processes import CoordinatorProcesses, coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status, published_files
@@ -106,7 +106,7 @@ class Stream:
     @contextmanager
     def death(self, point: Point) -> Iterator[None]:
         """The runner of a job in this block is killed at ``point``, once."""
-        shot = order(self.fleet.arms, point, Strike.KILL)
+        shot = order(self.fleet.arms, point, Effect.KILL)
         before = len(reached_by(shot))
         yield
         assert len(reached_by(shot)) == before + 1
@@ -220,7 +220,7 @@ def test_a_runner_that_dies_on_either_side_of_sparks_commit_publishes_each_row_o
     assert stream.ids() == [1, 2, 3, 4, 5]
 
 
-def test_another_generation_reads_all_anew_and_its_first_batch_is_not_taken_for_the_old_one(stream: Stream) -> None:
+def test_another_generation_reads_all_again_and_its_first_batch_is_not_taken_for_the_old_one(stream: Stream) -> None:
     stream.arrive(1)
     stream.arrive(2)
     stream.load()

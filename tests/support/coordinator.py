@@ -128,7 +128,7 @@ class Coordinator:
         """Apply every report that is in the stream, and all that they lead to, without collecting."""
         beat = patch.object(self.consumer, "_beat")  # a coordinator that the list of the fleet does not show
         with beat, patch.object(self.consumer, "_wait", 0.0):
-            while entries := self.stream.read(500, 0.001):
+            while entries := self.stream.read(500, 0.0):
                 self.consumer.apply(entries)
             while self.consumer.again(time.monotonic()):
                 pass

@@ -107,7 +107,7 @@ class Hold(Once):
         self._go.wait()
 
 
-class Strike(StrEnum):
+class Effect(StrEnum):
     """What an armed process does to itself at a failpoint."""
 
     KILL = "kill"  # SIGKILL
@@ -129,17 +129,17 @@ def arming(folder: Path) -> dict[str, str]:
 def arm_this_process(folder: str) -> None:
     """Obey the orders in ``folder``.
 
-    A file there is an order for one shot: its name is ``POINT@JOB`` or, for any job, ``POINT``; its text is the strike.
+    A file there is an order for one shot: its name is ``POINT@JOB`` or, for any job, ``POINT``; its text is the effect.
     The first process that reaches the point takes the order by renaming the file to ``NAME.reached-by-PID``.
     """
     arm(lambda point, job: _reached(Path(folder), point, job))
 
 
-def order(folder: Path, point: Point, strike: Strike, job: str = "") -> Path:
+def order(folder: Path, point: Point, effect: Effect, job: str = "") -> Path:
     """Order one shot, and return its file."""
     file = folder / (f"{point}@{job}" if job else str(point))
     written = folder / f".{file.name}.tmp"  # an armed process may look at any moment
-    written.write_text(strike)
+    written.write_text(effect)
     return written.rename(file)
 
 
@@ -156,29 +156,29 @@ def reached_at(order: Path) -> float:
 def _reached(folder: Path, point: Point, job: str) -> None:
     for file in (folder / f"{point}@{job}", folder / point):
         try:
-            strike, reached = Strike(file.read_text()), folder / f"{file.name}.reached-by-{os.getpid()}"
-            if strike is Strike.PASS:
+            effect, reached = Effect(file.read_text()), folder / f"{file.name}.reached-by-{os.getpid()}"
+            if effect is Effect.PASS:
                 reached.touch()
             else:
                 file.rename(reached)
         except FileNotFoundError:
             continue  # there is no such order, or another process was here first
-        print(f"ARMED: at {point}, job {job}: {strike}", file=sys.stderr, flush=True)
-        _do(strike, point)
+        print(f"ARMED: at {point}, job {job}: {effect}", file=sys.stderr, flush=True)
+        _do(effect, point)
         return
 
 
-def _do(strike: Strike, point: Point) -> None:
-    match strike:
-        case Strike.KILL:
+def _do(effect: Effect, point: Point) -> None:
+    match effect:
+        case Effect.KILL:
             os.kill(os.getpid(), signal.SIGKILL)
-        case Strike.FREEZE:
+        case Effect.FREEZE:
             # To this thread: the kernel may deliver a signal of the process to another thread first, and this one
             # would go on past the point for a moment.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
-        case Strike.RAISE:
+        case Effect.RAISE:
             raise Armed(f"this process was armed to fail at {point}")
-        case Strike.LOSE:
+        case Effect.LOSE:
             import redis  # a process that never loses a reply need not have it
 
             raise redis.ConnectionError(f"this process was armed to lose a reply at {point}")

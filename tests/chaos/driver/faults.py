@@ -1,6 +1,6 @@
 """The faults: what is done to whom. A seed fixes their order, their victims and how long they last, not their timing.
 
-Each takes a random source and answers with a ``Blow``: what was done, and how it is undone if it lasts.
+Each takes a random source and answers with an ``Injected``: what was done, and how it is undone if it lasts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.chaos.driver.fleet import ChaosFleet
 from tests.chaos.driver.proxy import Link
 from tests.chaos.driver.wake_ups import Thief, put_back
 from tests.chaos.driver.watch import Watch
-from tests.support.failpoints import Strike, order
+from tests.support.failpoints import Effect, order
 from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.failpoints import Point
@@ -30,7 +30,7 @@ Undo = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Blow:
+class Injected:
     """One fault that was dealt.
 
     Attributes:
@@ -55,7 +55,7 @@ class Faults:
 
     def __init__(self, fleet: ChaosFleet, watch: Watch, rng: random.Random) -> None:
         self._fleet, self._watch, self._rng = fleet, watch, rng
-        self.kinds: dict[str, Callable[[], Blow | None]] = {
+        self.kinds: dict[str, Callable[[], Injected | None]] = {
             "kill worker": lambda: self._kill("kill worker", self._a_worker(), "main process", self._main),
             "kill runner": lambda: self._kill("kill runner", self._a_worker(), "runner", self._runner),
             "kill watchdog": lambda: self._kill("kill watchdog", self._a_worker(), "watchdog", self._watchdog),
@@ -97,13 +97,13 @@ class Faults:
             self._rng.shuffle(names)
             yield from names
 
-    def strike(self) -> Blow | None:
+    def inject(self) -> Injected | None:
         """The next fault; None if nobody was there to be hit."""
         name = next(self._deck)
         try:
             return self.kinds[name]()
         except (psutil.NoSuchProcess, redis.RedisError):
-            return None  # gone a moment before the blow; an outage of Redis is under way
+            return None  # gone a moment before the fault; an outage of Redis is under way
 
     # Victims.
 
@@ -147,7 +147,9 @@ class Faults:
 
     # Processes.
 
-    def _kill(self, fault: str, name: str, what: str, victims: Callable[[str], list[psutil.Process]]) -> Blow | None:
+    def _kill(
+        self, fault: str, name: str, what: str, victims: Callable[[str], list[psutil.Process]]
+    ) -> Injected | None:
         found = victims(name)
         if not found:
             return None
@@ -155,9 +157,11 @@ class Faults:
             self._time(fault, name, found)
         for process in found:
             send(process, signal.SIGKILL)
-        return Blow(fault, name, f"SIGKILL to its {what} (pid {found[0].pid})")
+        return Injected(fault, name, f"SIGKILL to its {what} (pid {found[0].pid})")
 
-    def _freeze(self, fault: str, name: str, what: str, victims: Callable[[str], list[psutil.Process]]) -> Blow | None:
+    def _freeze(
+        self, fault: str, name: str, what: str, victims: Callable[[str], list[psutil.Process]]
+    ) -> Injected | None:
         lasts = self._rng.uniform(0.5, 8.0)
         found = victims(name)
         if not found:
@@ -171,26 +175,26 @@ class Faults:
             for process in found:
                 send(process, signal.SIGCONT)
 
-        return Blow(fault, name, f"SIGSTOP to its {what} (pid {found[0].pid}) for {lasts:.1f} s", lasts, thaw)
+        return Injected(fault, name, f"SIGSTOP to its {what} (pid {found[0].pid}) for {lasts:.1f} s", lasts, thaw)
 
-    def _kill_at(self, fault: str, point: Point) -> Blow:
+    def _kill_at(self, fault: str, point: Point) -> Injected:
         """The next runner that comes to this point dies there, with what Redis has just given to it."""
-        shot = order(self._fleet.arms, point, Strike.KILL)
+        shot = order(self._fleet.arms, point, Effect.KILL)
         lasts = self._rng.uniform(2.0, 5.0)
         what = f"SIGKILL to whoever comes to {point} within {lasts:.1f} s"
-        return Blow(fault, "a runner", what, lasts, lambda: shot.unlink(missing_ok=True))
+        return Injected(fault, "a runner", what, lasts, lambda: shot.unlink(missing_ok=True))
 
     # Redis.
 
     def _back(self, fault: str) -> None:
         self._watch.add(fault, "redis", self._watch.applying())
 
-    def _client_kill(self) -> Blow:
+    def _client_kill(self) -> Injected:
         killed = self._fleet.eye.client_kill_filter(_type="normal", skipme=True)
         self._back("client kill")
-        return Blow("client kill", "redis", f"CLIENT KILL of {killed} connections")
+        return Injected("client kill", "redis", f"CLIENT KILL of {killed} connections")
 
-    def _restart(self, number: signal.Signals) -> Blow | None:
+    def _restart(self, number: signal.Signals) -> Injected | None:
         if self._fleet.server.pid is None:
             return None
         fault = "redis restart" if number is signal.SIGTERM else "redis kill -9"
@@ -201,9 +205,9 @@ class Faults:
             self._fleet.server.start()
             self._back(fault)
 
-        return Blow(fault, "redis", f"{number.name}, started again after {lasts:.1f} s", lasts, start)
+        return Injected(fault, "redis", f"{number.name}, started again after {lasts:.1f} s", lasts, start)
 
-    def _redis_freeze(self) -> Blow | None:
+    def _redis_freeze(self) -> Injected | None:
         lasts = self._rng.uniform(0.5, 6.0)
         if self._fleet.server.pid is None:
             return None
@@ -214,27 +218,29 @@ class Faults:
             send(server, signal.SIGCONT)
             self._back("redis freeze")
 
-        return Blow("redis freeze", "redis", f"SIGSTOP for {lasts:.1f} s", lasts, thaw)
+        return Injected("redis freeze", "redis", f"SIGSTOP for {lasts:.1f} s", lasts, thaw)
 
-    def _redis_pause(self) -> Blow:
+    def _redis_pause(self) -> Injected:
         lasts = self._rng.uniform(0.5, 5.0)
         self._fleet.eye.client_pause(round(lasts * 1000))
-        return Blow("redis pause", "redis", f"CLIENT PAUSE for {lasts:.1f} s", lasts, lambda: self._back("redis pause"))
+        return Injected(
+            "redis pause", "redis", f"CLIENT PAUSE for {lasts:.1f} s", lasts, lambda: self._back("redis pause")
+        )
 
-    def _broker_keys(self) -> Blow:
+    def _broker_keys(self) -> Injected:
         """Everything that belongs to Celery, in the middle of it."""
         mine = list(self._fleet.eye.scan_iter("unstuck:celery:*", count=1000))
         if mine:
             self._fleet.eye.delete(*mine)
         self._back("broker keys")
-        return Blow("broker keys", "redis", f"{len(mine)} keys of the broker deleted")
+        return Injected("broker keys", "redis", f"{len(mine)} keys of the broker deleted")
 
     # Wake-ups and offers.
 
     def _thief(self) -> Thief:
         return Thief(self._fleet.server.url, [self._fleet.keys.queue(queue) for queue in self._fleet.queues])
 
-    def _wake_ups_lost(self) -> Blow:
+    def _wake_ups_lost(self) -> Injected:
         """Most of them: a worker that asked before the thief did gets some."""
         lasts, thief = self._rng.uniform(2.0, 8.0), self._thief()
 
@@ -242,9 +248,9 @@ class Faults:
             thief.stop()
             self._back("wake-ups lost")
 
-        return Blow("wake-ups lost", "redis", f"wake-ups are lost for {lasts:.1f} s", lasts, undo)
+        return Injected("wake-ups lost", "redis", f"wake-ups are lost for {lasts:.1f} s", lasts, undo)
 
-    def _wake_ups_late(self) -> Blow:
+    def _wake_ups_late(self) -> Injected:
         lasts, thief = self._rng.uniform(2.0, 8.0), self._thief()
 
         def undo() -> None:
@@ -253,9 +259,9 @@ class Faults:
                 put_back(self._fleet.eye, thief.taken)
             self._back("wake-ups late")
 
-        return Blow("wake-ups late", "redis", f"wake-ups are held up for {lasts:.1f} s", lasts, undo)
+        return Injected("wake-ups late", "redis", f"wake-ups are held up for {lasts:.1f} s", lasts, undo)
 
-    def _wake_ups_doubled(self) -> Blow:
+    def _wake_ups_doubled(self) -> Injected:
         lasts, thief = self._rng.uniform(0.5, 3.0), self._thief()
 
         def undo() -> None:
@@ -264,18 +270,20 @@ class Faults:
                 put_back(self._fleet.eye, thief.taken, times=10)
             self._back("wake-ups doubled")
 
-        return Blow("wake-ups doubled", "redis", f"wake-ups of {lasts:.1f} s come late, ten times each", lasts, undo)
+        return Injected(
+            "wake-ups doubled", "redis", f"wake-ups of {lasts:.1f} s come late, ten times each", lasts, undo
+        )
 
-    def _offers_lost(self) -> Blow:
+    def _offers_lost(self) -> Injected:
         """Some entries of each ready set, or all of them."""
         share, lost = self._rng.choice((0.5, 1.0)), 0
         for ready in self._lanes():
             mine = [str(offer) for offer in self._fleet.eye.zrange(ready, 0, -1) if self._rng.random() < share]
             lost += int(self._fleet.eye.zrem(ready, *mine)) if mine else 0
         self._back("offers lost")
-        return Blow("offers lost", "redis", f"{lost} offers deleted from the ready sets")
+        return Injected("offers lost", "redis", f"{lost} offers deleted from the ready sets")
 
-    def _offers_doubled(self) -> Blow:
+    def _offers_doubled(self) -> Injected:
         """What runs or has ended stands ready once more, and what waits for a slot stands outside its lane too."""
         eye, keys, again = self._fleet.eye, self._fleet.keys, 0
         lanes = self._lanes()
@@ -288,9 +296,9 @@ class Faults:
             if lane != queue_of(lane) and (standing := eye.zrange(lane, 0, -1)):
                 again += int(eye.zadd(queue_of(lane), dict.fromkeys(map(str, standing), 0)))
         self._back("offers doubled")
-        return Blow("offers doubled", "redis", f"{again} offers stand ready where they should not")
+        return Injected("offers doubled", "redis", f"{again} offers stand ready where they should not")
 
-    def _offers_rolled_back(self) -> Blow:
+    def _offers_rolled_back(self) -> Injected:
         """What stood ready some seconds ago stands ready again, and nothing that was added since."""
         lasts, eye = self._rng.uniform(0.5, 4.0), self._fleet.eye
         before = {lane: eye.zrange(lane, 0, -1, withscores=True) for lane in self._lanes()}
@@ -306,7 +314,7 @@ class Faults:
             self._back("offers rolled back")
 
         what = f"the ready sets will be as they are now in {lasts:.1f} s"
-        return Blow("offers rolled back", "redis", what, lasts, undo)
+        return Injected("offers rolled back", "redis", what, lasts, undo)
 
     def _lanes(self) -> list[str]:
         """The keys of all ready sets. Raises: redis.RedisError."""
@@ -315,7 +323,7 @@ class Faults:
 
     # The way to it.
 
-    def _drop_replies(self) -> Blow:
+    def _drop_replies(self) -> Injected:
         name, link = self._a_link()
         lasts = self._rng.uniform(0.2, 5.0)
         number = self._fleet.proxy.do(lambda: link.drop_replies(True))
@@ -325,9 +333,9 @@ class Faults:
             self._back("replies dropped")
 
         what = f"replies on {number} connections dropped for {lasts:.1f} s"
-        return Blow("replies dropped", name, what, lasts, undo)
+        return Injected("replies dropped", name, what, lasts, undo)
 
-    def _hold(self) -> Blow:
+    def _hold(self) -> Injected:
         name, link = self._a_link()
         lasts = self._rng.uniform(0.5, 8.0)
         self._time("link held", name, self._fleet.tree(name))
@@ -336,46 +344,46 @@ class Faults:
         def undo() -> None:
             self._fleet.proxy.do(lambda: link.hold(False))
 
-        return Blow("link held", name, f"{number} connections carry nothing for {lasts:.1f} s", lasts, undo)
+        return Injected("link held", name, f"{number} connections carry nothing for {lasts:.1f} s", lasts, undo)
 
-    def _half_open(self) -> Blow:
+    def _half_open(self) -> Injected:
         name, link = self._a_link()
         self._time("half-open", name, self._fleet.tree(name))
         number = self._fleet.proxy.do(link.half_open)
-        return Blow("half-open", name, f"{number} connections are dead, and it is not told")
+        return Injected("half-open", name, f"{number} connections are dead, and it is not told")
 
-    def _cut(self) -> Blow:
+    def _cut(self) -> Injected:
         name, link = self._a_link()
         number = self._fleet.proxy.do(link.cut)
-        return Blow("link cut", name, f"{number} connections reset")
+        return Injected("link cut", name, f"{number} connections reset")
 
 
-class Hand:
+class Injector:
     """What is being done right now, and undoing it in time."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
-        self._lasting: list[tuple[float, Blow]] = []
+        self._lasting: list[tuple[float, Injected]] = []
 
     @property
-    def lasting(self) -> list[Blow]:
-        return [blow for _, blow in self._lasting]
+    def lasting(self) -> list[Injected]:
+        return [injected for _, injected in self._lasting]
 
-    def strike(self) -> Blow | None:
-        blow = self._faults.strike()
-        if blow is not None and blow.undo is not None:
-            self._lasting.append((time.monotonic() + blow.lasts, blow))
-        return blow
+    def inject(self) -> Injected | None:
+        injected = self._faults.inject()
+        if injected is not None and injected.undo is not None:
+            self._lasting.append((time.monotonic() + injected.lasts, injected))
+        return injected
 
-    def mend(self, *, all_of_it: bool = False) -> list[Blow]:
+    def undo_due(self, *, everything: bool = False) -> list[Injected]:
         """Undo what has lasted long enough; the last that was done is the first that is undone."""
         now = time.monotonic()
-        over = [(at, blow) for at, blow in self._lasting if all_of_it or at <= now]
+        over = [(at, injected) for at, injected in self._lasting if everything or at <= now]
         self._lasting = [pair for pair in self._lasting if pair not in over]
-        for _, blow in reversed(over):
-            if blow.undo is not None:
-                blow.undo()
-        return [blow for _, blow in over]
+        for _, injected in reversed(over):
+            if injected.undo is not None:
+                injected.undo()
+        return [injected for _, injected in over]
 
 
 def send(process: psutil.Process, number: signal.Signals) -> None:

@@ -112,7 +112,7 @@ class Load:
         if self._thread is not None:
             self._thread.join(timeout)
             if self._thread.is_alive():
-                raise TimeoutError(f"a submit was not acknowledged within {timeout:g} s, though all was mended")
+                raise TimeoutError(f"a submit was not acknowledged within {timeout:g} s, though all faults were undone")
 
     def count(self) -> None:
         """Look how many jobs are open. Keeps the last number while the server is away."""
@@ -139,7 +139,7 @@ class Load:
             number += 1
             spark = self.open_spark < ENOUGH_SPARK
             self._submit(asked(number, self.rng, self.fleet.ran, spark=spark))
-        # One more once all is mended, so that whatever was broken last is seen to work again.
+        # One more once all faults are undone, so that whatever was broken last is seen to work again.
         self._submit(asked(number + 1, self.rng, self.fleet.ran, spark=False))
 
     def _submit(self, job: Asked) -> None:

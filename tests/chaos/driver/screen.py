@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tests.chaos.driver.faults import Blow
+from tests.chaos.driver.faults import Injected
 from tests.chaos.driver.fleet import ChaosFleet
 from tests.chaos.driver.load import Load
 from tests.chaos.driver.watch import Watch
@@ -28,7 +28,7 @@ class Screen:
         self._began = time.monotonic()
         self._live: Live | None = None
         self._last: deque[str] = deque(maxlen=8)
-        self._blows: dict[str, Blow] = {}
+        self._shown: dict[str, Injected] = {}
         self._mutex = threading.Lock()
 
     def __enter__(self) -> Screen:
@@ -51,26 +51,27 @@ class Screen:
                 sys.stdout.write(stamped + "\n")
                 sys.stdout.flush()
 
-    def dealt(self, blow: Blow) -> None:
-        self.say(f"{blow.fault:<18} {blow.victim:<14} {blow.what}")
-        self._blows[blow.victim] = blow
+    def dealt(self, injected: Injected) -> None:
+        self.say(f"{injected.fault:<18} {injected.victim:<14} {injected.what}")
+        self._shown[injected.victim] = injected
 
-    def mended(self, blow: Blow) -> None:
-        self.say(f"{blow.fault:<18} {blow.victim:<14} is over")
-        if self._blows.get(blow.victim) is blow:
-            del self._blows[blow.victim]
+    def undone(self, injected: Injected) -> None:
+        self.say(f"{injected.fault:<18} {injected.victim:<14} is over")
+        if self._shown.get(injected.victim) is injected:
+            del self._shown[injected.victim]
 
     def show(self, fleet: ChaosFleet, load: Load, watch: Watch, left: float) -> None:
-        """Draw everything anew, where there is a terminal."""
+        """Draw everything again, where there is a terminal."""
         if self._live is None:
             return
         table = Table("process", "pid", "now", "done to it", box=None, pad_edge=False)
         for name in (*fleet.names, "redis", "app"):
             pid = fleet.server.pid if name == "redis" else None if name == "app" else fleet.child(name).pid
-            blow = self._blows.get(name)
+            injected = self._shown.get(name)
             state = "[green]up[/]" if pid or name == "app" else "[red]down[/]"
-            lasting = blow is not None and blow.undo is not None
-            table.add_row(name, str(pid or ""), state, f"[{'red' if lasting else 'dim'}]{blow.what}[/]" if blow else "")
+            style = "red" if injected is not None and injected.undo is not None else "dim"
+            done = f"[{style}]{injected.what}[/]" if injected else ""
+            table.add_row(name, str(pid or ""), state, done)
         head = Text(
             f"{left:4.0f} s left · {len(load.accepted)} submitted · {load.ended} ended · {load.open} open · "
             f"{load.refused} submits repeated · {len(watch.open)} recovering"

@@ -90,7 +90,7 @@ class Watch:
         while not self._stop.wait(EVERY):
             self.look()
 
-    # What is hit by what. Each is called just before the blow, and may raise RedisError.
+    # What is hit by what. Each is called just before the fault, and may raise RedisError.
 
     def attempts(self, processes: list[psutil.Process]) -> Callable[[], bool] | None:
         """What runs in these processes; over once all of it runs again, or has ended."""
@@ -130,7 +130,7 @@ class Watch:
         return any(self.eye.xpending_range(self.keys.reports, REPORT_GROUP, entry, entry, 1) for entry in entries)
 
     def applying(self) -> Callable[[], bool]:
-        """Over once one more report was applied than by now. (An answer from before the blow would not count.)"""
+        """Over once one more report was applied than by now. (An answer from before the fault would not count.)"""
         before: list[int] = []
 
         def over() -> bool:

@@ -71,7 +71,7 @@ def test_a_group_on_a_queue_that_nobody_serves_fails_by_itself_and_says_what_to_
     job = quick.submit(group("a", queue="heavy", queue_timeout="1s"), group("b", "a"))
     quick.read()
     (offer,) = quick.offers()
-    sweep_until(quick, quick.offers, "the lost offer to be made again, which does not begin its time anew")
+    sweep_until(quick, quick.offers, "the lost offer to be made again, which does not begin its time again")
     sweep_until(quick, lambda: quick.status(job).terminal, "the job to be given up")
     view = quick.show(job)
     assert (view.job.status, view.due) == (Status.FAILED, None)
@@ -160,7 +160,7 @@ def test_a_pause_that_meets_a_group_that_nobody_took_in_time_stands_until_the_re
     coordinator.read()
     (again,) = coordinator.offers(job)
     assert (again.epoch, coordinator.claim(old).answer) == (2, "REFUSED")
-    assert coordinator.claim(again).answer == "CLAIMED", "its time in the queue is counted anew"
+    assert coordinator.claim(again).answer == "CLAIMED", "its time in the queue is counted again"
     assert "FAILED" not in coordinator.events(job, "a")
 
 
@@ -201,7 +201,7 @@ def test_a_running_attempt_that_finishes_after_the_jobs_timeout_is_refused_and_n
     assert coordinator.events(job)[-5:] == ["JOB_TIMEOUT", "CANCELED", "CANCELED", "FAILED", "REPORT_REFUSED"]
 
 
-def test_a_retry_does_not_begin_the_jobs_time_anew(make_coordinator: Callable[..., Coordinator]) -> None:
+def test_a_retry_does_not_begin_the_jobs_time_again(make_coordinator: Callable[..., Coordinator]) -> None:
     coordinator = make_coordinator(sweep_every=0.1)
     job = coordinator.submit(group("a", retry={"max": 1000, "backoff": 0}), timeout="500ms")
     coordinator.read()

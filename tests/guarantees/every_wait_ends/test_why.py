@@ -289,7 +289,7 @@ def test_a_job_that_nobody_looks_at_says_so(make_coordinator: Callable[..., Coor
 
 
 def test_while_no_coordinator_looks_at_any_job_nothing_is_promised_for_a_time(coordinator: Coordinator) -> None:
-    """Also right after a command, which makes the job due anew."""
+    """Also right after a command, which makes the job due again."""
     job = coordinator.submit(group("a"), group("b", "a"))
     coordinator.read()
     coordinator.sweep.run()

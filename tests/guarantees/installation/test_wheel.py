@@ -1,4 +1,7 @@
-"""The built wheel in an empty environment outside of the checkout, with what it requires and nothing else."""
+"""The built wheel in an empty environment outside of the checkout, with what it requires and nothing else.
+
+What it requires is linked from the running environment; the long tests install it by pip, as a user does.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,7 @@ def required(extra: str = "") -> set[str]:
     return found
 
 
-def environment(folder: Path, wheel: Path, extra: str = "") -> Path:
+def linked(folder: Path, wheel: Path, extra: str) -> Path:
     """An environment with the wheel, and links to what it requires, taken from the running one. Its Python."""
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
@@ -94,19 +97,36 @@ def environment(folder: Path, wheel: Path, extra: str = "") -> Path:
             top = file.parts[0]
             if top not in ("..", "__pycache__", "/") and not (there / top).exists():
                 (there / top).symlink_to(Path(str(distribution(name).locate_file(top))))
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index", "--no-deps"]
-    subprocess.run([*pip, str(wheel)], check=True)
+    install(python, "--no-index", "--no-deps", str(wheel))
     return python
 
 
-@pytest.fixture(scope="module")
-def without_worker(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return environment(tmp_path_factory.mktemp("light") / "env", wheel)
+def installed(folder: Path, wheel: Path, extra: str) -> Path:
+    """An environment into which pip has installed the wheel with all that it requires. Its Python."""
+    venv.create(folder, with_pip=False)
+    python = folder / "bin" / "python"
+    install(python, f"{wheel}[{extra}]" if extra else str(wheel))
+    return python
 
 
-@pytest.fixture(scope="module")
-def with_worker(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return environment(tmp_path_factory.mktemp("full") / "env", wheel, "worker")
+def install(python: Path, *what: str) -> None:
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", *what]
+    subprocess.run(pip, check=True)
+
+
+WAYS = [linked, pytest.param(installed, marks=pytest.mark.long)]
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def without_worker(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    python: Path = request.param(tmp_path_factory.mktemp("light") / "env", wheel, "")
+    return python
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def with_worker(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    python: Path = request.param(tmp_path_factory.mktemp("full") / "env", wheel, "worker")
+    return python
 
 
 class Project:

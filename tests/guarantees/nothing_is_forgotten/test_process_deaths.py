@@ -19,7 +19,7 @@ import pytest
 
 from tests.support import fleet
 from tests.support.coordinator import NOOP
-from tests.support.failpoints import OF_A_COORDINATOR, Strike, arming, order, reached_by
+from tests.support.failpoints import OF_A_COORDINATOR, Effect, arming, order, reached_by
 from tests.support.programs.coordinator_processes import CoordinatorProcesses, coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from tests.unit.coordinator.publishing.test_publish_outputs import two_outputs
@@ -111,7 +111,7 @@ class Place:
         self.arms = home / "arms"
         self.client = Client(Settings(redis_url=server.url), redis_client=self.store)
 
-    def case(self, name: str, shots: dict[Point, Strike], *, before: bool = False) -> Case:
+    def case(self, name: str, shots: dict[Point, Effect], *, before: bool = False) -> Case:
         """Submit a job and order its shots. ``before``: another job has published the same datasets already."""
         self.coordinators.kill()  # one that lives could have the job claimed before its shots are ordered
         made = Case("", self.home / name)
@@ -129,7 +129,7 @@ class Place:
         }
         settings = Settings(redis_url=self.server.url, warehouse=made.warehouse)
         made.job = Client(settings, redis_client=self.store).submit(spec).id
-        made.orders = [order(self.arms, point, strike, made.job) for point, strike in shots.items()]
+        made.orders = [order(self.arms, point, effect, made.job) for point, effect in shots.items()]
         return made
 
     def status(self, case: Case) -> Status:
@@ -210,7 +210,7 @@ def runner_deaths(place: Place) -> dict[str, Case]:
     # With its outcome a runner takes another group along. So that case is played when nothing else stands ready.
     for names in (set(RUNNER_DEATHS) - {"after the outcome"}, {"after the outcome"}):
         for name in names:
-            points = dict.fromkeys(RUNNER_DEATHS[name][0], Strike.KILL)
+            points = dict.fromkeys(RUNNER_DEATHS[name][0], Effect.KILL)
             cases[name] = place.case(name.replace(" ", "-").replace(",", ""), points)
         place.run(cases.values())
     return cases
@@ -246,7 +246,7 @@ RUNNER_FREEZES = {
 @pytest.fixture(scope="module")
 def thawed(place: Place) -> dict[Point, Case]:
     """Jobs whose first runner was frozen until the job had ended, and has let go or ended itself since."""
-    cases = {point: place.case(f"frozen-{point}", {point: Strike.FREEZE}) for point in RUNNER_FREEZES}
+    cases = {point: place.case(f"frozen-{point}", {point: Effect.FREEZE}) for point in RUNNER_FREEZES}
     pids: list[int] = []
     try:
         place.run(cases.values())
@@ -298,7 +298,7 @@ def coordinator_deaths(place: Place) -> dict[Point, Case]:
     # Whoever writes an entry comes by AFTER_ENTRY, and nobody else ever: its job is alone, so that no other job's death
     # takes its writer away just before.
     for points in ([p for p in OF_A_COORDINATOR if p is not Point.AFTER_ENTRY], [Point.AFTER_ENTRY]):
-        now = {point: place.case(f"headless-{point}", {point: Strike.KILL}, before=True) for point in points}
+        now = {point: place.case(f"headless-{point}", {point: Effect.KILL}, before=True) for point in points}
         cases |= now
         stop = threading.Event()
         for case in now.values():
@@ -349,7 +349,7 @@ PUBLISHER_FREEZES = {
 def test_a_job_ended_by_force_while_its_publisher_is_frozen_is_what_the_slot_says_also_after_the_thaw(
     place: Place, point: Point
 ) -> None:
-    case = place.case(f"publisher-{point}", {point: Strike.FREEZE}, before=True)
+    case = place.case(f"publisher-{point}", {point: Effect.FREEZE}, before=True)
     place.until("the publisher to freeze", case.struck)
     (pid,) = reached_by(case.orders[0])
     try:
@@ -357,7 +357,7 @@ def test_a_job_ended_by_force_while_its_publisher_is_frozen_is_what_the_slot_say
         assert place.client.force_stop(case.job).answer == "DONE"
         place.until("the job to end", lambda: place.status(case).terminal)
         entries, ended = case.entries(), place.client.show(case.job).job
-        passing = order(place.arms, Point.AFTER_LOCK, Strike.PASS, case.job)
+        passing = order(place.arms, Point.AFTER_LOCK, Effect.PASS, case.job)
     finally:
         thaw([pid])
     assert entries == [PUBLISHER_FREEZES[point]]
@@ -388,7 +388,7 @@ def test_a_coordinator_killed_after_reading_500_reports_is_followed_and_each_is_
         assert claim is not None
         lease.finish(claim.token, Outcome(OutcomeKind.SUCCEEDED), f"{number}-finish")
     assert lease.take(["by-hand"], "me", "host:1", "nothing") is None
-    death = order(place.arms, Point.AFTER_READ, Strike.KILL, job)
+    death = order(place.arms, Point.AFTER_READ, Effect.KILL, job)
     place.coordinators.tend(awake=1)
     wait_until(lambda: reached_by(death), 30, "the death")
     pending = place.store.xpending(fleet.KEYS.reports, "coordinators")["pending"]
@@ -408,7 +408,7 @@ MAIN_DEATHS = {Point.AFTER_MARKER: 2, Point.AFTER_FINISH: 1}
 @pytest.fixture(scope="module")
 def main_deaths(place: Place) -> dict[Point, Case]:
     """Jobs whose runners stood at a point when the main process above them was killed. Another worker follows."""
-    cases = {point: place.case(f"mainless-{point}", {point: Strike.FREEZE}) for point in MAIN_DEATHS}
+    cases = {point: place.case(f"mainless-{point}", {point: Effect.FREEZE}) for point in MAIN_DEATHS}
     place.until("the runners to come there", lambda: all(case.struck() for case in cases.values()))
     runners = [runner.pid for runner in place.worker.runners]
     place.worker.process.kill()

@@ -94,7 +94,7 @@ def test_a_rerun_takes_over_nothing_of_one_that_the_store_has_forgotten(coordina
     coordinator.client.pause(job)
     coordinator.read()
 
-    def made_anew() -> str:
+    def made_again() -> str:
         assert coordinator.client.rerun(job, "a").answer == "DONE"
         back = snapshot(coordinator)
         coordinator.client.resume(job)
@@ -106,9 +106,9 @@ def test_a_rerun_takes_over_nothing_of_one_that_the_store_has_forgotten(coordina
         return order.fingerprint
 
     back = snapshot(coordinator)
-    before = made_anew()
+    before = made_again()
     back()
-    assert made_anew() != before, "a marker of before would be taken over"
+    assert made_again() != before, "a marker of before would be taken over"
 
 
 def test_a_command_makes_a_job_due_no_later_than_it_was(coordinator: Coordinator) -> None:
@@ -129,7 +129,7 @@ def order_texts(coordinator: Coordinator, job: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("lost", [("plans",), ("inputs",), ("plans", "inputs")], ids="+".join)
-def test_plans_and_inputs_that_are_gone_are_made_anew_and_the_event_log_says_so(
+def test_plans_and_inputs_that_are_gone_are_made_again_and_the_event_log_says_so(
     make_coordinator: Callable[..., Coordinator], lost: tuple[str, ...]
 ) -> None:
     """Every take drops an offer whose plan or inputs are gone, so nobody else would ever notice."""

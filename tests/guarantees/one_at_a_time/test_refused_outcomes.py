@@ -184,7 +184,7 @@ def test_a_stale_claim_report_is_no_event(coordinator: Coordinator) -> None:
     assert refused(coordinator, job) == []
 
 
-def test_a_log_that_has_expired_is_not_begun_anew(coordinator: Coordinator) -> None:
+def test_a_log_that_has_expired_is_not_begun_again(coordinator: Coordinator) -> None:
     job, zombie = held(coordinator)
     coordinator.client.force_stop(job)
     coordinator.read()

@@ -111,4 +111,4 @@ def test_a_retry_compacts_what_was_published_since(client: Client, warehouse: Pa
     assert again.job.terminal
     assert len(published_files(place, "flights")) < files
     reason = next(one.record.reason for one in again.claimed if one.id == "upkeep")
-    assert (reason.code, reason.text) == ("RAN_ANEW", "it compacts what is published by now, so it ran anew")
+    assert (reason.code, reason.text) == ("RAN_AGAIN", "it compacts what is published by now, so it ran again")

@@ -102,7 +102,7 @@ class Shop:
         return self.client.wait(job)
 
     def publish(self, price: int) -> int:
-        """Publish the dataset ``prices`` anew. Returns its version."""
+        """Publish the dataset ``prices`` again. Returns its version."""
         view = self.ended(self.submit(PRICES, price=price))
         assert view.job.status is Status.FINISHED, view.job.reason
         return view.job.version
@@ -179,10 +179,12 @@ def test_a_retry_takes_over_only_what_read_the_newest_version(shop: Shop) -> Non
 
     shop.publish(price=2)
     (shop.folder / "open").touch()
-    anew = shop.ended(shop.client.retry(same.job.id).id)
-    assert anew.job.status is Status.FINISHED
-    assert reasons(anew)["first"] == f"the dataset prices was published anew since job {failed.job.id}, so it ran anew"
-    assert reasons(anew)["each[0]"] == "an earlier attempt had finished this work; nothing was run"
+    again = shop.ended(shop.client.retry(same.job.id).id)
+    assert again.job.status is Status.FINISHED
+    assert reasons(again)["first"] == (
+        f"the dataset prices was published again since job {failed.job.id}, so it ran again"
+    )
+    assert reasons(again)["each[0]"] == "an earlier attempt had finished this work; nothing was run"
     assert shop.seen == ["[1, 1, 1]", "[1, 1, 1]", "[2, 2, 2]"]
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from tests.guarantees.nothing_is_forgotten.test_process_deaths import SOON, Case, Place
 from tests.support import fleet
-from tests.support.failpoints import OF_A_COORDINATOR, OF_A_RUNNER, Strike, arming, order, reached_at
+from tests.support.failpoints import OF_A_COORDINATOR, OF_A_RUNNER, Effect, arming, order, reached_at
 from tests.support.looks import Looks, readers
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.s3_server import SeaweedFS
@@ -131,7 +131,7 @@ def case_of(place: Place, base: str, mode: str, point: Point) -> ModeCase:
     }
     settings = Settings(redis_url=place.server.url, warehouse=made.uri)
     made.job = Client(settings, redis_client=place.store).submit(spec).id
-    made.orders = [order(place.arms, point, Strike.KILL, made.job)]
+    made.orders = [order(place.arms, point, Effect.KILL, made.job)]
     return made
 
 

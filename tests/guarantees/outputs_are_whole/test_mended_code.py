@@ -88,17 +88,19 @@ def test_a_retry_takes_nothing_over_that_other_code_has_made(shop: Shop) -> None
         failed = shop.ended(shop.client.submit(JobSpec.from_text(SPEC)).id).job
         assert failed.status is Status.FAILED
 
-    # When: the code is mended, the workers are started anew, and the job is retried
+    # When: the code is mended, the workers are started again, and the job is retried
     shop.deploy(price=7)
     with shop.running():
         retried = shop.ended(shop.client.retry(failed.id).id)
 
     # Then: only what the code has not made is taken over, and the rest says why it ran
     assert retried.job.status is Status.FINISHED
-    assert reasons(retried) == {"rates": "ADOPTED", "prices": "RAN_ANEW", "report": "RAN_ANEW"}
+    assert reasons(retried) == {"rates": "ADOPTED", "prices": "RAN_AGAIN", "report": "RAN_AGAIN"}
     said = {group.name: group.members[0].record.reason for group in retried.groups}
-    assert said["prices"] == Reason("RAN_ANEW", f"the code of its steps changed since job {failed.id}, so it ran anew")
-    assert said["report"] == Reason("RAN_ANEW", f"it had not finished in job {failed.id}, so it ran anew")
+    assert said["prices"] == Reason(
+        "RAN_AGAIN", f"the code of its steps changed since job {failed.id}, so it ran again"
+    )
+    assert said["report"] == Reason("RAN_AGAIN", f"it had not finished in job {failed.id}, so it ran again")
     warehouse = str(shop.folder / "warehouse")
     assert duckdb.read_parquet(published_files(warehouse, "report")).fetchall() == [(7,)]
 
@@ -110,19 +112,19 @@ def test_a_retry_says_what_it_runs_again_and_what_it_takes_over_in_any_case(shop
         failed = shop.ended(shop.client.submit(JobSpec.from_text(SPEC)).id).job
     shop.deploy(price=7)
 
-    # When: it is retried from its last group on; then with one group anew
+    # When: it is retried from its last group on; then with one group again
     with shop.running():
         start = shop.ended(shop.client.retry(failed.id, rerun=["report"], adopt_all=True).id)
-        anew = shop.ended(shop.client.retry(failed.id, rerun=["rates"]).id)
+        rerun = shop.ended(shop.client.retry(failed.id, rerun=["rates"]).id)
         again = shop.client.retry(failed.id, rerun=["rates"])
 
     # Then
     assert reasons(start) == {"rates": "ADOPTED", "prices": "ADOPTED", "report": "STEP_FAILED"}
-    assert reasons(anew) == {"rates": "RAN_ANEW", "prices": "RAN_ANEW", "report": "RAN_ANEW"}
-    (said,) = (group.members[0].record.reason for group in anew.groups if group.name == "rates")
+    assert reasons(rerun) == {"rates": "RAN_AGAIN", "prices": "RAN_AGAIN", "report": "RAN_AGAIN"}
+    (said,) = (group.members[0].record.reason for group in rerun.groups if group.name == "rates")
     assert said is not None
     assert said.text.startswith("it was asked to run again")
-    assert (again.id, again.new) == (anew.job.id, False), "the same retry twice is one job"
+    assert (again.id, again.new) == (rerun.job.id, False), "the same retry twice is one job"
     with pytest.raises(NoSuchGroup, match=r"no group rate.*did you mean 'rates'"):
         shop.client.retry(failed.id, rerun=["rate"])
 
@@ -157,4 +159,4 @@ def test_work_by_a_module_that_changed_after_its_import_is_not_taken_over(shop: 
 
     # Then
     assert retried.job.status is Status.FINISHED
-    assert reasons(retried)["prices"] == "RAN_ANEW"
+    assert reasons(retried)["prices"] == "RAN_AGAIN"

@@ -18,7 +18,7 @@ import pytest
 import redis
 
 from tests.support import fleet
-from tests.support.failpoints import Strike, arming, order, reached_by
+from tests.support.failpoints import Effect, arming, order, reached_by
 from tests.support.programs.coordinator_processes import CoordinatorProcesses, coordinator_processes
 from tests.support.s3_server import S3Server
 from tests.support.servers import RedisServer, wait_until
@@ -163,10 +163,10 @@ def test_a_publish_that_is_aborted_is_the_package_or_the_abort_and_never_both(la
     (lake.home / "gate").touch()
     before = lake.submit(0)
     assert lake.ended(before).job.status is Status.FINISHED
-    strike = order(lake.arms, point, Strike.FREEZE)
+    effect = order(lake.arms, point, Effect.FREEZE)
     job = lake.submit(1)
-    wait_until(lambda: reached_by(strike), 60, "the publisher to freeze")
-    (pid,) = reached_by(strike)
+    wait_until(lambda: reached_by(effect), 60, "the publisher to freeze")
+    (pid,) = reached_by(effect)
     try:
         wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, 10, "it to stand still")
         # When: the user ends the job, and another coordinator asks the log

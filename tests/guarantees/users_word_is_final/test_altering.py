@@ -348,7 +348,7 @@ def test_skip_and_rerun_are_refused_where_they_make_no_sense(coordinator: Coordi
     assert "ended never changes" in coordinator.client.skip(job, "a").text
 
 
-def test_a_rerun_runs_the_group_and_what_comes_after_it_anew_and_no_marker_of_before_counts(
+def test_a_rerun_runs_the_group_and_what_comes_after_it_again_and_no_marker_of_before_counts(
     coordinator: Coordinator,
 ) -> None:
     job = coordinator.submit(group("a"), group("b", "a"), group("c"), group("d", "b", "c"))
@@ -411,7 +411,7 @@ def test_one_member_of_a_fork_runs_again_alone(coordinator: Coordinator) -> None
     ("made_by", "groups"),
     [("s", [group("s"), group("f", "s", for_each={"m": {"from": "s.c"}})]), ("f-values", [OVER_AN_INPUT])],
 )
-def test_a_dynamic_fork_is_expanded_anew_after_a_rerun_of_its_source(
+def test_a_dynamic_fork_is_expanded_again_after_a_rerun_of_its_source(
     coordinator: Coordinator, made_by: str, groups: list[dict[str, Any]]
 ) -> None:
     job = coordinator.submit(*groups, join("end", "f"))

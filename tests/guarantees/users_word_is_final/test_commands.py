@@ -240,7 +240,7 @@ def test_what_a_command_takes_back_unclaimed_is_off_the_ready_set(coordinator: C
 def test_a_command_is_obeyed_although_the_records_of_attempts_are_gone(
     coordinator: Coordinator, given: Command
 ) -> None:
-    """A store restored in part. The offer is offered anew and taken back, in one decision."""
+    """A store restored in part. The offer is offered again and taken back, in one decision."""
     job = queued(coordinator)
     coordinator.redis.delete(coordinator.keys.of(job).attempts)
     assert coordinator.client.command(job, given).answer == "DONE"

@@ -25,7 +25,7 @@ class Planted:
 
     ``start`` is near a seed that finds it, so that the suite does not play hundreds of histories for each bug;
     ``python -m tests.simulation --planted`` begins at seed 0. A change of the code changes all histories; then the
-    search takes longer, and ``start`` can be set anew. ``commands``: the user does more than submit.
+    search takes longer, and ``start`` can be set again. ``commands``: the user does more than submit.
     """
 
     name: str

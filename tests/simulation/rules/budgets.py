@@ -37,7 +37,7 @@ class Budgets:
             self._losses.pop(key, None)
 
     def forget_losses(self, key: Key) -> None:
-        """Workers that are lost under a hook are counted anew."""
+        """Workers that are lost under a hook are counted again."""
         self._losses.pop(key, None)
 
     def lost(self, key: Key) -> None:

@@ -85,7 +85,7 @@ def judge(
     )
     if decision.reload:
         if decision.due != env.now:
-            raise Broken("records have gone, and the status is not derived anew at once")
+            raise Broken("records have gone, and the status is not derived again at once")
     elif after.status is not shown:
         raise Broken(f"it is shown as {after.status}, and its records say {shown}")
     if after.terminal != (decision.due is None):

@@ -109,7 +109,7 @@ def _process(folder: str, *, daemon: bool = True) -> None:
 
 
 def _pool(folder: str) -> None:
-    """It starts a worker anew when one dies."""
+    """It starts a worker again when one dies."""
     pool = multiprocessing.get_context("fork").Pool(2)
     pool.map_async(_stay, [folder, folder])
     _KEPT.append(pool)

@@ -202,6 +202,13 @@ def my_pid(spark: Any, ctx: Any) -> None:
     ctx.result("pid", os.getpid())
 
 
+def slots_in_use(spark: Any, ctx: Any, pool: str) -> None:
+    """How many attempts hold a slot of the pool while this one runs."""
+    from unstuck import Client
+
+    ctx.result("used", next(each.used for each in Client().pools.all() if each.name == pool))
+
+
 def with_secret(spark: Any, ctx: Any, password: str) -> None:
     ctx.log.info("the password is %s", password)
     ctx.result("length", len(password))

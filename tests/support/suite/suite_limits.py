@@ -60,7 +60,7 @@ def start_reaper() -> None:
 
 
 class Limits:
-    """One alarm, which is set anew at every step of the run; when it goes off, all stacks are written to stderr."""
+    """One alarm, which is set again at every step of the run; when it goes off, all stacks are written to stderr."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._grace, self._end, self._silence = (float(config.getini(name)) for name in (GRACE, END, SILENCE))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.support.failpoints import Armed, Strike, arm_this_process, order, reached_by
+from tests.support.failpoints import Armed, Effect, arm_this_process, order, reached_by
 from tests.support.paths import ROOT
 from unstuck.tasks import failpoints as points
 from unstuck.tasks.failpoints import Point, reach
@@ -26,7 +26,7 @@ def arms(tmp_path: Path) -> Iterator[Path]:
 
 def test_an_armed_process_strikes_once_for_the_job_that_was_meant(arms: Path) -> None:
     reach(Point.AFTER_MARKER, "a")  # nothing was ordered
-    shot = order(arms, Point.AFTER_MARKER, Strike.RAISE, "a")
+    shot = order(arms, Point.AFTER_MARKER, Effect.RAISE, "a")
     reach(Point.AFTER_MARKER, "b")
     reach(Point.BEFORE_FINISH, "a")
     assert reached_by(shot) == []
@@ -37,7 +37,7 @@ def test_an_armed_process_strikes_once_for_the_job_that_was_meant(arms: Path) ->
 
 
 def test_a_shot_for_any_job_strikes_whoever_comes_first_and_a_lost_reply_is_that_of_redis(arms: Path) -> None:
-    order(arms, Point.AFTER_COMMIT, Strike.LOSE)
+    order(arms, Point.AFTER_COMMIT, Effect.LOSE)
     with pytest.raises(redis.ConnectionError):
         reach(Point.AFTER_COMMIT, "whichever")
     reach(Point.AFTER_COMMIT, "the next")
@@ -63,4 +63,4 @@ def test_the_page_of_the_points_is_the_catalogue() -> None:
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
     told = [(name.strip("`"), said) for name, said in rows]
     assert told[: len(Point)] == [(point.value, point.sentence) for point in Point]
-    assert {name for name, _ in told[len(Point) :]} == set(Strike)
+    assert {name for name, _ in told[len(Point) :]} == set(Effect)

@@ -1,4 +1,4 @@
-"""The run: a fleet, a load and faults for some minutes; then everything is mended, and the ledger is drawn up."""
+"""The run: a fleet, a load and faults for some minutes; then every fault is undone, and the ledger is drawn up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import redis
 
-from tests.chaos.driver.faults import Faults, Hand
+from tests.chaos.driver.faults import Faults, Injector
 from tests.chaos.driver.fleet import QUICK, ChaosFleet, plain
 from tests.chaos.driver.judging.ledger import Ledger, gather, judge
 from tests.chaos.driver.judging.pools import use_of
@@ -44,11 +44,11 @@ def run(folder: Path, seed: int, seconds: float, settle: float, *, as_json: bool
             screen.say("the fleet is ready")
             load = Load(fleet, fleet.client, random.Random(rng.random()))
             load.start()
-            hand = Hand(Faults(fleet, watch, random.Random(rng.random())))
-            dealt = _deal(seconds, random.Random(rng.random()), hand, screen, fleet, load, watch)
-            for blow in hand.mend(all_of_it=True):
-                screen.mended(blow)
-            screen.say("all is mended; the jobs that are open must end")
+            injector = Injector(Faults(fleet, watch, random.Random(rng.random())))
+            dealt = _deal(seconds, random.Random(rng.random()), injector, screen, fleet, load, watch)
+            for injected in injector.undo_due(everything=True):
+                screen.undone(injected)
+            screen.say("all faults are undone; the jobs that are open must end")
             ended = time.monotonic()
             load.stop(settle)
             _settle(ended + settle, screen, fleet, load, watch)
@@ -68,19 +68,19 @@ def run(folder: Path, seed: int, seconds: float, settle: float, *, as_json: bool
 
 
 def _deal(
-    seconds: float, rng: random.Random, hand: Hand, screen: Screen, fleet: ChaosFleet, load: Load, watch: Watch
+    seconds: float, rng: random.Random, injector: Injector, screen: Screen, fleet: ChaosFleet, load: Load, watch: Watch
 ) -> Counter[str]:
     dealt: Counter[str] = Counter()
     end = time.monotonic() + seconds
     following = time.monotonic() + rng.uniform(*PAUSES)
     while (now := time.monotonic()) < end:
-        for blow in hand.mend():
-            screen.mended(blow)
-        if now >= following and len(hand.lasting) < AT_ONCE:
+        for injected in injector.undo_due():
+            screen.undone(injected)
+        if now >= following and len(injector.lasting) < AT_ONCE:
             following = now + rng.uniform(*PAUSES)
-            if (struck := hand.strike()) is not None:
-                dealt[struck.fault] += 1
-                screen.dealt(struck)
+            if (injected := injector.inject()) is not None:
+                dealt[injected.fault] += 1
+                screen.dealt(injected)
         screen.show(fleet, load, watch, end - now)
         time.sleep(0.05)  # the pace of the driver; nothing is awaited here
     return dealt
@@ -95,7 +95,7 @@ def _settle(deadline: float, screen: Screen, fleet: ChaosFleet, load: Load, watc
             if ended and not watch.open and not _held(fleet):
                 return
         except redis.RedisError:
-            screen.say("Redis does not answer, though all was mended")
+            screen.say("Redis does not answer, though all faults were undone")
         load.count()
         screen.show(fleet, load, watch, left)
         time.sleep(0.1)

@@ -202,7 +202,7 @@ class Asked:
         frozen = FrozenInputs.model_validate_json(job.frozen.get(split_member(group)[0], "{}"))
         lies = (self.counts(job.record.id, folder) for folders in frozen.inputs.values() for folder in folders)
         lie = next(filter(None, lies), "")
-        return f"{group} has read what was to be made anew: {lie}" if lie else ""
+        return f"{group} has read what was to be made again: {lie}" if lie else ""
 
     def overdue(self, job: StoredJob, now: float, calm_since: float) -> str:
         """Without trouble, what was asked has been brought about soon."""

@@ -91,7 +91,7 @@ def test_a_job_with_nothing_to_publish_that_was_ended_meanwhile_is_not_finished(
 
 @pytest.mark.parametrize("given", [Command.PAUSE, *ENDING])
 def test_an_attempt_record_that_is_gone_does_not_keep_a_command_from_being_obeyed(given: Command) -> None:
-    """It is offered anew in this decision: the store holds none yet, and would refuse any guard on it, for ever."""
+    """It is offered again in this decision: the store holds none yet, and would refuse any guard on it, for ever."""
     job = Job(group("a"))
     job.decide()
     job.state.attempts.clear()

@@ -125,7 +125,7 @@ def test_each_attempt_has_its_whole_time_in_the_queue() -> None:
     assert "queue_timeout of 1m00s" in job.state.job.reason.text, "and not the error of the attempt before"
 
 
-def test_a_pause_takes_it_back_and_the_resume_begins_its_time_anew() -> None:
+def test_a_pause_takes_it_back_and_the_resume_begins_its_time_again() -> None:
     job = Job(group("a", queue_timeout="1m"))
     job.decide()
     job.now += 50

@@ -29,7 +29,7 @@ BY_DAY = OutputSpec(mode="partition_overwrite", partition_by=("day",))
 
 @dataclass
 class Nightly:
-    """A job that publishes the dataset ``flights`` anew each time."""
+    """A job that publishes the dataset ``flights`` again each time."""
 
     root: str
     done: list[str] = field(default_factory=list)
@@ -246,20 +246,36 @@ def test_a_spec_keeps_its_outputs() -> None:
     assert JobSpec.from_text(written.to_json()).outputs == {"flights": BY_DAY}
 
 
-def staged_files(root: str, job: str, output: OutputSpec, count: int) -> PublishRequest:
-    """A fork of ``count`` members that staged one file each, and the request to publish them."""
-    files, known, made = Files(root), Warehouse(root).ensure_id(), []
-    for n in range(count):
-        staging = f"_staging/{job}/load.{n}/1-nonce-claimant"
-        path = f"{staging}/flights/part-0.parquet"
-        files.write_durable(path, b"x" * 10)
-        partition = {"day": f"{job} {n}"} if output.partition_by else {}
-        staged = StagedOutput([DataFile(path, 3, 10, partition)], 3, FLIGHTS)
-        write_marker(files, staging, Marker(f"{job}/load[{n}]", "same", {"flights": staged}, {}, {}, 1.0))
-        made.append(staging)
+SIZES = (300, 1000, 3000)
+
+
+@pytest.fixture(scope="module")
+def staged_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each size: a warehouse in which two forks of as many members have staged one file each."""
+    folder = tmp_path_factory.mktemp("staged")
+    with patch.object(files_module.os, "fsync"):
+        for size in SIZES:
+            root = str(folder / str(size))
+            files = Files(root)
+            Warehouse(root).ensure_id()
+            for job in ("before", "after"):
+                for n, staging in enumerate(members(job, size)):
+                    path = f"{staging}/flights/part-0.parquet"
+                    files.write_durable(path, b"x" * 10)
+                    staged = StagedOutput([DataFile(path, 3, 10, {"day": f"{job} {n}"})], 3, FLIGHTS)
+                    write_marker(files, staging, Marker(f"{job}/load[{n}]", "same", {"flights": staged}, {}, {}, 1.0))
+    return folder
+
+
+def members(job: str, count: int) -> tuple[str, ...]:
+    return tuple(f"_staging/{job}/load.{n}/1-nonce-claimant" for n in range(count))
+
+
+def request_of(root: str, job: str, output: OutputSpec, count: int) -> PublishRequest:
+    """To publish what the members of the fork of ``job`` have staged."""
     return PublishRequest(
-        *(root, known, job, job, "flights", 0, 1000.0),
-        sources={"load": tuple(made)},
+        *(root, Warehouse(root).ensure_id(), job, job, "flights", 0, 1000.0),
+        sources={"load": members(job, count)},
         published_by={"load"},
         outputs={"flights": output},
     )
@@ -282,14 +298,14 @@ def calls_of(request: PublishRequest) -> int:
 
 
 @pytest.mark.parametrize("output", [OutputSpec(), APPEND, BY_DAY], ids=lambda output: output.mode)
-def test_publishing_costs_what_is_linear_in_the_number_of_files(tmp_path: Path, output: OutputSpec) -> None:
+def test_publishing_costs_what_is_linear_in_the_number_of_files(staged_files: Path, output: OutputSpec) -> None:
     """Up to three thousand groups with one file each, beside as many that are published: by calls, and by time."""
     calls: dict[int, float] = {}
     seconds: dict[int, float] = {}  # both for one file
     with patch.object(files_module.os, "fsync"):  # the price of the disk is another matter
-        for size in (300, 1000, 3000):
-            root = str(tmp_path / str(size))
-            before, request = (staged_files(root, job, output, size) for job in ("before", "after"))
+        for size in SIZES:
+            root = str(staged_files / str(size))
+            before, request = (request_of(root, job, output, size) for job in ("before", "after"))
 
             def again(root: str = root, before: PublishRequest = before) -> None:
                 shutil.rmtree(f"{root}/_log", ignore_errors=True)

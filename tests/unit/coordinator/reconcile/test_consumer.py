@@ -81,14 +81,14 @@ def test_a_claim_and_its_outcome_within_a_moment_are_one_commit_with_both_events
     (offer,) = coordinator.offers()
     # Given a claim that came alone
     coordinator.claim(offer)
-    coordinator.consumer.apply(coordinator.stream.read(500, 0.001))
+    coordinator.consumer.apply(coordinator.stream.read(500, 0.0))
     assert not coordinator.consumer.again(now[0])
     assert commits == []
     assert coordinator.status(job) is Status.PENDING
     # When the outcome comes before the claim has waited long
     now[0] += WAIT * 0.9
     coordinator.finish(offer.held_by("runner1"))
-    coordinator.consumer.apply(coordinator.stream.read(500, 0.001))
+    coordinator.consumer.apply(coordinator.stream.read(500, 0.0))
     # Then one commit has applied both
     (both,) = commits
     kinds = [event["kind"] for event in both.events if event.get("group") == "a"]
@@ -96,7 +96,7 @@ def test_a_claim_and_its_outcome_within_a_moment_are_one_commit_with_both_events
     # And a claim whose outcome does not come is applied when it has waited.
     (offer,) = coordinator.offers()
     coordinator.claim(offer)
-    coordinator.consumer.apply(coordinator.stream.read(500, 0.001))
+    coordinator.consumer.apply(coordinator.stream.read(500, 0.0))
     assert len(commits) == 1
     assert coordinator.consumer.again(now[0] + WAIT)
     assert [event["kind"] for event in commits[1].events] == ["RUNNING"]
@@ -118,7 +118,7 @@ def test_successes_wait_together_while_runners_have_enough_to_take_and_nothing_e
         offer = offers.pop()
         coordinator.claim(offer)
         coordinator.finish(offer.held_by("runner1"), *([failed(recoverable=False)] if fails else []))
-        coordinator.consumer.apply(coordinator.stream.read(500, 0.001))
+        coordinator.consumer.apply(coordinator.stream.read(500, 0.0))
 
     def applied() -> int:
         return sum(coordinator.events(job).count(kind) for kind in ("SUCCEEDED", "FAILED"))

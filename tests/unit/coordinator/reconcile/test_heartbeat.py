@@ -17,7 +17,7 @@ def test_the_oldest_message_lies_since_it_was_first_seen_as_the_oldest() -> None
     assert found == {"light": 100.0, "big": 160.0}, "somebody takes from big, however long it is"
 
 
-def test_a_queue_that_was_seen_empty_begins_anew() -> None:
+def test_a_queue_that_was_seen_empty_begins_again() -> None:
     assert since(({"light": "m1"}, 100.0), ({}, 110.0)) == {}
     assert since(({"light": "m1"}, 100.0), ({}, 110.0), ({"light": "m1"}, 120.0)) == {"light": 120.0}
 

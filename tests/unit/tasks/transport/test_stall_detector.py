@@ -28,7 +28,7 @@ def test_a_worker_that_takes_nothing_though_it_could_at_all_looks_has_stalled() 
         (True, 0, "another", "it had lost its connection, and has connected again"),
     ],
 )
-def test_one_excuse_begins_the_count_anew(
+def test_one_excuse_begins_the_count_again(
     should_receive: bool, received: int, connection: str | None, why: str
 ) -> None:
     detector = StallDetector(None)

@@ -54,7 +54,7 @@ def test_a_timeout_is_told_then_enforced_and_reported_as_a_failure_of_the_group(
     assert (end.outcome.failure.code, end.outcome.failure.recoverable) == ("TIMEOUT", True)
 
 
-def test_the_users_cancel_replaces_a_timeout_and_does_not_start_the_grace_anew() -> None:
+def test_the_users_cancel_replaces_a_timeout_and_does_not_start_the_grace_again() -> None:
     told = decide(timed(Clock("TIMEOUT", 1.0, 0.0)), see(1.0), grace=GRACE)
     canceled = decide(told.state, see(5.0, answer=RenewAnswer.CANCEL), grace=GRACE)
     assert canceled.order is Order.CANCEL
