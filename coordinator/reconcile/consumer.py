@@ -233,7 +233,7 @@ class Consumer:
         """How long to wait for new reports before other work is due, in seconds."""
         now = self._clock()
         until = min([self._next_claim, self._next_look, *(busy.next_at for busy in self._busy.values())])
-        return min(max(until - now, 0.0), 1.0)
+        return min(max(until - now, 0.001), 1.0)
 
 
 def _no_group(error: BaseException) -> bool:

@@ -47,7 +47,7 @@ class DeadLetters:
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._redis = client
         self._keys = keys
-        self._script = Script(client, keys, __package__, "resolve_dead_letter")
+        self._script = Script(client, keys, __package__, "reports/resolve_dead_letter")
 
     def all(self) -> list[DeadLetter]:
         """Every dead letter, the oldest first."""

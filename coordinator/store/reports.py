@@ -78,8 +78,8 @@ class ReportStream:
         self._redis = client
         self._keys = keys
         self._consumer = consumer
-        self._divert = Script(client, keys, __package__, "move_reports")
-        self._readmit = Script(client, keys, __package__, "readmit_reports")
+        self._divert = Script(client, keys, __package__, "reports/move")
+        self._readmit = Script(client, keys, __package__, "reports/readmit")
 
     def open(self) -> None:
         """Make the stream and its consumer group if they are missing; put back reports that this release can read."""

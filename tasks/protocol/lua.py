@@ -29,7 +29,7 @@ class Script:
     """
 
     def __init__(self, client: redis.Redis, keys: Keys, package: str, name: str) -> None:
-        """``package``: the package beside whose modules ``lua/<name>.lua`` lies."""
+        """``package``: the package beside whose modules ``lua/<name>.lua`` lies. A name may begin with a folder."""
         text, self._key_names, self._arg_names = load(package, name)
         self._known = {"job", *self._key_names, *self._arg_names}
         self._keys = keys

@@ -1,7 +1,7 @@
 """Stores a long text that stands in many places of a job once, with a reference in each place.
 
 A reference is NUL and the digest of the text. A user's text that begins with NUL is stored apart as well, so nobody can
-write a reference; ``claim.lua`` finds references by the same form.
+write a reference; ``take.lua`` finds references by the same form.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ class User:
             module.Warehouse, module.new_job_id = before
 
     def happened(self, moment: str, job: str) -> None:
-        """Effect now, if that was wished for."""
+        """Inject the fault now, if one was wished for."""
         root = self._retries.root(job)
         wish = next((wish for wish in self._strikes if (wish.moment, wish.job) == (moment, root)), None)
         if wish is None or (moment != "publishing" and self._stage.rng.random() < 0.4):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 import redis
@@ -13,17 +14,17 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script, load
 
 PACKAGES = ("unstuck.tasks.transport", "unstuck.coordinator.store")
+FOLDERS = {package: Path(str(files(package))) / "lua" for package in PACKAGES}
 SCRIPTS = [
-    (package, path.name.removesuffix(".lua"))
-    for package in PACKAGES
-    for path in (files(package) / "lua").iterdir()
-    if path.name != "prelude.lua"
+    (package, str(path.relative_to(folder).with_suffix("")))
+    for package, folder in FOLDERS.items()
+    for path in sorted(folder.rglob("*.lua"))
 ]
 
 
 @pytest.mark.parametrize(("package", "name"), SCRIPTS, ids=[name for _, name in SCRIPTS])
 def test_a_script_declares_every_key_and_argument_that_it_uses_and_no_other(package: str, name: str) -> None:
-    text = (files(package) / "lua" / f"{name}.lua").read_text()
+    text = (FOLDERS[package] / f"{name}.lua").read_text()
     assert not re.search(r"\b(KEYS|ARGV)\b", text), "by name, never by number"
     loaded, keys, args = load(package, name)  # a name that is not declared would be refused
     numbered = {(table, int(n)) for table, n in re.findall(r"\b(KEYS|ARGV)\[(\d+)\]", loaded)}

@@ -1,4 +1,4 @@
--- readmit_reports: reports that waited for a newer coordinator go back onto the report stream, and leave their own, together.
+-- readmit: reports that waited for a newer coordinator go back onto the report stream, and leave their own, together.
 --
 -- keys: reports waiting counters
 -- args: most

@@ -1,4 +1,4 @@
--- move_reports: move reports to another stream and ack them, together, so that none is lost and none is tried for ever.
+-- move: move reports to another stream and ack them, together, so that none is lost and none is tried for ever.
 --
 -- keys: reports target counters
 -- args: consumer_group counter reason entries kept
