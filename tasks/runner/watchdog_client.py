@@ -187,9 +187,10 @@ class WatchdogClient:
                     continue
                 try:
                     state = process_state(watchdog)
-                except OSError as error:  # the step has every descriptor; it may give some back
+                except Exception as error:  # noqa: BLE001 - a step may have every descriptor, or have replaced a builtin
                     said = "the state of the watchdog %d cannot be read: %s"
-                    run_with_deadline(log.warning, said, process.pid, error, seconds=0)
+                    with suppress(Exception):  # the log may need what is missing
+                        run_with_deadline(log.warning, said, process.pid, error, seconds=0)
                     state = ProcessState.ALIVE
                 stopped = stopped + 1 if state is ProcessState.STOPPED else 0
                 if stopped == _LOOKS + 1:

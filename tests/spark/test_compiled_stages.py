@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.support.spark.jvm import end_jvm
 from unstuck.tasks.runner.driver import Driver
 from unstuck.tasks.settings import Settings
@@ -11,6 +13,7 @@ from unstuck.tasks.settings import Settings
 BY_DEFAULT = 100  # compiled stages that Spark keeps
 
 
+@pytest.mark.long
 def test_stages_that_ran_before_are_not_compiled_again_in_the_session_of_a_later_attempt() -> None:
     driver = Driver(Settings(spark_master="local[2]"))
     try:

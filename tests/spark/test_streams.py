@@ -203,7 +203,9 @@ def test_a_first_job_that_finds_no_files_publishes_the_columns_and_no_rows(strea
     assert stream.ids() == [1]
 
 
-@pytest.mark.parametrize("point", [Point.AFTER_BATCH, Point.AFTER_OUTPUT, Point.AFTER_MARKER])
+@pytest.mark.parametrize(
+    "point", [Point.AFTER_BATCH, Point.AFTER_OUTPUT, pytest.param(Point.AFTER_MARKER, marks=pytest.mark.long)]
+)
 def test_a_runner_that_dies_on_either_side_of_sparks_commit_publishes_each_row_once(
     stream: Stream, point: Point
 ) -> None:

@@ -15,6 +15,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 from xml.etree import ElementTree
@@ -139,10 +140,12 @@ def test_every_file_and_test_that_is_named_exists(page: Path) -> None:
         if re.fullmatch(r"(tasks|coordinator|tests|docs|examples|scripts)/[\w./-]*", path):
             assert (ROOT / path).exists(), name
         if test:
-            functions = [
-                node.name for node in ast.parse((ROOT / path).read_text()).body if isinstance(node, ast.FunctionDef)
-            ]
-            assert test in functions, name
+            assert test in functions_in(ROOT / path), name
+
+
+@cache
+def functions_in(module: Path) -> set[str]:
+    return {node.name for node in ast.parse(module.read_text()).body if isinstance(node, ast.FunctionDef)}
 
 
 def test_every_claim_of_the_guarantees_names_its_test() -> None:

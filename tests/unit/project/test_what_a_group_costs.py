@@ -50,7 +50,7 @@ def calibration() -> float:
 def test_a_group_costs_no_more_than_it_should(tmp_path: Path) -> None:
     with closing(Server(tmp_path)) as server, closing(Fleet(server, tmp_path)) as fleet:
         loop = calibration()
-        narrow, broad = cost(fleet, 150), cost(fleet, 750)
+        narrow, broad = cost(fleet, 100), cost(fleet, 500)
         loop = max(loop, calibration())
     print(f"{narrow=} {broad=} loop {loop * 1000:.2f} ms, a group {broad.cpu / loop:.1f} loops")
     assert broad.scripts <= SCRIPTS

@@ -194,6 +194,16 @@ def test_a_frozen_watchdog_is_replaced_although_it_could_not_be_looked_at_for_a_
     assert fleet.gone(runner.watchdog.pid)
 
 
+def test_a_step_that_replaces_a_builtin_does_not_end_its_runner(runner: Runner) -> None:
+    runner.do("import builtins; there = builtins.open; builtins.open = None")
+    for _ in range(4):
+        runner.says("the state of the watchdog")
+    runner.watchdog.suspend()
+    runner.do("builtins.open = there")
+    runner.another_watchdog()
+    assert fleet.gone(runner.watchdog.pid)
+
+
 def test_a_child_of_a_step_that_has_closed_all_it_had_ends_no_runner(runner: Runner) -> None:
     runner.do("in_a_child(lambda: (os.closerange(3, 64), client.taken()))")
     assert runner.do("client.taken(); print('taken')") == "taken"
