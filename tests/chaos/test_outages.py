@@ -386,7 +386,7 @@ def test_a_coordinator_frozen_with_a_jobs_lock_is_followed_by_the_other_and_chan
 ) -> None:
     noop = {"python": "examples.noop:noop"}
     wide = {"name": "w", "spark": False, "for_each": {"n": list(range(200))}, "steps": [noop]}
-    job = client.submit({"name": "freeze-head", "groups": [wide, {"name": "end", "needs": ["w"]}]}).id
+    job = client.submit({"name": "freeze-coordinator", "groups": [wide, {"name": "end", "needs": ["w"]}]}).id
     coordinator = next(child for child in fleet.processes if child.name.startswith("coordinator"))
     assert coordinator.pid is not None
     pid, lock = coordinator.pid, KEYS.of(job).lock

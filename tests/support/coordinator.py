@@ -83,7 +83,7 @@ class Coordinator:
         self.heartbeat = Heartbeat(self.redis, self.keys, name)
         self.consumer = Consumer(self.stream, self.reconciler, self.sweep, self.settings, self.heartbeat)
         self.client = Client(self.settings, redis_client=self.redis)
-        self.lease = self.lease_of("hand")
+        self.lease = self.lease_of("runner")
 
     def lease_of(self, claimant: str) -> Lease:
         """The lease scripts as the runner ``claimant`` calls them."""

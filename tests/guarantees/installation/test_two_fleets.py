@@ -89,11 +89,11 @@ def fleets(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) 
             stack.callback(coordinator.wait)
             stack.callback(coordinator.kill)
             name = ["-n", f"worker-{prefix}@here"]
-            hands = stack.enter_context(
+            worker = stack.enter_context(
                 fleet.worker(redis_server.url, folder, concurrency=2, environ=environ, arguments=name)
             )
             client = stack.enter_context(Client(settings))
-            made.append(Fleet(prefix, environ, folder, hands, client))
+            made.append(Fleet(prefix, environ, folder, worker, client))
         for one in made:
             wait_until(lambda one=one: one.client.fleet().coordinators, 60, "the coordinator to be there")
         yield made

@@ -151,7 +151,7 @@ class User:
         self._wishes = sorted((wish for wish in wishes if not wish.moment), key=lambda wish: wish.at)
         self._shell: Turn | None = None
         self._soon: list[Turn] = []
-        self._strikes = [wish for wish in wishes if wish.moment]
+        self._due = [wish for wish in wishes if wish.moment]
         self._open(self._wishes)
 
     @property
@@ -173,10 +173,10 @@ class User:
     def happened(self, moment: str, job: str) -> None:
         """Inject the fault now, if one was wished for."""
         root = self._retries.root(job)
-        wish = next((wish for wish in self._strikes if (wish.moment, wish.job) == (moment, root)), None)
+        wish = next((wish for wish in self._due if (wish.moment, wish.job) == (moment, root)), None)
         if wish is None or (moment != "publishing" and self._stage.rng.random() < 0.4):
             return
-        self._strikes.remove(wish)
+        self._due.remove(wish)
         delay = self._stage.rng.uniform(0.0, self._stage.rng.choice((0.005, 0.03, 0.5, 2.0)))
         self._give_soon(replace(wish, job=job), delay)
         if wish.given is Command.PAUSE and not wish.then and self._stage.rng.random() < 0.6:

@@ -171,7 +171,7 @@ def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all:
     broker.pushed, stream.added, stream.dropped = pushed, added, promises.dropped
     core.bell = rung
     sky = Sky(stage, trouble, core, weather, [core.remember, stream.remember, broker.remember, promises.remember])
-    if weather.blows:
+    if weather.faults:
         Routine(stage, "store", sky.life())
     if not plain:
         Routine(stage, "vandal", _spoil(trouble, core, random.Random(f"spoilt {seed}")))

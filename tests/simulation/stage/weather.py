@@ -25,7 +25,7 @@ Restore = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Blow:
+class StoreFault:
     """One thing that befalls the store.
 
     Attributes:
@@ -47,7 +47,7 @@ class Weather:
         newer_jobs, newer_coordinators, newer_hosts: those that are of the newer release from the start.
     """
 
-    blows: tuple[Blow, ...] = ()
+    faults: tuple[StoreFault, ...] = ()
     upgraded_at: float = 0.0
     newer_jobs: frozenset[str] = frozenset()
     newer_coordinators: frozenset[str] = frozenset()
@@ -56,7 +56,7 @@ class Weather:
 
     @property
     def rolls_back(self) -> bool:
-        return any(blow.kind == "rollback" for blow in self.blows)
+        return any(fault.kind == "rollback" for fault in self.faults)
 
     def knows(self, stage: Stage, who: str) -> Callable[[int], bool]:
         """Whether ``who`` can read what has this schema, at the time it is asked."""
@@ -72,21 +72,23 @@ CALM = Weather()
 
 
 def random_weather(rng: random.Random, jobs: Iterable[str], lasts: float) -> Weather:
-    """Half a dozen blows at most, within ``lasts`` seconds."""
-    blows = []
+    """Half a dozen faults at most, within ``lasts`` seconds."""
+    faults = []
     if rng.random() < 0.4:
-        blows += [Blow(rng.uniform(1.0, lasts), "restart", rng.choice((0.5, 4.0, 25.0))) for _ in range(2)]
+        faults += [StoreFault(rng.uniform(1.0, lasts), "restart", rng.choice((0.5, 4.0, 25.0))) for _ in range(2)]
     if rng.random() < 0.4:
-        blows += [Blow(rng.uniform(2.0, lasts), "rollback", rng.uniform(0.2, 2.5)) for _ in range(rng.randint(1, 3))]
+        faults += [
+            StoreFault(rng.uniform(2.0, lasts), "rollback", rng.uniform(0.2, 2.5)) for _ in range(rng.randint(1, 3))
+        ]
     if rng.random() < 0.4:
         for _ in range(rng.randint(1, 2)):
             seconds = rng.choice((0.7, 2.0, 20.0, 100.0, 4000.0)) * rng.uniform(0.8, 1.2)
-            blows.append(Blow(rng.uniform(1.0, lasts), "jump", rng.choice((seconds, -seconds))))
+            faults.append(StoreFault(rng.uniform(1.0, lasts), "jump", rng.choice((seconds, -seconds))))
     behind = rng.random() < 0.5
     if rng.random() < 0.7:
-        return Weather(tuple(sorted(blows, key=lambda blow: blow.at)), behind=behind)
+        return Weather(tuple(sorted(faults, key=lambda fault: fault.at)), behind=behind)
     return Weather(
-        tuple(sorted(blows, key=lambda blow: blow.at)),
+        tuple(sorted(faults, key=lambda fault: fault.at)),
         upgraded_at=rng.uniform(5.0, lasts),
         newer_jobs=frozenset(job for job in jobs if rng.random() < 0.6),
         newer_coordinators=frozenset(name for name in ("coordinator0", "coordinator1", "user") if rng.random() < 0.4),
@@ -109,7 +111,7 @@ class Sky:
         """``remembered``: each takes a snapshot of one thing that lives in the store, and answers how to go back."""
         self._stage, self._trouble, self._core, self._weather = stage, trouble, core, weather
         self._remembered = list(remembered)
-        self._pending = len(weather.blows)
+        self._pending = len(weather.faults)
         self._snapshots: list[tuple[float, list[Restore]]] = []
 
     @property
@@ -132,34 +134,34 @@ class Sky:
         del self._snapshots[:-10]
 
     def life(self) -> Life:
-        blows = list(self._weather.blows)
-        while blows:
-            wait = self._stage.start + blows[0].at - self._stage.now
+        faults = list(self._weather.faults)
+        while faults:
+            wait = self._stage.start + faults[0].at - self._stage.now
             if wait > 0:
                 if self._weather.rolls_back:
                     self._snap()
                     wait = min(wait, SNAPSHOT_EVERY)
                 yield wait
                 continue
-            self._strike(blows.pop(0))
+            self._inject(faults.pop(0))
             self._pending -= 1
 
-    def _strike(self, blow: Blow) -> None:
+    def _inject(self, fault: StoreFault) -> None:
         stage, core = self._stage, self._core
         if not self._trouble.happens():
             return
-        if blow.kind == "jump":
-            core.set_clock(blow.by)
+        if fault.kind == "jump":
+            core.set_clock(fault.by)
             self._trouble.disturb(stage.now)
-            stage.log("store", f"its CLOCK is set {'forward' if blow.by > 0 else 'back'} by {abs(blow.by):.1f}s")
+            stage.log("store", f"its CLOCK is set {'forward' if fault.by > 0 else 'back'} by {abs(fault.by):.1f}s")
             return
-        away = blow.by if blow.kind == "restart" else 0.3
+        away = fault.by if fault.kind == "restart" else 0.3
         self._trouble.away_until = min(self._trouble.ends, stage.now + away)
         self._trouble.disturb(self._trouble.away_until + 1.0 + LONGEST_WAIT)
-        if blow.kind == "restart":
+        if fault.kind == "restart":
             stage.log("store", f"RESTARTS, and is away for {self._trouble.away_until - stage.now:.1f}s")
             return
-        old_enough = [snapshot for snapshot in self._snapshots if snapshot[0] <= stage.now - blow.by]
+        old_enough = [snapshot for snapshot in self._snapshots if snapshot[0] <= stage.now - fault.by]
         if self._snapshots:
             at, restores = (old_enough or self._snapshots[:1])[-1]
             for restore in restores:

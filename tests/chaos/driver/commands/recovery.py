@@ -1,8 +1,8 @@
 """Recovery: how fast what a killed worker ran runs again, and what a killed coordinator had read is applied.
 
 A worker is killed with everything below it, as when its host is lost, so that nobody is left to say so: only its lease
-tells. A coordinator is killed with reports in its hands: its link is held just before, so that it has read them and
-can do nothing more.
+tells. A coordinator is killed that has read reports and not applied them: its link is held just before, so that it can
+do nothing more.
 """
 
 from __future__ import annotations
