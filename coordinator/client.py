@@ -90,7 +90,7 @@ class Client:
         redis_client: redis.Redis | None = None,
         breaker: CircuitBreaker = _BREAKER,
     ) -> None:
-        """``breaker``: with warehouses that do not answer."""
+        """``breaker``: with warehouses that do not answer. Raises: SettingsInvalid: those of the environment."""
         self._breaker = breaker
         self.settings = settings or default_settings()
         # WAITAOF and WAIT take up to five seconds.
@@ -215,7 +215,7 @@ class Client:
         # Noted here, before anything can be published: a store that is rolled back to any later point still finds
         # the job's own package above its base.
         base = self._breaker.call(warehouse, refused, place.head, LISTING)
-        # Apart: what is left behind above makes no warehouse of which nobody is told.
+        # A call of its own: one that was given up above and goes on must not make a warehouse.
         warehouse_id = standing or self._breaker.call(warehouse, refused, place.ensure_id)
         job = JobRecord(
             id=new_job_id(time.time()),
@@ -253,7 +253,7 @@ class Client:
             why: also explain what the job and its groups wait for, from the same read.
             members: of each fork, explain at most so many; None: all.
 
-        Raises: NoSuchJob.
+        Raises: NoSuchJob, NewerJob.
         """
         state, now, due = self._state(job)
         if not why:

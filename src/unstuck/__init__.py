@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from unstuck.coordinator.client import Client as Client
     from unstuck.coordinator.errors import BadKey as BadKey
+    from unstuck.coordinator.errors import BadRequest as BadRequest
     from unstuck.coordinator.errors import KeyConflict as KeyConflict
+    from unstuck.coordinator.errors import NewerJob as NewerJob
     from unstuck.coordinator.errors import NoSuchGroup as NoSuchGroup
     from unstuck.coordinator.errors import NoSuchJob as NoSuchJob
     from unstuck.coordinator.errors import NoSuchReport as NoSuchReport
@@ -19,9 +21,13 @@ if TYPE_CHECKING:
     from unstuck.coordinator.spec.model import JobSpec as JobSpec
     from unstuck.coordinator.spec.problems import SpecError as SpecError
     from unstuck.tasks.errors import DatasetNotFound as DatasetNotFound
+    from unstuck.tasks.errors import ExpectationFailed as ExpectationFailed
     from unstuck.tasks.errors import InputMissing as InputMissing
     from unstuck.tasks.errors import LogBroken as LogBroken
     from unstuck.tasks.errors import OutputInvalid as OutputInvalid
+    from unstuck.tasks.errors import RuleInvalid as RuleInvalid
+    from unstuck.tasks.errors import SettingsInvalid as SettingsInvalid
+    from unstuck.tasks.errors import TooManyRejectedRows as TooManyRejectedRows
     from unstuck.tasks.errors import Unrecoverable as Unrecoverable
     from unstuck.tasks.errors import UnstuckError as UnstuckError
     from unstuck.tasks.errors import WarehouseMismatch as WarehouseMismatch
@@ -40,11 +46,11 @@ _NAMES = {
     "unstuck.coordinator.spec.model": "JobSpec",
     "unstuck.coordinator.spec.problems": "SpecError",
     "unstuck.coordinator.errors": (
-        "BadKey KeyConflict NoSuchGroup NoSuchJob NoSuchReport NotDurable Refused WarehouseSilent"
+        "BadKey BadRequest KeyConflict NewerJob NoSuchGroup NoSuchJob NoSuchReport NotDurable Refused WarehouseSilent"
     ),
     "unstuck.tasks.errors": (
-        "DatasetNotFound InputMissing LogBroken OutputInvalid Unrecoverable UnstuckError "
-        "WarehouseMismatch WarehouseNewer WarehouseUnsupported"
+        "DatasetNotFound ExpectationFailed InputMissing LogBroken OutputInvalid RuleInvalid SettingsInvalid "
+        "TooManyRejectedRows Unrecoverable UnstuckError WarehouseMismatch WarehouseNewer WarehouseUnsupported"
     ),
     "unstuck.tasks.settings": "Settings",
     "unstuck.tasks.steps.context": "StepContext",

@@ -220,6 +220,7 @@ class OutputSlot:
 
         Raises:
             OutputInvalid: written twice, or a frame that cannot be stored.
+            RuleInvalid, TooManyRejectedRows, ExpectationFailed: its rows are not what the spec asks for.
         """
         return self._write(self.name, frame).rows
 
@@ -290,9 +291,9 @@ class StepContext:
         return self._is_cancelled()
 
     def input(self, name: str) -> Any:
-        """An output of a needed group, or of an earlier step: a Spark frame; an Arrow table if ``spark: false``.
+        """An output of a needed group or of an earlier step, or an input of the group.
 
-        So are the inputs of the group; that of a stream is a streaming frame.
+        The value is a Spark frame, and for a stream a streaming frame. With ``spark: false`` it is an Arrow table.
 
         Raises:
             InputMissing: there is none of this name.

@@ -112,7 +112,7 @@ class Stream:
         assert len(reached_by(shot)) == before + 1
 
     def ended(self, job: str) -> JobView:
-        return self.client.wait(job, 240)
+        return self.client.wait(job)
 
     def load(self, *steps: dict[str, Any], **rest: Any) -> str:
         """Load what has arrived. Returns the job."""

@@ -109,7 +109,7 @@ def _opened(settings: Settings, warehouse: str | None) -> Iterator[tuple[Warehou
 
 @contextmanager
 def _shown(what: str, as_json: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar on the terminal for what is told: how many of how many are done."""
+    """Show a progress bar on the terminal. The block gets a function that tells it how many of how many are done."""
     with Progress(console=stderr, transient=True, disable=as_json or not stderr.is_terminal) as bar:
         task = bar.add_task(what, total=None)
         yield lambda number, total: bar.update(task, completed=number, total=total)

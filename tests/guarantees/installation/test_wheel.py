@@ -43,7 +43,7 @@ from unstuck import Client, Status
 
 with Client() as client:
     job = client.submit(sys.argv[1]).id
-    status = client.wait(job, 60).job.status if len(sys.argv) > 2 else client.show(job).job.status
+    status = client.wait(job).job.status if len(sys.argv) > 2 else client.show(job).job.status
 print(job, status, unstuck.__file__)
 """
 

@@ -16,22 +16,26 @@ import pytest
 import unstuck
 from tests.support.paths import ROOT
 from unstuck import Client, JobSpec, StepContext, published, published_files
+from unstuck.coordinator.store.pools import Pools
+from unstuck.tasks.steps.context import OutputSlot
 
 FACE = ROOT / "src" / "unstuck" / "__init__.py"
-WHAT_USERS_CALL = (Client, JobSpec, StepContext, published, published_files)
+WHAT_USERS_CALL = (Client, JobSpec, OutputSlot, Pools, StepContext, published, published_files)
 
 
 def documented(member: Any) -> set[str]:
     """The errors that the docstrings of a function, or of a class and its public methods, say that they raise."""
     docs = [inspect.getdoc(member) or ""]
     if inspect.isclass(member):
-        docs += [inspect.getdoc(one) or "" for name, one in vars(member).items() if not name.startswith("_")]
+        members = [one for name, one in vars(member).items() if name == "__init__" or not name.startswith("_")]
+        docs += [inspect.getdoc(one) or "" for one in members]
     found: set[str] = set()
     for doc in docs:
         raises = doc.partition("Raises:")[2]
         # "    NoSuchJob: there is none" on lines of their own, or "Raises: NoSuchJob." in a line.
-        found |= set(re.findall(r"^ +([A-Z]\w+)(?:, [A-Z]\w+)*:", raises, re.MULTILINE))
-        found |= set(re.findall(r"\b[A-Z]\w+\b(?=[.;,]|$)", raises.split("\n")[0]))
+        for several in re.findall(r"^ +([A-Z]\w+(?:, [A-Z]\w+)*):", raises, re.MULTILINE):
+            found |= set(several.split(", "))
+        found |= set(re.findall(r"\b[A-Z]\w+\b(?=[.;,:]|$)", raises.split("\n")[0]))
     return found
 
 
@@ -46,6 +50,9 @@ def test_every_error_that_a_docstring_promises_can_be_imported_from_unstuck(memb
 def test_the_errors_of_the_client_are_found_in_its_docstrings() -> None:
     """Or the test above would see nothing."""
     assert {"SpecError", "BadKey", "KeyConflict", "NoSuchJob", "Refused", "NoSuchGroup"} <= documented(Client)
+    assert {"SettingsInvalid", "NewerJob"} <= documented(Client)
+    assert documented(OutputSlot) == {"OutputInvalid", "RuleInvalid", "TooManyRejectedRows", "ExpectationFailed"}
+    assert documented(Pools) == {"BadRequest", "Refused"}
     assert documented(published) == {"DatasetNotFound"}
 
 

@@ -251,7 +251,10 @@ SIZES = (300, 1000, 3000)
 
 @pytest.fixture(scope="module")
 def staged_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for each size: a warehouse in which two forks of as many members have staged one file each."""
+    """A folder for each size: a warehouse in which two forks of as many members have staged one file each.
+
+    Each file has a partition of its own, at which ``partition_overwrite`` alone looks.
+    """
     folder = tmp_path_factory.mktemp("staged")
     with patch.object(files_module.os, "fsync"):
         for size in SIZES:

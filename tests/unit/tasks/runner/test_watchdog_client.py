@@ -184,22 +184,22 @@ def test_a_watchdog_is_heard_also_through_a_pipe_with_a_number_beyond_1023(runne
     wait_until(lambda: runner.do("print(client.watchdog_pid)") != str(stopped), 10, "another watchdog")
 
 
-def test_a_frozen_watchdog_is_replaced_although_it_could_not_be_looked_at_for_a_while(runner: Runner) -> None:
-    runner.do("hoarded = hoard(64)")
+@pytest.mark.parametrize(
+    ("step", "undone"),
+    [
+        ("hoarded = hoard(64)", "[os.close(one) for one in hoarded]"),
+        ("import builtins; there = builtins.open; builtins.open = None", "builtins.open = there"),
+    ],
+    ids=["no descriptor is left", "a builtin is replaced"],
+)
+def test_a_frozen_watchdog_is_replaced_although_it_could_not_be_looked_at_for_a_while(
+    runner: Runner, step: str, undone: str
+) -> None:
+    runner.do(step)
     for _ in range(4):
         runner.says("the state of the watchdog")
     runner.watchdog.suspend()
-    runner.do("[os.close(one) for one in hoarded]")
-    runner.another_watchdog()
-    assert fleet.gone(runner.watchdog.pid)
-
-
-def test_a_step_that_replaces_a_builtin_does_not_end_its_runner(runner: Runner) -> None:
-    runner.do("import builtins; there = builtins.open; builtins.open = None")
-    for _ in range(4):
-        runner.says("the state of the watchdog")
-    runner.watchdog.suspend()
-    runner.do("builtins.open = there")
+    runner.do(undone)
     runner.another_watchdog()
     assert fleet.gone(runner.watchdog.pid)
 
