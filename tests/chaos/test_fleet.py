@@ -21,10 +21,10 @@ from tests.support.machine import Limit
 from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.programs.processes import below, command_line
 from tests.support.servers import free_port, wait_until
-from unstuck import Client, Settings
+from unstuck import Client, Settings, Status
 from unstuck.coordinator.local.fleet import LocalFleet
 from unstuck.coordinator.local.programs import Size
-from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.protocol.processes import RunnerStatus
 
 EXAMPLES = ROOT / "examples"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.support.spark.jvm import end_jvm
+from unstuck import Settings
 from unstuck.tasks.runner.driver import Driver
-from unstuck.tasks.settings import Settings
 
 BY_DEFAULT = 100  # compiled stages that Spark keeps
 

@@ -14,8 +14,7 @@ from tests.support import fleet
 from tests.support.coordinator import Coordinator
 from tests.support.programs.processes import below
 from tests.support.servers import RedisServer, wait_until
-from unstuck.coordinator.model.status import Status
-from unstuck.tasks.warehouse.log import published_files
+from unstuck import Status, published_files
 
 ENVIRON = {"UNSTUCK_SPARK_CONF": json.dumps({"spark.driver.memory": "1g"}), "UNSTUCK_SPARK_MASTER": "local[2]"}
 

@@ -16,9 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.spark.jvm import end_jvm
-from unstuck.tasks.errors import OutputInvalid
+from unstuck import OutputInvalid, Settings
 from unstuck.tasks.runner.driver import Driver
-from unstuck.tasks.settings import Settings
 from unstuck.tasks.steps.output import stage
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput

@@ -16,16 +16,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.spark.jvm import end_jvm
-from unstuck import published
+from unstuck import (
+    ExpectationFailed,
+    OutputInvalid,
+    RuleInvalid,
+    Settings,
+    TooManyRejectedRows,
+    published,
+    published_files,
+)
 from unstuck.coordinator.publishing.publish_outputs import change_of
-from unstuck.tasks.errors import ExpectationFailed, OutputInvalid, RuleInvalid, TooManyRejectedRows
 from unstuck.tasks.runner.driver import Driver
-from unstuck.tasks.settings import Settings
 from unstuck.tasks.spec.outputs import Checks, OutputSpec, Quality
 from unstuck.tasks.steps.output import read_table, stage
 from unstuck.tasks.steps.quality import stage_checked
 from unstuck.tasks.warehouse.files import Files
-from unstuck.tasks.warehouse.log import Warehouse, published_files
+from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Entry
 from unstuck.tasks.warehouse.marker import StagedOutput
 

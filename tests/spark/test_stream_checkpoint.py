@@ -15,10 +15,10 @@ import pytest
 
 from tests.support.failpoints import Once, armed
 from tests.support.spark.jvm import end_jvm
-from unstuck.tasks.errors import InputMissing, StagingLost, Unrecoverable
+from unstuck import InputMissing, Settings, Unrecoverable
+from unstuck.tasks.errors import StagingLost
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.runner.driver import Driver
-from unstuck.tasks.settings import Settings
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.steps import stream
 from unstuck.tasks.steps.stream import Resume, open_stream, stage_stream

@@ -25,18 +25,17 @@ from pyspark.sql import types
 from pyspark.sql.functions import lit
 
 from tests.support.spark.jvm import end_jvm
-from unstuck.tasks.errors import OutputInvalid
+from unstuck import OutputInvalid, Settings, published, published_files
 from unstuck.tasks.protocol.failure import failure_of
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.driver import Driver
-from unstuck.tasks.settings import Settings
 from unstuck.tasks.spec.outputs import Checks, Quality
 from unstuck.tasks.steps.context import Work
-from unstuck.tasks.steps.inputs import Dataset, published
+from unstuck.tasks.steps.inputs import Dataset
 from unstuck.tasks.steps.output import stage
 from unstuck.tasks.steps.quality import stage_checked
 from unstuck.tasks.warehouse.files import Files
-from unstuck.tasks.warehouse.log import Warehouse, published_files
+from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, Entry
 from unstuck.tasks.warehouse.marker import StagedOutput
 

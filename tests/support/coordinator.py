@@ -18,8 +18,7 @@ import redis
 
 from tests.support.at_once import AtOnce
 from tests.support.servers import wait_until
-from unstuck import Client
-from unstuck.coordinator.model.status import Status
+from unstuck import Client, Settings, Status
 from unstuck.coordinator.publishing.background_tries import Warehouses
 from unstuck.coordinator.publishing.staging_gc import StagingCollector
 from unstuck.coordinator.reconcile.consumer import Consumer
@@ -35,7 +34,6 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Offer, Token
-from unstuck.tasks.settings import Settings
 from unstuck.tasks.spec.group import WorkOrder
 from unstuck.tasks.transport.lease import Claim, FinishAnswer, Lease
 from unstuck.tasks.transport.redis_client import connect

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 import psutil
 import redis
 
+from unstuck import Status
 from unstuck.coordinator.model.records import GroupRecord
-from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.store.jobs import REPORT_GROUP
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry

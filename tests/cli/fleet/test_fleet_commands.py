@@ -19,9 +19,9 @@ from tests.cli.conftest import ROOT, Cli
 from tests.support.machine import seconds
 from tests.support.programs.processes import command_line, lives
 from tests.support.servers import wait_until
+from unstuck import published_files
 from unstuck.coordinator.cli.ops.demo import missing
 from unstuck.tasks.host import java_version
-from unstuck.tasks.warehouse.log import published_files
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ import redis
 from tests.support import fleet
 from tests.support.coordinator import Coordinator, failed, group
 from tests.support.servers import RedisServer, wait_until
+from unstuck import JobSpec, SpecError, Status
 from unstuck.coordinator.model.records import GroupRecord
-from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.coordinator.spec.model import JobSpec, SpecError
+from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.protocol.report import HOOK_RAN, Outcome, OutcomeKind
 
 S = GroupState

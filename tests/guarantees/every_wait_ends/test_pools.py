@@ -13,8 +13,7 @@ from tests.cli.conftest import Cli
 from tests.support import fleet
 from tests.support.coordinator import SUCCEEDED, Coordinator, group
 from tests.support.servers import RedisServer, wait_until
-from unstuck.coordinator.errors import BadRequest, Refused
-from unstuck.coordinator.model.status import Status
+from unstuck import BadRequest, Refused, Status
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.transport.lease import Claim
 

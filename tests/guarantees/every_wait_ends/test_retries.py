@@ -10,8 +10,8 @@ import pytest
 from tests.support.coordinator import Coordinator, group
 from tests.support.programs.runner import single_runner
 from tests.support.servers import RedisServer
+from unstuck import SpecError
 from unstuck.coordinator.model.status import GroupState
-from unstuck.coordinator.spec.model import SpecError
 
 S = GroupState
 

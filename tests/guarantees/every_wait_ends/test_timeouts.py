@@ -15,9 +15,9 @@ from tests.guarantees.shown_is_true.test_states import staged
 from tests.support import fleet
 from tests.support.coordinator import Coordinator, failed, group
 from tests.support.servers import RedisServer, wait_until
+from unstuck import Status
 from unstuck.coordinator.model.decision import Decision
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.warehouse.log import Warehouse

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.coordinator import Coordinator, failed, group, join
 from tests.support.servers import wait_until
+from unstuck import Status
 from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Decision
-from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.store.answers import BeginAnswer, CommitAnswer, EndAnswer
 
 

@@ -13,12 +13,13 @@ from tests.guarantees.every_wait_ends.test_waits import listening
 from tests.guarantees.users_word_is_final.test_commands import STATES, backoff, half_a_fork, running
 from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group, join
 from tests.support.servers import wait_until
+from unstuck import Status
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.model.status import Intent, Status
+from unstuck.coordinator.model.status import Intent
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
 

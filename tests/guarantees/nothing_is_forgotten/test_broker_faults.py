@@ -22,9 +22,8 @@ from tests.support import fleet
 from tests.support.celery_plugins import impatient
 from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer, wait_until
-from unstuck import Client
-from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.tasks.settings import Settings
+from unstuck import Client, Settings, Status
+from unstuck.coordinator.model.status import GroupState
 
 QUEUE = "troubled"
 BACK_WITHIN = 25.0  # seconds from the end of the trouble to work done; Celery by itself waits for up to 30 each time

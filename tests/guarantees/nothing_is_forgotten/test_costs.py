@@ -17,11 +17,9 @@ import redis
 from tests.guarantees.one_at_a_time.test_attempts import LosesReplies, lossy  # noqa: F401 - a fixture
 from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group, join
 from tests.support.servers import wait_until
-from unstuck import Client
+from unstuck import Client, JobSpec, SpecError, Status
 from unstuck.coordinator.commands.job import Answer, Commanded
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.spec.model import JobSpec, SpecError
 from unstuck.coordinator.spec.plan import _plan_of
 from unstuck.coordinator.store import reports
 

@@ -9,8 +9,7 @@ import redis
 
 from tests.support.coordinator import Coordinator, group
 from tests.support.servers import wait_until
-from unstuck.coordinator.errors import NoSuchReport
-from unstuck.coordinator.model.status import Status
+from unstuck import NoSuchReport, Status
 from unstuck.coordinator.reconcile.consumer import KILLER_AFTER, POISON_AFTER
 from unstuck.coordinator.store.dead_letters import DeadLetterAnswer
 from unstuck.coordinator.store.reports import DeadLetter

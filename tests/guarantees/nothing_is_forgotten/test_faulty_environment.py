@@ -16,10 +16,9 @@ import redis
 from tests.guarantees.shown_is_true.test_states import staged
 from tests.support.coordinator import Coordinator, group
 from tests.support.servers import RedisServer, wait_until
+from unstuck import SpecError, Status
 from unstuck.coordinator.commands.job import Command
-from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.background import Background
-from unstuck.coordinator.spec.model import SpecError
 from unstuck.tasks.warehouse.log import Warehouse
 
 

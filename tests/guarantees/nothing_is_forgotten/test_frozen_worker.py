@@ -12,7 +12,7 @@ import redis
 from tests.support import fleet
 from tests.support.coordinator import Coordinator
 from tests.support.servers import RedisServer, wait_until
-from unstuck.coordinator.model.status import Status
+from unstuck import Status
 from unstuck.tasks.transport.celery_app import app
 
 QUEUE = "frozen"

@@ -21,16 +21,15 @@ from tests.guarantees.shown_is_true.test_states import staged
 from tests.support.coordinator import Coordinator, group
 from tests.support.paths import ROOT
 from tests.support.servers import RedisServer, app_of_strangers, wait_until
-from unstuck.coordinator.client import Client, Submitted
-from unstuck.coordinator.errors import KeyConflict, WarehouseSilent
+from unstuck import Client, KeyConflict, Settings, Status, WarehouseSilent
+from unstuck.coordinator.client import Submitted
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import Intent, Status
+from unstuck.coordinator.model.status import Intent
 from unstuck.coordinator.publishing import background_tries
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.reconcile.consumer import PublishersExhausted
-from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import ID_FILE, Warehouse
 

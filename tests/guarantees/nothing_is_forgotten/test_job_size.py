@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from tests.guarantees.users_word_is_final.test_force_stop import act
 from tests.support.coordinator import SUCCEEDED, Coordinator, group
+from unstuck import JobSpec, SpecError, Status
 from unstuck.coordinator.model.size import compile_to_store
-from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.spec.model import JobSpec, SpecError
 from unstuck.tasks.errors import OrderUnreadable
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.texts import LONG, Packer, unpack

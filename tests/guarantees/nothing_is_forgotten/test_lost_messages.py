@@ -13,8 +13,8 @@ import redis
 from tests.support.coordinator import Coordinator, group, join
 from tests.support.machine import Limit
 from tests.support.servers import RedisServer, wait_until
+from unstuck import Status
 from unstuck.coordinator.doctor.redis_facts import record_facts
-from unstuck.coordinator.model.status import Status
 from unstuck.tasks.protocol.report import NEWEST_SCHEMA
 from unstuck.tasks.transport.redis_client import connect
 

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from tests.support.coordinator import Coordinator, group
-from unstuck.coordinator.model.status import Status
+from unstuck import Status
 from unstuck.coordinator.store import reports
 from unstuck.coordinator.store.reports import DEAD_KEPT, ReportStream
 

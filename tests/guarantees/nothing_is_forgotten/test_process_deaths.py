@@ -23,16 +23,15 @@ from tests.support.failpoints import OF_A_COORDINATOR, Effect, arming, order, re
 from tests.support.programs.coordinator_processes import CoordinatorProcesses, coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from tests.unit.coordinator.publishing.test_publish_outputs import two_outputs
-from unstuck import Client
+from unstuck import Client, Settings, Status, published_files
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import GroupRecord
-from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
-from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.lease import Lease
 from unstuck.tasks.transport.redis_client import connect
-from unstuck.tasks.warehouse.log import Warehouse, published_files
+from unstuck.tasks.warehouse.log import Warehouse
 
 SLOTS = 6  # one more than runners are frozen at a time
 SOON = {

@@ -9,9 +9,8 @@ import redis
 
 from tests.support.coordinator import Coordinator, failed, group
 from tests.support.servers import wait_until
-from unstuck.coordinator.errors import Refused
+from unstuck import Refused, Status
 from unstuck.coordinator.model.decision import Acks
-from unstuck.coordinator.model.status import Status
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 
 ONCE = {"max": 0}  # no retry

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.coordinator import Coordinator, failed, group
 from tests.support.servers import wait_until
+from unstuck import Status
 from unstuck.coordinator.commands.job import Command
-from unstuck.coordinator.model.status import Status
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
 WANTED: dict[Command | None, Status] = {Command.PAUSE: Status.PAUSED, Command.CANCEL: Status.CANCELED}

@@ -18,10 +18,11 @@ from tests.support import fleet
 from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group
 from tests.support.failpoints import Death, Died, Once, armed
 from tests.support.servers import RedisServer
+from unstuck import Status
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.model.decision import Acks
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind

@@ -18,7 +18,7 @@ from tests.guarantees.shown_is_true.test_states import staged
 from tests.support.coordinator import Coordinator, group
 from tests.support.failpoints import OF_A_COORDINATOR, Death, Died, Hold, Once, Route, armed
 from tests.support.servers import wait_until
-from unstuck.coordinator.model.status import Status
+from unstuck import Status
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.warehouse.log import Warehouse
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from tests.support.coordinator import Coordinator
 from tests.support.programs.runner import single_runner
 from tests.support.servers import wait_until
-from unstuck.coordinator.model.status import GroupState, Status
+from unstuck import Status
+from unstuck.coordinator.model.status import GroupState
 
 # Whoever writes to /dev/full is told by the kernel that no space is left.
 FULL = """

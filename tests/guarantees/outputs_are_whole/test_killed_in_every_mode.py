@@ -24,11 +24,9 @@ from tests.support.looks import Looks, readers
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.s3_server import SeaweedFS
 from tests.support.servers import RedisServer, wait_until
-from unstuck import Client
-from unstuck.coordinator.model.status import Status
+from unstuck import Client, Settings, Status
 from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
 from unstuck.tasks.failpoints import Point
-from unstuck.tasks.settings import Settings
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.steps.output import stage
 from unstuck.tasks.warehouse.files import Files

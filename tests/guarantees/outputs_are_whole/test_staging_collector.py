@@ -15,7 +15,7 @@ from tests.guarantees.one_at_a_time.test_refused_outcomes import held, refused
 from tests.support.coordinator import Coordinator, failed, group
 from tests.support.programs.thread_limit import no_new_threads
 from tests.support.servers import RedisServer, wait_until
-from unstuck.coordinator.model.status import Status
+from unstuck import Status, published_files
 from unstuck.coordinator.publishing import staging_gc
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.vacuum import Vacuumed, vacuum
@@ -25,7 +25,7 @@ from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.staging import Staged
 from unstuck.tasks.protocol.token import Offer, Token
 from unstuck.tasks.warehouse.files import Files
-from unstuck.tasks.warehouse.log import Warehouse, published_files
+from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, Entry
 from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, read_marker, write_marker
 

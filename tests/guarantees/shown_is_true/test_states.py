@@ -19,10 +19,8 @@ import redis
 from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group
 from tests.support.machine import Limit
 from tests.support.servers import RedisServer
-from unstuck.coordinator.errors import KeyConflict
+from unstuck import KeyConflict, SpecError, Status
 from unstuck.coordinator.model.decision import Decision
-from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.spec.model import SpecError
 from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Offer

@@ -11,9 +11,8 @@ import pytest
 from tests.guarantees.shown_is_true.test_states import staged
 from tests.guarantees.users_word_is_final.test_commands import act
 from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group, join
-from unstuck.coordinator.errors import NoSuchGroup, Refused
-from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.coordinator.spec.model import SpecError
+from unstuck import NoSuchGroup, Refused, SpecError, Status
+from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.spec.group import WorkOrder

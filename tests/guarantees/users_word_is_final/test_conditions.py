@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support.coordinator import SUCCEEDED, Coordinator, group, join
-from unstuck.coordinator.model.status import Status
+from unstuck import Status
 from unstuck.coordinator.views.jobs import JobView
 
 

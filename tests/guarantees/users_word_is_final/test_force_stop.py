@@ -10,10 +10,9 @@ import pytest
 
 from tests.guarantees.users_word_is_final.test_commands import running
 from tests.support.coordinator import Coordinator, group
+from unstuck import Refused, Status
 from unstuck.coordinator.commands.job import Command, Commanded
-from unstuck.coordinator.errors import Refused
 from unstuck.coordinator.model.records import JobRecord
-from unstuck.coordinator.model.status import Status
 
 GARBAGE = '{"'
 OTHERS: dict[str, Callable[[Coordinator, str], Commanded]] = {

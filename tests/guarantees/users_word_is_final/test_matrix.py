@@ -18,8 +18,9 @@ import pytest
 from tests.support.jobs.invariants import Seen
 from tests.support.jobs.sample_jobs import SPECS
 from tests.support.jobs.state_space import COMMANDS, LOOK, WAIT, SmallWorld, Step
+from unstuck import Status
 from unstuck.coordinator.commands.job import LEGAL, Answer, Command
-from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, GroupState, Intent, Status
+from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, GroupState, Intent
 
 S = GroupState
 EXPANDED = 450  # worlds of each spec from which every step is tried

@@ -10,12 +10,10 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from tests.support.coordinator import Coordinator, group
+from unstuck import BadKey, JobSpec, SpecError, Status
 from unstuck.coordinator.cli.jobs import diff_lines, errors_of
 from unstuck.coordinator.cli.render.json import diff_json, job_json, listed_json
 from unstuck.coordinator.cli.render.tree import job_tree
-from unstuck.coordinator.errors import BadKey
-from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.spec.model import JobSpec, SpecError
 from unstuck.coordinator.spec.params import MAX_KEY
 
 # One store for all examples of a test: each example has a job of its own.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from unstuck import Status
 from unstuck.coordinator.decide.deadlines import IDLE_LOOK
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.job import explain
@@ -22,7 +23,6 @@ from unstuck.coordinator.model.status import (
     TERMINAL,
     GroupState,
     Intent,
-    Status,
     derive,
 )
 

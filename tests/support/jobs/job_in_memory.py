@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from unstuck import JobSpec, Status
 from unstuck.coordinator.commands.job import Command, command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.explain.explanation import Explanation
@@ -13,8 +14,7 @@ from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.model.decision import Decision, Environment
 from unstuck.coordinator.model.records import GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.plan import compile_plan
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 

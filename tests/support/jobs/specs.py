@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from unstuck.coordinator.spec.model import JobSpec, SpecError
+from unstuck import JobSpec, SpecError
 
 FLIGHTS = """\
 name: flights

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from tests.support.jobs.invariants import Broken, Seen, judge
 from tests.support.jobs.job_in_memory import LEASE
 from tests.support.jobs.sample_jobs import FOR_HISTORIES, OUTCOMES, SPECS, VALUES
+from unstuck import JobSpec, Status
 from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.group import rerun, skip
 from unstuck.coordinator.commands.job import Answer, Command, Commanded, command
@@ -25,8 +26,7 @@ from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.model.decision import Decision, Environment, Guard, PublishResult
 from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GroupState, Intent, Status
-from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.model.status import GroupState, Intent
 from unstuck.coordinator.spec.plan import Plan, plan_of
 from unstuck.coordinator.store.jobs import HALTED_LOOK
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind

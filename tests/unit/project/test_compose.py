@@ -17,8 +17,8 @@ from celery.bin.celery import celery as celery_command
 
 from tests.support.paths import ROOT
 from tests.support.servers import free_port, server_binary, wait_until
+from unstuck import Settings
 from unstuck.tasks.duration import parse_duration
-from unstuck.tasks.settings import Settings
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]

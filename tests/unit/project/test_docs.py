@@ -31,16 +31,15 @@ from pydantic_core import PydanticUndefined
 from scripts import diagrams
 from tests.support.paths import ROOT
 from tests.support.servers import RedisServer
-from unstuck import Client
+from unstuck import Client, JobSpec, Settings, Status
 from unstuck.coordinator.cli.app import app
 from unstuck.coordinator.cli.exits import ExitCode
-from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, TERMINAL, GroupState, Status
+from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, TERMINAL, GroupState
 from unstuck.coordinator.spec.messages import NOT_YET
-from unstuck.coordinator.spec.model import Defaults, JobSpec
+from unstuck.coordinator.spec.model import Defaults
 from unstuck.coordinator.spec.params import Param
 from unstuck.tasks.duration import parse_duration
 from unstuck.tasks.protocol import keys
-from unstuck.tasks.settings import Settings
 from unstuck.tasks.spec.group import ForkFrom, GroupSpec, JoinRule, Step
 from unstuck.tasks.spec.inputs import DatasetInput, StreamInput
 from unstuck.tasks.spec.outputs import Expect, OutputSpec, Quality

@@ -15,9 +15,8 @@ import pytest
 
 from examples import dynamic, flights, nycflights, retry
 from examples.flights_truth import disagreements, truth
+from unstuck import JobSpec, Unrecoverable
 from unstuck.coordinator.spec import json_schema
-from unstuck.coordinator.spec.model import JobSpec
-from unstuck.tasks.errors import Unrecoverable
 
 EXAMPLES = Path(nycflights.__file__).parent
 SPECS = sorted(EXAMPLES.rglob("*.yaml"))

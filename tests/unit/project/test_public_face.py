@@ -96,6 +96,23 @@ def test_documentation_and_examples_import_from_unstuck_alone(page: Path) -> Non
             assert {alias.name for alias in node.names} <= set(unstuck.__all__)
 
 
+FROM_OUTSIDE = ("cli", "guarantees", "chaos", "spark", "support")
+
+
+@pytest.mark.parametrize("folder", FROM_OUTSIDE)
+def test_tests_from_outside_import_what_is_public_from_unstuck(folder: str) -> None:
+    imports = [
+        (path.relative_to(ROOT), node.module, alias.name)
+        for path in sorted((ROOT / "tests" / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.name in unstuck.__all__
+    ]
+    assert imports
+    assert [found for found in imports if found[1] != "unstuck"] == []
+
+
 HEAVY = ("pyspark", "pyarrow", "pandas", "celery", "kombu")
 
 

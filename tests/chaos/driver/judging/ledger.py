@@ -20,9 +20,9 @@ import pyarrow.parquet
 from tests.chaos.driver.fleet import ChaosFleet
 from tests.chaos.driver.load import Asked
 from tests.chaos.driver.watch import Recovery, stated
-from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.tasks.errors import UnstuckError
-from unstuck.tasks.warehouse.log import Warehouse, published_files
+from unstuck import Status, UnstuckError, published_files
+from unstuck.coordinator.model.status import GroupState
+from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Entry
 
 Events = Sequence[Mapping[str, Any]]

@@ -13,7 +13,7 @@ from tests.support import fleet
 from tests.support.coordinator import Coordinator, group
 from tests.support.programs.runner import single_runner
 from tests.support.servers import RedisServer
-from unstuck.coordinator.model.status import Status
+from unstuck import Status
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Offer
 

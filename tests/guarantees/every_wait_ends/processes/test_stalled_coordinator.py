@@ -15,11 +15,10 @@ import redis
 
 from tests.support.paths import ROOT
 from tests.support.servers import RedisServer, app_of_strangers, wait_until
-from unstuck import Client
+from unstuck import Client, Settings
 from unstuck.coordinator.doctor.finding import Level
 from unstuck.coordinator.doctor.fleet_checks import of_fleet
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.settings import Settings
 
 STALLED_AFTER = 1.0
 SPEC = {"name": "foreign", "groups": [{"name": "g", "spark": False, "steps": [{"python": "examples.noop:noop"}]}]}

@@ -19,12 +19,11 @@ from tests.support import fleet
 from tests.support.coordinator import Coordinator
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer, wait_until
-from unstuck import Client
+from unstuck import Client, Settings
 from unstuck.coordinator.doctor.finding import Level
 from unstuck.coordinator.doctor.fleet_checks import of_fleet
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Offer
-from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.celery_app import celery_app
 
 STALLED_AFTER = 2.0
