@@ -262,7 +262,7 @@ class Client:
         return view_of(state, now, due, explain(state, env, due, members, {}, idle, pools=full_pools(self.pools.all())))
 
     def explain(self, job: str) -> list[Explanation]:
-        """What the job, and each of its groups that is not done, waits for; the job comes first.
+        """Explain why the job, and each of its groups that is not done, waits; the job comes first.
 
         Raises: NoSuchJob.
         """

@@ -1,9 +1,8 @@
-"""The steps of the flights pipeline (``flights.yaml``): what delayed the flights out of New York City in 2013?
+"""The steps of the flights pipeline (``flights.yaml``): what delayed the flights out of New York City in 2013?"""
 
-Steps are plain functions of a Spark session, a context and parameters. They read through ``ctx.input`` and write
-through ``ctx.output`` (or by returning a frame), and nowhere else: so an attempt that dies, or is doubled, leaves
-nothing behind. ``flights_truth.py`` finds the same numbers without Spark.
-"""
+# Steps are plain functions of a Spark session, a context and parameters. They read through ``ctx.input`` and write
+# through ``ctx.output`` (or by returning a frame), and nowhere else: so an attempt that dies, or is doubled, leaves
+# nothing behind. ``flights_truth.py`` finds the same numbers without Spark.
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
 """Record ``unstuck watch`` in a terminal while a runner is killed, and draw the recording as docs/images/watch.svg.
 
-Everything in the picture happens: a local fleet with an embedded Valkey, a job with slow Spark steps, a terminal of the
-operating system, and SIGKILL. Needs ``pyte``, a terminal in Python: ``pip install -e '.[docs]'``.
+Needs ``pyte``, a terminal in Python: ``pip install -e '.[docs]'``. FOLDER is made, used and removed; the picture shows
+its name.
 
     python -m scripts.record_watch FOLDER
-
-FOLDER is made, used and removed. The picture shows its name.
 """
+
+# Everything in the picture happens: a local fleet with an embedded Valkey, a job with slow Spark steps, a terminal of
+# the operating system, and SIGKILL.
 
 from __future__ import annotations
 

@@ -184,30 +184,30 @@ install() {
     wanted >"$VENV/.unstuck-$1"
 }
 
-verdict() {
+end_if_missing() {
     if [ "$missing" = 1 ]; then exit 2; fi
 }
 
 case "${1:-}" in
     check)
         check_system; check_python; check_java; check_room 3000
-        verdict
+        end_if_missing
         say "This machine has what Unstuck needs: $("$python" -V), Java $(java_major), $free MB free."
         ;;
     demo | dev)
         check_system; check_python; check_java
         if [ -x "$VENV/bin/python" ]; then python="$VENV/bin/python"; fi
-        if is_installed "$1"; then check_room 1000; verdict; exit 0; fi
+        if is_installed "$1"; then check_room 1000; end_if_missing; exit 0; fi
         check_room 3000
-        verdict
+        end_if_missing
         install "$1"
         ;;
     docs)
         check_system; check_python
         if [ -x "$VENV/bin/python" ]; then python="$VENV/bin/python"; fi
-        if is_installed docs; then verdict; exit 0; fi
+        if is_installed docs; then end_if_missing; exit 0; fi
         check_room 500
-        verdict
+        end_if_missing
         install docs
         ;;
     java) install_java ;;

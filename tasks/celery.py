@@ -18,6 +18,7 @@ from unstuck.tasks.settings import leave, settings
 from unstuck.tasks.transport.celery_app import app, refuse_other_pools
 from unstuck.tasks.transport.kombu_fixes import Acknowledging
 from unstuck.tasks.transport.stall_detector import StallDetector
+from unstuck.tasks.worker.pool import TaskPool
 from unstuck.tasks.worker.shutdown import this_worker
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ WITHOUT_JAVA = (
     "with UNSTUCK_SPARK_MASTER=none."
 )
 
+app.conf.worker_pool = TaskPool
 app.steps["consumer"].add(Acknowledging)
 
 

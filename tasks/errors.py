@@ -76,7 +76,7 @@ class SettingsInvalid(UnstuckError):
 
 
 class OrderUnreadable(UnstuckError):
-    """What the store holds of an attempt cannot be read by this worker: another release wrote it, most likely."""
+    """This worker cannot read the work order of an attempt in the store: most likely, another release wrote it."""
 
     code = "ORDER_UNREADABLE"
 
@@ -98,13 +98,13 @@ class WorkerFolderGone(UnstuckError):
 
 
 class InputMissing(UnstuckError):
-    """What a needed group staged is not where its marker says, or the group reads something nobody staged."""
+    """The files of a needed group are not where its marker says, or the group reads a dataset that nobody staged."""
 
     code = "INPUT_MISSING"
 
 
 class StagingLost(UnstuckError):
-    """What this attempt wrote is not in the warehouse: it was away for a while, or somebody removed the files."""
+    """The files of this attempt are not in the warehouse: it was away for a while, or somebody removed them."""
 
     code = "STAGING_LOST"
 

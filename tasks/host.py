@@ -30,7 +30,7 @@ def may_run_spark(settings: Settings, queues: Collection[str]) -> bool:
 
 
 def lacking(settings: Settings, queues: Collection[str], without_java: str = "") -> str:
-    """What a worker that listens to ``queues`` needs and this host lacks, a line each with the cure; empty if nothing.
+    """Name all that a worker of ``queues`` needs and this host lacks, a line each with the cure; empty if nothing.
 
     ``without_java``: how to start one that needs no Java.
     """
@@ -43,7 +43,7 @@ def lacking(settings: Settings, queues: Collection[str], without_java: str = "")
 
 
 def how_to_install(extra: str) -> str:
-    """What to run for an extra of Unstuck. No package index has Unstuck, so the command names a checkout."""
+    """The command that installs an extra of Unstuck. No package index has Unstuck, so the command names a checkout."""
     return f"In a checkout of Unstuck run: pip install -e '.[{extra}]'"
 
 

@@ -148,7 +148,7 @@ class Settings(BaseSettings):
 
 
 def describe_invalid(error: ValidationError) -> str:
-    """What is wrong with the settings: a line for each variable."""
+    """Describe each wrong setting: a line for each variable."""
     lines = []
     for item in error.errors(include_url=False, include_input=False):
         name, *inside = map(str, item["loc"]) or ("",)

@@ -1,9 +1,8 @@
-"""Case c: from the outcome of a join's last branch to the claim of the join, by the clock of Redis.
+"""Case c: from the outcome of a join's last branch to the claim of the join, by the clock of Redis."""
 
-One job is a fork of N groups, and joins one after the other, each of which needs the whole fork and the join before
-it: so each join has N + 1 branches, of which the last one ends alone. The first join is told apart: its last branch
-ends among the reports of all others. Then the same with the job's lock in other hands for half of the time.
-"""
+# One job is a fork of N groups, and joins one after the other, each of which needs the whole fork and the join before
+# it: so each join has N + 1 branches, of which the last one ends alone. The first join is told apart: its last branch
+# ends among the reports of all others. Then the same with the job's lock in other hands for half of the time.
 
 from __future__ import annotations
 

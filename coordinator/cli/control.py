@@ -171,7 +171,7 @@ def retry(
 
 
 def _taken_over(before: JobView, new: JobRecord) -> str:
-    """What can be said of the work of a job that is retried before a runner has looked at it."""
+    """The forecast for the work of a job that is retried, before a runner has looked at it."""
     done = [
         group.name
         for group in before.groups

@@ -107,7 +107,7 @@ def _show_history(place: Warehouse, name: str | None, version: int | None, limit
 
 
 def _short_code(code: str) -> str:
-    """What stands for the code of a group, with the first characters of each digest."""
+    """The short form of the code of a group, with the first characters of each digest."""
     return re.sub(r"(:[0-9a-f]{7})[0-9a-f]{9}\b", r"\1", code.removeprefix("version "))
 
 

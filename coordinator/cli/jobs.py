@@ -118,7 +118,7 @@ def show(
 
 
 def diff_lines(view: JobView) -> Iterator[Text]:
-    """What was altered, and which groups ran with which revision."""
+    """List the altered values, and which groups ran with which revision."""
     job = view.job
     if not job.alterations:
         yield Text(f"job {job.id} was never altered")

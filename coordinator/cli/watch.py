@@ -239,7 +239,7 @@ def _lines(client: Client, job_id: str, console: Console) -> JobView:
 
 
 def waiting(view: JobView) -> Text | None:
-    """What a job waits for, as one line; None where something runs, for then the events have said what."""
+    """The reason why a job waits, as one line; None where something runs, for then the events have said it."""
     runs = any(group.census.get(state) for group in view.groups for state in (GroupState.RUNNING, GroupState.CANCELING))
     why = "" if runs or view.job.terminal else view.why_line(view.job.id)
     return Text(f"{clock(view.at)}  waiting     {one_line(why)}", "yellow") if why else None

@@ -60,7 +60,7 @@ _STRENGTH = tuple(Intent)  # a later one overrides an earlier one
 
 
 def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "", why: str = "") -> Commanded:
-    """What ``given`` makes of ``job``.
+    """Apply ``given`` to ``job``.
 
     Args:
         by: who asks, and ``why``, as it is shown to people.
@@ -96,7 +96,7 @@ def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "", 
 
 
 def against_damage(job: JobRecord, damage: str) -> Commanded:
-    """What is said to every command but force-stop if ``job`` has ``damage``."""
+    """Refuse every command but force-stop if ``job`` has ``damage``."""
     ended = f"job {job.id} is {job.status}, and {damage}; submit it again for another run"
     return Commanded(Answer.REFUSED, job, ended if job.terminal else damage)
 

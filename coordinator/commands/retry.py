@@ -1,4 +1,4 @@
-"""What a retry takes over of the job that it retries, and what it runs again (pure)."""
+"""Retry of a job: which groups it takes over, and which it runs again (pure)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Retried:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What the record of the new job says of it."""
+        """The fields of it in the record of the new job."""
         return {
             "retry_of": self.job.id,
             "adopts": self.adopts,

@@ -1,4 +1,4 @@
-"""What the live attempts of a job say, and what that means for their groups.
+"""Apply the reports of the live attempts of a job to their groups.
 
 Two budgets: ``retry`` counts failures of the user's code; ``worker_losses`` counts workers lost in a row, which are
 our failure and never eat a user's retry. An attempt that is handed back (RELEASED) is charged to neither.
@@ -12,7 +12,7 @@ from typing import Any, Literal
 from unstuck.coordinator.decide.deadlines import backoff, lapsed, loss_backoff
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Guard
-from unstuck.coordinator.model.records import Attempt, FinalFailure, GroupRecord, Reason
+from unstuck.coordinator.model.records import AttemptRecord, FinalFailure, GroupRecord, Reason
 from unstuck.coordinator.model.size import megabytes
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.checks import MAX_GROUPS, MAX_MEMBERS
@@ -42,7 +42,7 @@ def read_attempt(draft: Draft, group_id: str) -> None:
         # The attempt's record is gone (a store restored in part), so no runner could ever claim or finish it.
         if record.state is S.QUEUED:
             pool = draft.planned(group_id).spec.pool or ""
-            draft.offer(group_id, Attempt(epoch=record.epoch, nonce=record.nonce, pool=pool))
+            draft.offer(group_id, AttemptRecord(epoch=record.epoch, nonce=record.nonce, pool=pool))
         else:
             gone = Failure("ATTEMPT_GONE", "the record of the running attempt is gone")
             settle(draft, group_id, Outcome(OutcomeKind.LOST, failure=gone))
@@ -58,7 +58,7 @@ def read_attempt(draft: Draft, group_id: str) -> None:
         settle(draft, group_id, None)
 
 
-def start(draft: Draft, group_id: str, record: GroupRecord, attempt: Attempt) -> None:
+def start(draft: Draft, group_id: str, record: GroupRecord, attempt: AttemptRecord) -> None:
     """The group runs since its claim; a pause that came between the claim and this commit came later."""
     began = min(attempt.claimed_at or draft.env.now, draft.env.now)
     if not draft.job.started_at:

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 
 from unstuck.coordinator.model.decision import Environment
-from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord
+from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.tasks.spec.group import Hooks
@@ -33,7 +33,7 @@ BUSY_WAIT = (0.005, 0.1)
 AWAY_WAIT = (0.1, 2.0)
 
 
-def held_until(record: GroupRecord, attempt: Attempt, env: Environment) -> float:
+def held_until(record: GroupRecord, attempt: AttemptRecord, env: Environment) -> float:
     """When the lease of a running attempt ends, in seconds by the clock of the store.
 
     An attempt whose claim is gone (the store was rolled back after the commit that had read it) has one term from that
@@ -42,7 +42,7 @@ def held_until(record: GroupRecord, attempt: Attempt, env: Environment) -> float
     return attempt.lease if attempt.claimant else record.since + env.lease_ttl
 
 
-def lapsed(record: GroupRecord, attempt: Attempt, env: Environment) -> bool:
+def lapsed(record: GroupRecord, attempt: AttemptRecord, env: Environment) -> bool:
     """The lease is over and may be believed to be.
 
     A lease that ends later than one full term from now was given before the clock was set back (rule 7), and once the

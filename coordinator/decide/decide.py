@@ -28,7 +28,7 @@ from unstuck.coordinator.model.status import Intent, check_status, derive
 
 
 def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> Decision:
-    """What is next for one job.
+    """Decide the next steps of one job.
 
     Args:
         state: the job as loaded, with the attempts of ``changed`` fresh; this call moves it forward.

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from unstuck.coordinator.decide.deadlines import offer_again_at, retry_at
 from unstuck.coordinator.decide.draft import Draft
-from unstuck.coordinator.model.records import Attempt
+from unstuck.coordinator.model.records import AttemptRecord
 from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.protocol.token import fork_member, split_member
 from unstuck.tasks.spec.group import FailedFor, FrozenInputs
@@ -81,7 +81,7 @@ def mint(draft: Draft, group_id: str) -> str:
         started_at=0.0,
     )
     draft.move(group_id, queued, queue=planned.spec.queue_name)
-    draft.offer(group_id, Attempt(epoch=epoch, nonce=draft.env.nonce, pool=planned.spec.pool or ""))
+    draft.offer(group_id, AttemptRecord(epoch=epoch, nonce=draft.env.nonce, pool=planned.spec.pool or ""))
     return planned.spec.lane
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from unstuck.coordinator.model.decision import Decision, Environment, Guard
-from unstuck.coordinator.model.records import Attempt, GroupRecord, Reason
+from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, check_move
 from unstuck.coordinator.spec.plan import PlannedGroup
@@ -69,7 +69,7 @@ class Draft:
         self.state.put(group_id, record)
         self.decision.groups[group_id] = record
 
-    def offer(self, group_id: str, attempt: Attempt) -> None:
+    def offer(self, group_id: str, attempt: AttemptRecord) -> None:
         """Make an attempt claimable."""
         self.state.attempts[group_id] = attempt
         self.decision.offered[group_id] = attempt

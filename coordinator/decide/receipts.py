@@ -37,7 +37,7 @@ class Delivered:
 
 
 def receipt(state: JobState, reports: Sequence[Delivered]) -> Acks:
-    """What to ack, how to count it, and an event for each outcome that was refused."""
+    """The reports to ack, their counts, and an event for each outcome that was refused."""
     counts: dict[str, int] = {}
     refused: dict[str, str] = {}
     for delivered in reports:

@@ -1,4 +1,4 @@
-"""What a user asked of single groups, done by the next decision before anything else (pure).
+"""Requests of users for single groups; the next decision does them before anything else (pure).
 
 ``skip`` and ``rerun`` are commands of the user; ``restart`` comes with an ``alter``. The command writes the request on
 the job's record, and what a worker says meanwhile does not change it.

@@ -226,7 +226,7 @@ def of_java(java: int, spark: str | None, *, lacks_connector: bool = False) -> l
 
 
 def of_delta(jobs: list[str]) -> list[Finding]:
-    """What this machine cannot publish, where the package for Delta tables is missing: ``jobs`` write such tables."""
+    """Find ``jobs`` that write Delta tables where the package for such tables is missing."""
     if not jobs:
         return []
     text = (

@@ -25,7 +25,7 @@ RESTART_WORKER = (
 
 
 def of_fleet(view: FleetView, place: str, open_jobs: int, stalled_after: float = STALLED_AFTER) -> Iterator[Finding]:
-    """Who is there, and when each last consumed something; and which queue nobody empties.
+    """Check the processes, and when each last consumed something; find queues that nobody empties.
 
     Args:
         stalled_after: UNSTUCK_STALLED_AFTER, in seconds; 0: ``views.queues.STALLED_AFTER`` holds.

@@ -83,7 +83,7 @@ def staged_jobs(uri: str, since: float) -> list[str]:
 
 
 def _in_the_way(folder: Path) -> str:
-    """What stands where ``folder``, or one above it, would have to be made; empty if nothing does."""
+    """Name the file in the place where ``folder``, or one above it, would have to be made; empty if there is none."""
     there = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
     if there.is_dir():
         return ""

@@ -21,7 +21,7 @@ UNSEEN_LIMIT = 10.0  # seconds for which nobody may look at a job, however often
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What happens next, or ends the wait, in words; ``at`` is its time, or that of the last thing named there.
+    """The event that comes next, or ends the wait, in words; ``at`` is its time, or that of the last one named there.
 
     The time is never earlier than now, and 0 where it is unknown.
     """
@@ -57,7 +57,7 @@ class Explanation:
     help: tuple[str, ...] = ()
 
     def line(self, at: float) -> str:
-        """What it waits for in one line, as it reads at the time ``at``: ``attempt 3 in 12s: STEP_FAILED: …``."""
+        """The wait in one line, as it reads at the time ``at``: ``attempt 3 in 12s: STEP_FAILED: …``."""
         text = " ".join((self.short or self.what).split())
         if not self.timed:
             return text
@@ -104,7 +104,7 @@ def held(job: JobRecord) -> bool:
 
 
 class JobFacts:
-    """What the explanations of all groups of a job need, worked out once."""
+    """Facts that the explanations of all groups of a job need, worked out once."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What each group of a job that is not done waits for (pure)."""
+"""Explain why each group of a job that is not done waits (pure)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unstuck.coordinator.decide.deadlines import (
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.joins import JoinResult, judge
 from unstuck.coordinator.explain.explanation import A_PERSON, Event, Explanation, JobFacts, held, timeout_of
-from unstuck.coordinator.model.records import Attempt, GroupRecord
+from unstuck.coordinator.model.records import AttemptRecord, GroupRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent
 from unstuck.coordinator.spec.condition import quoted
@@ -276,7 +276,7 @@ def _running(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
     )
 
 
-def _running_ends(facts: JobFacts, planned: PlannedGroup, attempt: Attempt | None) -> Event:
+def _running_ends(facts: JobFacts, planned: PlannedGroup, attempt: AttemptRecord | None) -> Event:
     """The timeouts of a running attempt: of the step that the runner named last, of the group, and of the job."""
     timeouts = []
     number = 0 if attempt is None else int(attempt.shown_progress.get("step", 0))
@@ -293,7 +293,7 @@ def _running_ends(facts: JobFacts, planned: PlannedGroup, attempt: Attempt | Non
 
 
 def _tried_so_far(record: GroupRecord) -> str:
-    """What became of earlier attempts; empty if there is nothing to tell."""
+    """The outcomes of earlier attempts; empty if there is nothing to tell."""
     parts = []
     if record.epoch > 1 and record.state is GroupState.QUEUED:
         parts.append(f"this is attempt {record.epoch}")

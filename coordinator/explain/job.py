@@ -1,4 +1,4 @@
-"""What a job, and each of its groups that is not done, waits for (pure).
+"""Explain why a job, and each of its groups that is not done, waits (pure).
 
 What joins come to, due times, room and budgets come from the functions that ``decide`` uses, so an explanation cannot
 disagree with the decision.
@@ -253,7 +253,7 @@ def _attempts(state: JobState, one: str, many: str) -> str:
 
 
 def _brief(state: JobState, env: Environment, alone: str, groups: Sequence[Explanation]) -> str:
-    """What a job that has not ended waits for, in one line for listings; empty where its explanation is short enough.
+    """The reason why a job waits, in one line for listings; empty where its explanation is short enough.
 
     Args:
         alone: that nobody looks, if so; see ``_nobody_looks``.

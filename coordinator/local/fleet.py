@@ -203,7 +203,7 @@ class LocalFleet:
                 return self._signals.get(timeout=SIGNAL_WITHIN)
 
     def welcome(self) -> str:
-        """What a person wants to know once it is ready: the line to submit with names what no other terminal knows."""
+        """The greeting once the fleet is ready: the line to submit with names all that no other terminal knows."""
         url = maybe_sanitize_url(self.redis_url)
         found = self._valkey is not None and self.home.path == Home().path  # by discover_redis_url()
         prefix = "" if found else f"UNSTUCK_REDIS_URL={url} "

@@ -27,7 +27,7 @@ FIRST_DELAY, LONGEST_DELAY = 0.5, 15.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What to run.
+    """A program to run.
 
     Attributes:
         node: the Celery node name that answers a ping once the process is ready, if it has one.

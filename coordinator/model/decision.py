@@ -1,4 +1,4 @@
-"""What ``decide`` is given beside the job, and what it concludes for the reconciler to commit and then to do."""
+"""The environment of ``decide``, and the decision that the reconciler commits and then does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
+from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord, Reason
 from unstuck.tasks.protocol.keys import queue_of
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.spec.fields import Scalar
@@ -37,7 +37,7 @@ class PublishResult:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a decision may know beside the job itself. All clock and randomness comes in here.
+    """All facts that a decision may use beside the job itself. Clock and randomness come in here.
 
     Attributes:
         now: seconds, by the clock of Redis.
@@ -72,7 +72,7 @@ class Decision:
     collected: dict[str, tuple[Scalar, ...]] = field(default_factory=dict)
     frozen: dict[str, str] = field(default_factory=dict)
     plans: dict[str, str] = field(default_factory=dict)  # that the store has lost, made again
-    offered: dict[str, Attempt] = field(default_factory=dict)
+    offered: dict[str, AttemptRecord] = field(default_factory=dict)
     dropped: dict[str, None] = field(default_factory=dict)
     forgotten: dict[str, None] = field(default_factory=dict)  # groups whose record goes
     unfrozen: dict[str, None] = field(default_factory=dict)  # groups and members whose frozen inputs go

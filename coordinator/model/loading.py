@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from unstuck.coordinator.errors import NewerJob
-from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord
+from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent
 from unstuck.coordinator.spec.plan import NO_GROUPS, Plan, plan_of
@@ -41,7 +41,7 @@ def state_of(
             record,
             {name: GroupRecord.from_json(text) for name, text in groups.items()},
             {name: tuple(json.loads(text)) for name, text in forks.items()},
-            {name: Attempt.from_json(text) for name, text in attempts.items()},
+            {name: AttemptRecord.from_json(text) for name, text in attempts.items()},
             frozen,
         )
         for name, count in state.fulls.items():

@@ -1,4 +1,4 @@
-"""What is stored of a job, of its groups and of their live attempts.
+"""Records of a job, of its groups and of their live attempts, as stored.
 
 Records are values: ``store`` reads them, ``decide`` judges them, and nothing changes them in place.
 """
@@ -57,7 +57,7 @@ class FinalFailure:
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """What is stored of one group, or of one member of a fork. An absent record reads as this default.
+    """The record of one group, or of one member of a fork. An absent record reads as this default.
 
     Attributes:
         epoch: number of the newest attempt; 0 before the first.
@@ -133,7 +133,7 @@ def _outcome(text: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class AttemptRecord:
     """The live attempt of a group, as the worker's scripts keep it. Coordinators only read it."""
 
     epoch: int
@@ -150,7 +150,7 @@ class Attempt:
     outcome_at: float = 0.0
 
     @classmethod
-    def from_json(cls, text: str) -> Attempt:
+    def from_json(cls, text: str) -> AttemptRecord:
         return _ATTEMPT.validate_python(json.loads(text))
 
     @property
@@ -176,7 +176,7 @@ class Attempt:
         return _compact({"epoch": self.epoch, "nonce": self.nonce, **({"pool": self.pool} if self.pool else {})})
 
 
-_ATTEMPT: TypeAdapter[Attempt] = TypeAdapter(Attempt)
+_ATTEMPT: TypeAdapter[AttemptRecord] = TypeAdapter(AttemptRecord)
 _COUNTS = frozenset({"step", "steps", "rows", "done", "total"})
 
 
@@ -192,7 +192,7 @@ JOB_SCHEMA = 1  # raised when an older coordinator could no longer decide what t
 
 @dataclass(frozen=True, slots=True)
 class GroupRequest:
-    """What a user asked of one group. The next decision does it before anything else.
+    """The request of a user for one group. The next decision does it before anything else.
 
     Attributes:
         do: ``skip`` it; ``rerun`` it and what comes after it; ``restart`` its attempt, so that it uses new values.
@@ -224,7 +224,7 @@ class Alteration:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """What is stored of the job itself.
+    """The record of the job itself.
 
     Attributes:
         commit: uuid of the last commit; the compare-and-set of every commit.
@@ -298,7 +298,7 @@ class JobRecord:
         return self.status.terminal
 
     def group_plans(self, plan: Plan) -> dict[str, str]:
-        """What is stored for the runners of this job, whose spec is compiled to ``plan``."""
+        """The stored plans for the runners of this job, whose spec is compiled to ``plan``."""
         known = (self.warehouse, self.warehouse_id, self.reruns, self.adopts)
         return plan.group_plans(*known, any_code=self.any_code, base=self.base)
 
@@ -329,7 +329,7 @@ class JobRecord:
 
     @classmethod
     def salvaged(cls, job: str, data: Mapping[str, str]) -> JobRecord:
-        """What can be read of the record of ``job``; the rest is as if it had never been written.
+        """Read the readable fields of the record of ``job``; the others are as if they had never been written.
 
         Raises: NewerJob.
         """
@@ -361,7 +361,7 @@ def _field_text(value: Any, default: Any) -> str:
 
 
 def _reader(kind: Any) -> Callable[[str], Any]:
-    """What reads the text of a hash field: numbers, flags and words as they stand, everything else as JSON."""
+    """The reader for the text of a hash field: numbers, flags and words as they stand, everything else as JSON."""
     adapter = TypeAdapter(kind)
     if kind in (str, int, float, bool, int | None, Status, Intent):
         return adapter.validate_python

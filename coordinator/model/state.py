@@ -13,7 +13,7 @@ from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
-from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord
+from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.plan import Plan, PlannedGroup
 from unstuck.tasks.protocol.token import fork_member, split_member
@@ -43,7 +43,7 @@ class JobState:
         job: JobRecord,
         groups: dict[str, GroupRecord],
         collected: dict[str, tuple[Scalar, ...]],
-        attempts: dict[str, Attempt],
+        attempts: dict[str, AttemptRecord],
         frozen: Iterable[str] = (),
     ) -> None:
         self.plan = plan
@@ -168,7 +168,7 @@ class JobState:
         self.open_groups += was_done - self.done(name)
 
     def _unbegun(self, name: str) -> Census:
-        """What a group is counted as by those that need it before it has a record: everything of it waits."""
+        """The count of a group, for those that need it, before it has a record: everything of it waits."""
         full = self.fulls[name]
         return Counter({GroupState.WAITING: full} if full else {UNEXPANDED: 1})
 

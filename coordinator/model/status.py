@@ -34,7 +34,7 @@ TERMINAL = frozenset({Status.STOPPED, Status.CANCELED, Status.FINISHED, Status.F
 
 
 class Intent(StrEnum):
-    """What the user wants of a job. Written by user commands only."""
+    """The user's intent for a job. Written by user commands only."""
 
     RUN = "run"
     PAUSE = "pause"

@@ -1,4 +1,4 @@
-"""What outputs must meet to be published: their columns fit what stands, and their expectations hold. Pure.
+"""Checks of outputs before they are published: columns fit those that stand, expectations hold. Pure.
 
 The runners have measured the expectations; the coordinator reads no rows.
 """

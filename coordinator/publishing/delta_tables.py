@@ -55,7 +55,7 @@ class Target:
     appended: frozenset[str] = frozenset()
 
     def made_by(self, n: int, name: str, standing: DatasetState | None) -> Table:
-        """What entry ``n`` says of the table.
+        """Read the table as of entry ``n``.
 
         Raises:
             TableMoved: another job has published the dataset since the table was checked.
@@ -75,7 +75,7 @@ class Target:
 
 
 class TableMoved(Exception):
-    """What was found of a table may be true no more: it is to be checked again."""
+    """The table has changed since it was checked: it is to be checked again."""
 
 
 def check(
@@ -324,7 +324,7 @@ def _standing(table: Any | None) -> dict[str, tuple[int, dict[str, str | None]]]
 def _removes(
     standing: Mapping[str, tuple[int, dict[str, str | None]]], change: Change, added: Mapping[str, DataFile]
 ) -> Iterator[Any]:
-    """What goes out of the table by a ``change``: nothing, everything else, or the partitions that are written."""
+    """The files that a ``change`` removes from the table: none, all others, or the partitions that are written."""
     from deltalake.transaction import RemoveAction
 
     if change.mode not in ("replace", "partition_overwrite"):

@@ -219,7 +219,7 @@ def _tables(
 
 
 def _answer(warehouse: Warehouse, entry: Entry) -> PublishResult:
-    """What an entry of the publish id says to its publisher; a package stands once its Delta tables are written.
+    """Read the entry of the publish id for its publisher; a package stands once its Delta tables are written.
 
     Raises: TableTrouble: one of them is not.
     """
@@ -238,7 +238,7 @@ def change_of(
     beside: Iterable[DataFile] = (),
     appended: Set[str] = frozenset(),
 ) -> Change:
-    """What publishing ``output`` in its mode does to the dataset ``name``, of which ``standing`` is published.
+    """The change that ``output``, in its mode, makes to the dataset ``name``, of which ``standing`` is published.
 
     Args:
         beside: of rejected rows, the files of the good ones: in their partitions too, those of before are replaced.
@@ -287,7 +287,7 @@ def change_of(
 
 
 class _Part(NamedTuple):
-    """What one attempt made of a dataset."""
+    """The part of a dataset that one attempt made."""
 
     group: str
     staging: str

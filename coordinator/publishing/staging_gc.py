@@ -181,7 +181,7 @@ def _entry_folders(warehouse: Warehouse, n: int) -> set[str]:
 
 
 def _listing(files: Files, job: str) -> dict[str, list[str]]:
-    """What stands in the job's staging folder. Raises: OSError."""
+    """List the job's staging folder. Raises: OSError."""
     top = folder_of(job)
     return {group: _names(files, f"{top}/{group}") for group in files.names(top)}
 

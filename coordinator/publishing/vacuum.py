@@ -18,7 +18,7 @@ STAGING = "_staging/"
 
 @dataclass(frozen=True, slots=True)
 class Vacuumed:
-    """What a vacuum removed, or would remove.
+    """The files that a vacuum removed, or would remove.
 
     Attributes:
         oldest: the oldest version that can be read afterwards; 0 for a warehouse in which nothing is published.

@@ -23,7 +23,7 @@ QueueAges = Mapping[str, tuple[int, float]]
 
 
 def ages_after(known: QueueAges, oldest: Mapping[str, str], at: float) -> QueueAges:
-    """What is known after a look at the time ``at`` has found ``oldest``: queue → its oldest message (pure)."""
+    """Update the ages after a look at the time ``at`` has found ``oldest``: queue → its oldest message (pure)."""
     now = {}
     for queue, message in oldest.items():
         before, since = known.get(queue, (None, at))

@@ -77,7 +77,7 @@ def problems_in(
 
 
 def problems_of_graph(data: Any) -> list[Problem]:
-    """What is wrong with the names and needs of a spec of which something else cannot be read, such as a field.
+    """Find mistakes in the names and needs of a spec of which another part cannot be read, such as a field.
 
     Leaves out what mending the rest might mend: a need is called unknown only where all groups have their names.
     """

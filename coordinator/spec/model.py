@@ -37,7 +37,7 @@ MAX_SQL_FILE = 1024 * 1024  # bytes
 
 
 class Defaults(Strict):
-    """What holds for every group that says nothing itself. ``conf`` is merged key by key, the group's wins."""
+    """Defaults of every group that says nothing itself. ``conf`` is merged key by key, the group's wins."""
 
     retry: RetryPolicy | None = Field(default=None, description="For groups without a retry of their own.")
     timeout: Timeout | None = Field(default=None, description="For groups without a timeout of their own.")
@@ -227,7 +227,7 @@ class JobSpec(Strict):
         return _canonical(self.dumped())
 
     def packed(self) -> tuple[str, dict[str, str]]:
-        """What is stored: as `to_json`, with references in place of long texts; and these texts by digest.
+        """The stored form: as `to_json`, with references in place of long texts; and these texts by digest.
 
         Raises:
             SpecError: as for `to_json`.

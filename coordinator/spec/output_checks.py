@@ -27,7 +27,7 @@ def steps_of(every: Sequence[GroupSpec]) -> Iterator[tuple[Loc, Step]]:
 def output_problems(
     every: Sequence[GroupSpec], publish: Sequence[str] | None, outputs: Mapping[str, OutputSpec], hint: Hint
 ) -> Iterator[Problem]:
-    """What is wrong with outputs, ``publish:`` and ``outputs:``; ``hint`` suggests a name for a misspelled one."""
+    """Find mistakes in outputs, ``publish:`` and ``outputs:``; ``hint`` suggests a name for a misspelled one."""
     return chain(
         _outputs(every),
         _publish(every, publish or (), outputs, hint),
@@ -144,7 +144,7 @@ def appended_outputs(outputs: Mapping[str, OutputSpec], publish: Sequence[str] |
 def stream_problems(
     every: Sequence[GroupSpec], publish: Sequence[str] | None, outputs: Mapping[str, OutputSpec]
 ) -> Iterator[Problem]:
-    """What is wrong with the streams that groups read. Which output is written from one, only a run shows."""
+    """Find mistakes in the streams that groups read. Which output is written from one, only a run shows."""
     appended = appended_outputs(outputs, publish)
     for i, group in enumerate(every):
         streams = group.streams

@@ -96,7 +96,7 @@ def fill(params: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[dict[str,
 
 
 def with_value(written: Any, value: Any) -> Any:
-    """What the spec says of a parameter once it has ``value``. Raises: ValueError: the value is wrong."""
+    """The parameter as the spec has it once it has ``value``. Raises: ValueError: the value is wrong."""
     declared, standing = is_declared(written), _value(written)
     kind = str(written["type"]) if declared else _type_of(standing)
     if isinstance(value, str):
@@ -140,7 +140,7 @@ def override(text: str, *, stays_text: bool) -> Any:
 
 
 def wrong_declarations(params: Any) -> Iterator[Problem]:
-    """What is wrong with the declarations among the parameters of a spec, whatever else is wrong with it."""
+    """Find mistakes in the declarations among the parameters of a spec, whatever else is wrong with it."""
     for name, written in params.items() if isinstance(params, dict) else ():
         if is_declared(written):
             yield from _wrong_declaration(written, ("params", name))
@@ -187,7 +187,7 @@ def _type_of(value: Any) -> str:
 
 
 def _wrong(kind: str, value: Any, why: str = "") -> str:
-    """What is wrong with a value of this type; empty if nothing is."""
+    """Say why a value is not of this type; empty if it is."""
     return "" if _fits(kind, value) else f"expected {_EXPECTED[kind]}{why}, not {describe(value)}"
 
 
@@ -217,7 +217,7 @@ def _is_time(kind: str, text: str) -> bool:
 
 
 def _no_choice(choices: Any, value: Any) -> str:
-    """What is wrong with a value that is not among the choices; empty if it is, or if there are none."""
+    """Say that a value is not among the choices; empty if it is, or if there are none."""
     known = choices if isinstance(choices, list | tuple) else ()
     # True equals 1, to Python.
     if not known or any(isinstance(one, bool) is isinstance(value, bool) and one == value for one in known):
@@ -228,7 +228,7 @@ def _no_choice(choices: Any, value: Any) -> str:
 
 
 def value_problems(value: Any, loc: Loc, depth: int = 0) -> Iterator[Problem]:
-    """What is wrong with the parts of a value, and with ``${env:NAME}`` in them."""
+    """Find mistakes in the parts of a value, and in ``${env:NAME}`` in them."""
     if depth > MAX_PARAM_DEPTH:
         yield Problem(f"nested more than {MAX_PARAM_DEPTH} levels deep", loc)
     elif isinstance(value, dict):

@@ -95,7 +95,7 @@ class Plan:
         any_code: bool = False,
         base: int | None = None,
     ) -> dict[str, str]:
-        """What is stored per group for the runners, as JSON with references to the long texts of the spec.
+        """The stored plan of each group for the runners, as JSON with references to the long texts of the spec.
 
         ``reruns``, ``adopts``, ``any_code`` and ``base``: as on the job's record.
         """

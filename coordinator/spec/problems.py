@@ -37,7 +37,7 @@ def shorten(text: str, limit: int = 60, quote: str = "'") -> str:
 
 
 def describe(value: Any) -> str:
-    """What was found where something else was expected: ``the number 8``, ``a list``, ``'a/b'``."""
+    """Describe a value that was found where another was expected: ``the number 8``, ``a list``, ``'a/b'``."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):

@@ -21,7 +21,7 @@ ONE_STATEMENT = "several statements in one step; a step is one statement, give e
 def sql_problems(
     every: Sequence[GroupSpec], groups: Mapping[str, GroupSpec], params: Mapping[str, Any]
 ) -> Iterator[Problem]:
-    """What is wrong with the statements of ``every`` group. ``params``: those of the job."""
+    """Find mistakes in the statements of ``every`` group. ``params``: those of the job."""
     several = cache(several_statements)  # thousands of steps may have the same text
     markers = cache(lambda sql: tuple(result_markers(sql)))
     for i, group in enumerate(every):

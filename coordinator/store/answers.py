@@ -1,4 +1,4 @@
-"""What the store is told and what it answers, as values."""
+"""Requests to the store and its answers, as values."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from redis.exceptions import NoScriptError
 from unstuck.coordinator.errors import Damaged
 from unstuck.coordinator.model.decision import Acks, Decision
 from unstuck.coordinator.model.loading import bare_state, state_of
-from unstuck.coordinator.model.records import Attempt, JobRecord, Reason
+from unstuck.coordinator.model.records import AttemptRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.store.answers import (
@@ -146,7 +146,7 @@ class Store:
                     if text is None:
                         cached.attempts.pop(name, None)
                     else:
-                        cached.attempts[name] = Attempt.from_json(text)
+                        cached.attempts[name] = AttemptRecord.from_json(text)
                 return cached
         pipe = self._redis.pipeline(transaction=True)
         pipe.hgetall(keys.job)
@@ -288,7 +288,7 @@ class Store:
         self._scripts["settle_unchanged"](job, change=json.dumps(change), consumer_group=REPORT_GROUP)
 
     def _offers(self, offers: Mapping[Offer, str], lanes: Iterable[str]) -> dict[str, Any]:
-        """What ``add_offers.lua`` wants to know."""
+        """The arguments of ``add_offers.lua``."""
         places = {lane: self._place(lane) for lane in set(lanes)}
         return {"offers": [[lane, str(offer)] for offer, lane in offers.items()], "lanes": places}
 

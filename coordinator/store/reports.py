@@ -38,7 +38,7 @@ class StreamEntry:
 
     @cached_property
     def report(self) -> report.Report:
-        """What a worker said. Raises: Malformed, NewerSchema."""
+        """Parse the report of a worker. Raises: Malformed, NewerSchema."""
         return report.Report.from_fields(self.fields)
 
 

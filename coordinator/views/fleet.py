@@ -64,7 +64,7 @@ class FleetView:
 
 
 def fleet_of(client: redis.Redis, keys: Keys, runner_silence: float, *, wanted: bool = True) -> FleetView:
-    """Who is there.
+    """Read which processes are there.
 
     Args:
         client: must decode responses.

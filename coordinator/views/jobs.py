@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from unstuck.coordinator.explain.explanation import Explanation, Idle
 from unstuck.coordinator.model.loading import state_of
-from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
+from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import DONE, GroupState, Status
 from unstuck.tasks.protocol.keys import Keys
@@ -29,11 +29,11 @@ class GroupView:
     id: str
     record: GroupRecord
     value: Scalar | dict[str, Scalar] | None = None
-    attempt: Attempt | None = None
+    attempt: AttemptRecord | None = None
 
     @property
     def progress(self) -> dict[str, Any]:
-        """The last progress of the runner (``Attempt.shown_progress``)."""
+        """The last progress of the runner (``AttemptRecord.shown_progress``)."""
         return {} if self.attempt is None else self.attempt.shown_progress
 
     @property

@@ -42,7 +42,7 @@ _CAUSE: Callable[[BaseException], BaseException | None] = BaseException.__dict__
 
 @dataclass(frozen=True, slots=True)
 class DescribedError:
-    """What is known of an error. ``whole``: its traceback, for the log. ``hangs``: its text was not to be had."""
+    """An error as text. ``whole``: its traceback, for the log. ``hangs``: its text was not to be had."""
 
     failure: Failure
     whole: str
@@ -129,7 +129,7 @@ def _conditions(error: BaseException) -> list[str]:
 
 
 def spark_condition(error: Any) -> Any:
-    """What Spark calls the condition of one of its errors; Spark 3.5 calls it the class of the error."""
+    """Spark's name of the condition of one of its errors; Spark 3.5 calls it the class of the error."""
     return (getattr(error, "getCondition", None) or error.getErrorClass)()
 
 

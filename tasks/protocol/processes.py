@@ -39,7 +39,7 @@ class WarehouseSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Status:
-    """What every process says. Times are seconds by the clock of Redis.
+    """The fields that every process writes. Times are seconds by the clock of Redis.
 
     Attributes:
         queues: those that the process listens to.

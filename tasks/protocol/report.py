@@ -96,7 +96,7 @@ _OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
 
 
 def in_short(error: Exception) -> str:
-    """What is wrong with a value that cannot be read, without the value: it may be long."""
+    """Say why a value cannot be read, without the value: it may be long."""
     if not isinstance(error, ValidationError):
         return f"{type(error).__name__}: {error}"
     found = error.errors(include_url=False, include_input=False, include_context=False)

@@ -70,7 +70,7 @@ class Held:
 
 
 class Runner:
-    """What a process needs to run attempts, one after the other."""
+    """All that a process needs to run attempts, one after the other."""
 
     def __init__(
         self,
@@ -325,7 +325,7 @@ class Runner:
 
 
 def find_leaks(threads: list[threading.Thread]) -> list[str]:
-    """What an attempt left that only a new process is without: threads that were not among ``threads``, open files.
+    """Find leftovers of an attempt that only a new process is without: threads not among ``threads``, open files.
 
     Daemon threads are ignored, because libraries keep them for good.
     """

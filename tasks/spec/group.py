@@ -78,7 +78,7 @@ class Step(Strict):
 
     @property
     def label(self) -> str:
-        """What people see of the step."""
+        """The name of the step for people."""
         if self.python:
             return self.python.rpartition(":")[2]
         if self.compact:
@@ -319,7 +319,7 @@ class Collect(Strict):
 
 
 class GroupPlan(Strict):
-    """What is stored once per group at submit, for the runners: the group with the job's defaults merged in.
+    """The plan of a group for its runners, stored at submit: the group with the job's defaults merged in.
 
     ``params`` are the job's; they are stored once, beside the plans, and joined when the group is claimed. Runners
     read it in the context ``STORED``: the coordinator that wrote it may be of another release.
@@ -363,7 +363,7 @@ class FailedFor(Strict):
 
 
 class FrozenInputs(Strict):
-    """What is fixed when a group is first queued, or its condition held; every later attempt reads exactly this.
+    """The inputs of a group, fixed when it is first queued or its condition held; every later attempt reads these.
 
     Stored under the group's name; a fork's members share that entry and have one each for their value.
     ``inputs``: needed group → staging folders of its attempts, in member order.

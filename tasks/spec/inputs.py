@@ -1,4 +1,4 @@
-"""What a group reads that no group of its job makes: published datasets, and streams of files that arrive."""
+"""Inputs of a group from outside of its job: published datasets, and streams of files that arrive."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Fresh(Strict):
 
 
 class Expect(Strict):
-    """What must hold of all rows that the job makes of an output, before any of them is published."""
+    """Conditions on all rows that the job makes of an output; they must hold before any row is published."""
 
     rows: RowCount | None = Field(default=None, description="How many rows there may be.")
     unique: Listed[ColumnName] = Field(default=(), description="Columns whose values together no two rows share.")
@@ -79,7 +79,7 @@ class Expect(Strict):
 
 
 class Checks(Strict):
-    """What a runner checks or measures when it writes an output.
+    """The checks and measures of a runner when it writes an output.
 
     Bounds that only the publisher checks are left out: work that is done counts whatever becomes of them.
     """

@@ -26,7 +26,7 @@ _taken: dict[str, str] = {}
 
 
 def code_of(order: WorkOrder) -> str:
-    """What stands for the code of ``order``: its ``code_version``, or digests of its packages and of its SQL."""
+    """Identify the code of ``order``: by its ``code_version``, or by digests of its packages and of its SQL."""
     if order.group.code_version is not None:
         return f"version {order.group.code_version}"
     parts = [f"{package}:{_digest(package)}" for package in order.group.packages]

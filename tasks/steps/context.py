@@ -46,7 +46,7 @@ MAX_DEPTH = 100  # levels of lists and mappings in a result; what reads and writ
 
 @dataclass
 class Work:
-    """What the steps of one attempt have in common: what they read, and what they have made so far.
+    """The state that the steps of one attempt share: their inputs, and the outputs and results so far.
 
     ``recorded``: the results of the groups that it reads; a list of them for a fork.
     """
@@ -91,7 +91,7 @@ class Work:
         return read_parquet(self.session, dataset.by_schema(self.files))
 
     def results_of(self, group: str) -> dict[str, Any] | list[dict[str, Any]]:
-        """What ``group`` recorded. Raises: InputMissing: this group does not read it."""
+        """The results of ``group``. Raises: InputMissing: this group does not read it."""
         if group not in self.recorded:
             there = ", ".join(sorted(self.recorded)) or "none"
             raise InputMissing(
@@ -187,7 +187,7 @@ class Work:
         return Resume(self.token.job, folder, self.published.checkpoint(name), stream.stream, stream.generation)
 
     def _checks_of(self, name: str) -> Checks:
-        """What is checked of the output ``name``. Raises: OutputInvalid: it cannot be, or the name is taken."""
+        """The checks of the output ``name``. Raises: OutputInvalid: they cannot be made, or the name is taken."""
         checks = self.checks.get(name, Checks())
         base = name.removesuffix(REJECTED)
         if base != name and base in self.checks and self.checks[base].quality is not None:
@@ -313,7 +313,7 @@ class StepContext:
         return self._work.frame(self._work.published.read(name, version))
 
     def results(self, group: str) -> Any:
-        """What a needed group recorded by ``result``, by key. Empty if it did not succeed.
+        """The results of a needed group, by key, as ``result`` recorded them. Empty if the group did not succeed.
 
         Of a fork it is a list, with one mapping for each member that succeeded, in their order.
 

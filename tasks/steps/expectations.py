@@ -1,4 +1,4 @@
-"""What a runner measures of an output that is written: whether keys are unique, and the newest value of a column."""
+"""Measures of an output as it is written: whether keys are unique, and the newest value of a column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a hook sees: ``fn(ctx, event)`` is told how a group ended. Plain Python, without Spark, inputs and outputs."""
+"""Hooks: ``fn(ctx, event)`` is told how a group ended. Plain Python, without Spark, inputs and outputs."""
 
 from __future__ import annotations
 

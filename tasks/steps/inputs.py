@@ -1,4 +1,4 @@
-"""What steps read: what the needed groups staged and recorded, and what is published.
+"""The inputs of steps: staged datasets and results of the needed groups, and published datasets.
 
 The attempts to read are fixed when the group is first queued, and the version of the warehouse when the job was
 submitted, so every retry reads the same.
@@ -37,7 +37,7 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What the groups that an attempt reads have made.
+    """Datasets and results of the groups that an attempt reads.
 
     Attributes:
         datasets: by every name that a step may call them. A group with exactly one output answers to its own name too;
@@ -52,7 +52,7 @@ class Inputs:
 
 
 def read_inputs(files: Files, inputs: Mapping[str, Iterable[str]], forks: Collection[str] = ()) -> Inputs:
-    """What stands in ``inputs`` (group that is read → staging folders). ``forks``: those of the groups that are forks.
+    """Read the markers in ``inputs`` (group that is read → staging folders). ``forks``: the groups that are forks.
 
     Raises:
         InputMissing: a marker is not there, or cannot be read.
@@ -116,7 +116,7 @@ class PublishedDatasets:
 
     @property
     def sources(self) -> dict[str, list[int]]:
-        """What was read: dataset → versions."""
+        """The versions that were read: dataset → versions."""
         return joined_versions({read.dataset: [read.version]} for read in self.reads if read.version)
 
     def read(self, dataset: str, version: int | None = None) -> Dataset:
@@ -188,7 +188,7 @@ class PublishedDatasets:
 def with_published(
     made: Mapping[str, Dataset], wanted: Mapping[str, GroupInput], published: PublishedDatasets
 ) -> dict[str, Dataset]:
-    """What a group reads: what other groups ``made``, and the ``wanted`` published datasets under their own names.
+    """All datasets a group reads: those that other groups ``made``, and the ``wanted`` published ones by their names.
 
     Raises:
         OutputInvalid: a needed group has an output of the same name.

@@ -122,7 +122,7 @@ _QUOTED = re.compile(r"^== SQL ?\(line \d+, position \d+\) ==\n(.*)$", re.MULTIL
 
 
 def _message(error: Exception) -> str:
-    """What Spark says; of an error that pyspark does not know, as in 3.5, what its innermost cause in Java says."""
+    """Spark's message; for an error that pyspark does not know, as in 3.5, that of its innermost cause in Java."""
     if type(error).__module__.startswith("pyspark."):
         return str(error)
     cause = getattr(error, "java_exception", None)

@@ -1,4 +1,4 @@
-"""What steps ask of Spark: frames are written and read as Parquet, and schemas are turned into one another.
+"""Spark for steps: write and read frames as Parquet, and turn schemas into one another.
 
 Importing this module does not import pyspark, so a runner of ``spark: false`` groups starts no JVM.
 """
@@ -153,7 +153,7 @@ def _emptied(column: Any, kind: Any) -> Any:
 
 
 def sql_error(error: BaseException) -> str | None:
-    """What is wrong with a SQL text, if that is what ``error`` says; None for any other error."""
+    """The mistake in a SQL text, if ``error`` is about one; None for any other error."""
     if not type(error).__module__.startswith("pyspark."):
         return None
     from pyspark.errors import AnalysisException, ParseException

@@ -109,8 +109,4 @@ def refuse_other_pools(app: Celery, sentence: str) -> None:
 
 
 app = celery_app("unstuck.tasks", QUEUES, settings_or_leave())
-app.conf.update(
-    worker_pool="unstuck.tasks.worker.pool:TaskPool",
-    worker_concurrency=1,
-    worker_proc_alive_timeout=START_WITHIN,
-)
+app.conf.update(worker_concurrency=1, worker_proc_alive_timeout=START_WITHIN)

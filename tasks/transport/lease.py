@@ -60,7 +60,7 @@ class Claim:
 
     @cached_property
     def order(self) -> WorkOrder:
-        """What to do. Raises: OrderUnreadable: the runner holds the attempt nevertheless."""
+        """The work order. Raises: OrderUnreadable: the runner holds the attempt nevertheless."""
         try:
             plan_text, inputs_text, member_text, params, *texts = self.stored
             plan = _plan(plan_text, *texts)

@@ -63,7 +63,7 @@ def newest_commit(paths: Iterable[str]) -> int:
 
 
 def what_is_lost(files: Files, folder: str, paths: Sequence[str], before: int, staged: Sequence[int], kept: int) -> str:
-    """What the checkpoint in ``folder`` lacks, in words; empty if the next job can go on from it.
+    """The missing parts of the checkpoint in ``folder``, in words; empty if the next job can go on from it.
 
     Args:
         paths: its files.

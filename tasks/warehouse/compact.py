@@ -27,7 +27,7 @@ TARGET = 128  # MB of a new file
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What a compaction did to one dataset, or would do.
+    """The effect of a compaction on one dataset, or the effect it would have.
 
     Attributes:
         version: the entry that it made; 0 if there was nothing to do.

@@ -68,7 +68,7 @@ class Files:
         self.check()
 
     def uri(self, path: str) -> str:
-        """What Spark, pyarrow, DuckDB and the like are given: a plain absolute path, or a URI of the store."""
+        """The address for Spark, pyarrow, DuckDB and the like: a plain absolute path, or a URI of the store."""
         return f"{self._root}/{_checked(path)}" if path else self._root or "/"
 
     def local_path(self, path: str) -> Path | None:

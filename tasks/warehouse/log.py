@@ -35,7 +35,7 @@ _STATE: TypeAdapter[State] = TypeAdapter(State)
 
 
 class _Listing(NamedTuple):
-    """What the names of the files in a log say; the versions that have a snapshot come newest first."""
+    """The contents of a log by its file names; the versions that have a snapshot come newest first."""
 
     head: int
     snapshots: list[int]
@@ -103,7 +103,7 @@ class Warehouse:
         self.storage.create(f"{_LOG}/{n:012d}.vacuumed.json", b"{}")
 
     def _listing(self) -> _Listing:
-        """What the names in the log say.
+        """List the log by its file names.
 
         The listing of a folder that others write to may miss an entry and show a later one, so a hole in it proves
         nothing. The newest name does: its slot could be created only after all before it.

@@ -1,4 +1,4 @@
-"""What one entry of the warehouse log says, and what all entries up to one make of each dataset (pure)."""
+"""An entry of the warehouse log, and the state of each dataset after all entries up to one (pure)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENTRY_VERSION = 3
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one entry does to one dataset.
+    """The change that one entry makes to one dataset.
 
     Attributes:
         removed: paths.

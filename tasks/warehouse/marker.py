@@ -44,7 +44,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a stream was read up to: the checkpoint of Spark, packed into one file.
+    """The position that a stream was read up to: the checkpoint of Spark, packed into one file.
 
     Attributes:
         path: of the file, relative to the warehouse.
@@ -103,7 +103,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What an attempt made.
+    """The record of all that an attempt made.
 
     Attributes:
         token: who made it (``job/group/epoch/nonce/claimant``).

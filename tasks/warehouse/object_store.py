@@ -232,7 +232,7 @@ class _Reader(io.RawIOBase):
 
 
 def lacking_keys(uri: str, environ: Mapping[str, str]) -> str:
-    """What may be missing, in a sentence, if no variable gives this process keys for the S3 at ``uri``; else empty.
+    """Say what may be missing if no variable gives this process keys for the S3 at ``uri``; else empty.
 
     Its machine may have a role that gives keys. Asked for it, a machine that is not of AWS may not answer for long.
     """
@@ -242,7 +242,7 @@ def lacking_keys(uri: str, environ: Mapping[str, str]) -> str:
 
 
 def _environment() -> tuple[tuple[str, str], ...]:
-    """What the library reads."""
+    """The variables that the library reads, with their values."""
     return tuple(sorted(item for item in os.environ.items() if item[0].startswith(("AWS_", "GOOGLE_", "AZURE_"))))
 
 

@@ -1,4 +1,4 @@
-"""What a runner tells its watchdog, in memory that both share: the runner writes, and the watchdog reads.
+"""Memory that a runner and its watchdog share: the runner writes its state, and the watchdog reads it.
 
 It costs no system call, so a short attempt costs the watchdog nothing. What was written stays when the runner dies.
 """
@@ -20,7 +20,7 @@ _HEAD = 8  # bytes before the text of a slot: its length and its checksum
 
 @dataclass(frozen=True)
 class Holding:
-    """What a runner holds and does. Times are seconds of this host since the epoch, those of clocks monotonic ones.
+    """The attempt and state of a runner. Times are seconds of this host since the epoch, those of clocks monotonic.
 
     Attributes:
         token: the attempt that the runner holds; None: none.
@@ -98,7 +98,7 @@ class SharedHolding:
         self._memory[0] = slot
 
     def read(self) -> Holding:
-        """What was written last.
+        """The state that was written last.
 
         Raises:
             ValueError: neither slot holds what a runner writes: something else wrote to this memory.

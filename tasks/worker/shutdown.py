@@ -18,7 +18,7 @@ from unstuck.tasks.worker.idle_slots import IdleSlots
 
 
 class MainProcess:
-    """What the main process of a worker does when it is told to stop.
+    """The main process of a worker, when it is told to stop.
 
     Attributes:
         flag: tells the watchdogs of its runners.

@@ -1,4 +1,4 @@
-"""Nothing that is silent is forgotten while others talk. Found by this simulator on its first day.
+"""Nothing that is silent is forgotten while others talk.
 
 A pass begins by pushing the job's due away, and a pass for a report looks at what the report speaks of. While reports
 came in faster than the sweep, nobody ever looked at a dead worker, a lost offer or a lost report of the same job.

@@ -62,7 +62,7 @@ def demo(
 
 
 def missing(checkout: Path) -> list[str]:
-    """What this machine lacks for the demo, each with the way to get it."""
+    """List all that this machine lacks for the demo, each with the way to get it."""
     lacking = []
     if not (checkout / SPEC).is_file():
         lacking.append(f"{SPEC} is not at {checkout}: run the demo from a checkout of the repository")

@@ -45,7 +45,7 @@ def fleet(as_json: AsJson = False) -> None:
 
 
 def advice(view: FleetView, place: str) -> list[str]:
-    """What is missing, and the command that helps; nothing where all is well."""
+    """List what is missing, and the command that helps; nothing where all is well."""
     lines = []
     if not any(not runner.silent for runner in view.runners):
         lines.append(f"No worker is heard of at {place}. Start one with: {WORKER}   (or `unstuck up`: a whole fleet)")

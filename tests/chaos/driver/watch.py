@@ -1,9 +1,8 @@
-"""The watch: how long each thing that was hit takes to go on again.
+"""The watch: how long each thing that was hit takes to go on again."""
 
-A kill or a freeze of a worker is over once each group that ran there runs again elsewhere, or has ended. That of a
-coordinator, once no report that it had read is pending. That of Redis or of the way to it, once a report is applied
-that was sent after it was back.
-"""
+# A kill or a freeze of a worker is over once each group that ran there runs again elsewhere, or has ended. That of a
+# coordinator, once no report that it had read is pending. That of Redis or of the way to it, once a report is applied
+# that was sent after it was back.
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""An S3 that refuses: no access, no credentials, no bucket. Everybody is told which place and what it takes.
+"""An S3 that refuses: no access, no credentials, no bucket. Everybody is told which place and what it takes."""
 
-The server checks signatures and policies. The worker, the publisher and the client of a test have users of their own.
-"""
+# The server checks signatures and policies. The worker, the publisher and the client of a test have users of their own.
 
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 
 A runner dies and freezes at every boundary of an attempt; its watchdog dies with it (a lost host) or tells of its
 death. A frozen runner that thaws goes on as if nothing had happened: it is the zombie that the fences are for.
-
-What a watchdog decides is the real thing (``policy``). Most runners leave when they are told to; one that ignores
-orders is killed after the grace; and some hang where no kill reaches them, while their watchdog renews the lease.
 """
+
+# What a watchdog decides is the real thing (``policy``). Most runners leave when they are told to; one that ignores
+# orders is killed after the grace; and some hang where no kill reaches them, while their watchdog renews the lease.
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""A store that is two: the model, and the real ``Store``, ``Lease`` and scripts on a real Valkey, call by call.
+"""A store that is two: the model, and the real ``Store``, ``Lease`` and scripts on a real Valkey, call by call."""
 
-The history is that of the model. Every write goes to both, every answer must be the same, and what stands afterwards
-must be the same. The real scripts run unchanged but for one thing: they read the clock of the stage where they ask for
-TIME. Expiries of locks follow the same clock.
-"""
+# The history is that of the model. Every write goes to both, every answer must be the same, and what stands
+# afterwards must be the same. The real scripts run unchanged but for one thing: they read the clock of the stage
+# where they ask for TIME. Expiries of locks follow the same clock.
 
 from __future__ import annotations
 

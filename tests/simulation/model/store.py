@@ -14,7 +14,7 @@ from typing import Any
 from tests.simulation.model.claimed import Claimed
 from tests.simulation.model.stored import Reports, StoredJob, Watching
 from unstuck.coordinator.model.decision import Acks, Decision, Guard
-from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
+from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent, Status
 from unstuck.coordinator.spec.plan import plan_of
@@ -155,7 +155,7 @@ class ModelStore:
             self.watching.handed_out(token, claim.order)
         return claim
 
-    def _anothers(self, attempt: Attempt, claimant: str) -> bool:
+    def _anothers(self, attempt: AttemptRecord, claimant: str) -> bool:
         return bool(attempt.claimant) and attempt.claimant != claimant
 
     def _held(self, record: JobRecord) -> bool:
@@ -221,7 +221,7 @@ class ModelStore:
             self.watching.finished(token, outcome)
         return FinishAnswer.APPLIED
 
-    def _holds(self, attempt: Attempt, token: Token) -> bool:
+    def _holds(self, attempt: AttemptRecord, token: Token) -> bool:
         return (attempt.epoch, attempt.nonce, attempt.claimant) == (token.epoch, token.nonce, token.claimant)
 
     def _report(self, event: str, token: Token, kind: str, **more: str) -> None:
@@ -311,7 +311,7 @@ class ModelStore:
         job = self.jobs.get(job_id)
         return None if job is None else job.record.commit
 
-    def attempts_of(self, job_id: str, groups: Iterable[str]) -> dict[str, Attempt | None]:
+    def attempts_of(self, job_id: str, groups: Iterable[str]) -> dict[str, AttemptRecord | None]:
         job = self.jobs.get(job_id)
         return {group: job.attempts.get(group) if job else None for group in groups}
 
@@ -348,7 +348,7 @@ class ModelStore:
         for fork in decision.uncollected:
             job.collected.pop(fork, None)
         for group, attempt in decision.offered.items():
-            job.attempts[group] = Attempt(attempt.epoch, attempt.nonce, pool=attempt.pool)
+            job.attempts[group] = AttemptRecord(attempt.epoch, attempt.nonce, pool=attempt.pool)
         for group, (epoch, nonce, order) in decision.orders.items():
             ordered = job.attempts.get(group)
             if ordered and (ordered.epoch, ordered.nonce) == (epoch, nonce) and ordered.outcome is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from unstuck.coordinator.model.decision import Decision
-from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
+from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord, Reason
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Token
@@ -23,7 +23,7 @@ class StoredJob:
     record: JobRecord
     groups: dict[str, GroupRecord] = field(default_factory=dict)
     collected: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    attempts: dict[str, Attempt] = field(default_factory=dict)
+    attempts: dict[str, AttemptRecord] = field(default_factory=dict)
     commanded: str = ""
     frozen: dict[str, str] = field(default_factory=dict)
     plans: dict[str, str] = field(default_factory=dict)

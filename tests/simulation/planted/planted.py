@@ -27,7 +27,7 @@ from unstuck.coordinator.decide.dispatch import queue_ready
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.joins import JoinResult, judge
 from unstuck.coordinator.model.decision import Decision, Guard, PublishResult
-from unstuck.coordinator.model.records import Attempt, GroupRecord, GroupRequest, JobRecord, Reason
+from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, GroupRequest, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.coordinator.reconcile.consumer import Consumer
@@ -50,7 +50,7 @@ class LocksForever(ModelStore):
 class ClaimedTwice(ModelStore):
     """Doris: a retry starts twice. Whoever finds the offer gets the attempt."""
 
-    def _anothers(self, attempt: Attempt, claimant: str) -> bool:
+    def _anothers(self, attempt: AttemptRecord, claimant: str) -> bool:
         return False
 
 
@@ -75,7 +75,7 @@ class TakesWithoutALease(ModelStore):
 class NoFence(ModelStore):
     """Whoever finishes is believed."""
 
-    def _holds(self, attempt: Attempt, token: Token) -> bool:
+    def _holds(self, attempt: AttemptRecord, token: Token) -> bool:
         return True
 
 
@@ -183,7 +183,7 @@ def _joins_by_counter() -> Patches:
 
 
 def _takes_over_on_sight() -> Patches:
-    def lapsed(record: GroupRecord, attempt: Attempt, env: Any) -> bool:
+    def lapsed(record: GroupRecord, attempt: AttemptRecord, env: Any) -> bool:
         return bool(attempt.lease < env.now)
 
     return [(attempts, "lapsed", lapsed)]

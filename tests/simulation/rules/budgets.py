@@ -9,7 +9,7 @@ from typing import Any
 from tests.simulation.model.store import ModelStore
 from tests.simulation.model.stored import StoredJob
 from tests.simulation.rules.broken import FORGOTTEN, LONG_BACKOFF, ONE, WORD, Broken
-from unstuck.coordinator.model.records import Attempt, GroupRecord
+from unstuck.coordinator.model.records import AttemptRecord, GroupRecord
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.plan import PlannedGroup
 from unstuck.tasks.protocol.report import OutcomeKind
@@ -58,7 +58,7 @@ class Budgets:
                 raise Broken(WORD, f"{job_id}/{group} waits out a backoff although the job was resumed")
 
     def backoff(
-        self, key: Key, attempt: Attempt | None, planned: PlannedGroup, event: Mapping[str, Any], now: float
+        self, key: Key, attempt: AttemptRecord | None, planned: PlannedGroup, event: Mapping[str, Any], now: float
     ) -> None:
         """The next attempt waits as the policy says, less its share of jitter; after lost workers for 0, 2, 10 s."""
         if event["kind"] != S.BACKOFF:
@@ -76,7 +76,7 @@ class Budgets:
             said = f"{key[0]}/{key[1]} waits {waits:.1f}s after {charged}"
             raise Broken(LONG_BACKOFF, f"{said}; its policy says {least:.1f}s to {most:.1f}s")
 
-    def charge(self, key: Key, attempt: Attempt | None, planned: PlannedGroup, target: GroupState) -> None:
+    def charge(self, key: Key, attempt: AttemptRecord | None, planned: PlannedGroup, target: GroupState) -> None:
         """An attempt ended in BACKOFF or FAILED: was that so, and was it charged to the right budget?"""
         core, failed, where = self._core, target is S.FAILED, f"{key[0]}/{key[1]}"
         outcome = None if attempt is None else attempt.outcome

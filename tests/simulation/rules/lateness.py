@@ -1,9 +1,9 @@
-"""Lateness: each kind of wait has a bound of its own, from the table of what a loss costs (docs/how-it-works.md).
+"""Lateness: each kind of wait has a bound of its own, from the table of what a loss costs (docs/how-it-works.md)."""
 
-A wait is *ripe* from the moment when a coordinator has something to do about it. Its bound counts from that moment, or
-from the last fault of a coordinator, of its connections or of the store, if that was later: such a fault costs the term
-of a lock on top. Lost and late messages and lost workers are no such faults: what they cost is in the table.
-"""
+# A wait is *ripe* from the moment when a coordinator has something to do about it. Its bound counts from that moment,
+# or from the last fault of a coordinator, of its connections or of the store, if that was later: such a fault costs
+# the term of a lock on top. Lost and late messages and lost workers are no such faults: what they cost is in the
+# table.
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.simulation.model.store import ModelStore
-from unstuck.coordinator.model.records import Attempt
+from unstuck.coordinator.model.records import AttemptRecord
 from unstuck.tasks.protocol.token import Offer, Token
 
 
@@ -24,7 +24,7 @@ def kept_after_the_end(core: ModelStore) -> Iterator[tuple[str, Offer]]:
     yield from sorted(core.held - needed, key=str)
 
 
-def running(core: ModelStore) -> Iterator[tuple[str, str, Attempt]]:
+def running(core: ModelStore) -> Iterator[tuple[str, str, AttemptRecord]]:
     for job_id, job in core.jobs.items():
         for group, attempt in job.attempts.items() if not job.record.terminal else ():
             if attempt.claimant and attempt.outcome is None:

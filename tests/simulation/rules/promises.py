@@ -30,7 +30,7 @@ from tests.simulation.rules.user.adopted import Adopted
 from tests.simulation.rules.user.asked import RERUN, Asked, asked_for
 from tests.simulation.stage.stage import Stage
 from unstuck.coordinator.model.decision import Decision, Environment
-from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
+from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.coordinator.spec.plan import PlannedGroup, plan_of
@@ -394,7 +394,7 @@ class Promises:
             self._budgets.backoff(key, attempt, planned, event, self._core.jobs[key[0]].decided_at)
 
     def _may_be_canceled(
-        self, where: str, group: str, before: StoredJob, attempt: Attempt | None, target: GroupState
+        self, where: str, group: str, before: StoredJob, attempt: AttemptRecord | None, target: GroupState
     ) -> None:
         """What nobody holds is canceled at once; what runs, when its runner let go, or at the deadline, or by force."""
         core, after = self._core, self._core.jobs[before.record.id]
@@ -404,7 +404,7 @@ class Promises:
         if lie:
             self.broken(WORD, f"{where} {lie}")
 
-    def _may_succeed(self, job: str, group: str, attempt: Attempt | None) -> None:
+    def _may_succeed(self, job: str, group: str, attempt: AttemptRecord | None) -> None:
         where = f"{job}/{group}"
         outcome = None if attempt is None else attempt.outcome
         if attempt is None or outcome is None or outcome.kind is not OutcomeKind.SUCCEEDED:

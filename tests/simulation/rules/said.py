@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.simulation.model.store import ModelStore
 from tests.simulation.rules.pools import running
-from unstuck.coordinator.model.records import Attempt
+from unstuck.coordinator.model.records import AttemptRecord
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
 
@@ -47,7 +47,7 @@ class Said:
         self._ever_claimed.add(offered(token))
         return "" if holder == token else f"{token} was claimed, and {holder} holds it"
 
-    def taken_early(self, job: str, group: str, attempt: Attempt | None, core: ModelStore) -> str:
+    def taken_early(self, job: str, group: str, attempt: AttemptRecord | None, core: ModelStore) -> str:
         """What is wrong with giving up on this attempt, which said nothing, by when it was claimed."""
         if attempt is None or attempt.outcome is not None:
             return ""
@@ -59,11 +59,13 @@ class Said:
     def finished(self, token: Token, outcome: Outcome) -> None:
         self._outcomes[offered(token)] = token.claimant, outcome
 
-    def was_claimed(self, job: str, group: str, attempt: Attempt) -> bool:
+    def was_claimed(self, job: str, group: str, attempt: AttemptRecord) -> bool:
         """Also where the store went back since: true, and believed by who had read it."""
         return (job, group, attempt.epoch, attempt.nonce) in self._ever_claimed
 
-    def truly(self, job: str, group: str, attempt: Attempt | None, event: Mapping[str, Any]) -> Attempt | None:
+    def truly(
+        self, job: str, group: str, attempt: AttemptRecord | None, event: Mapping[str, Any]
+    ) -> AttemptRecord | None:
         """``attempt`` with what it had said before the store went back: true, and believed by who had read it."""
         if attempt is None or attempt.outcome is not None:
             return attempt

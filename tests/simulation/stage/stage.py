@@ -1,9 +1,8 @@
-"""The stage: a virtual clock, the actors, and the one place that says who goes next.
+"""The stage: a virtual clock, the actors, and the one place that says who goes next."""
 
-Exactly one actor runs at any time. An actor is a generator that yields seconds (workers), or a greenlet that hands its
-turn back at every call to the store (coordinators, whose code is ordinary and knows nothing of this). The choice among
-those who are ready is drawn from the seed, so a seed is a history.
-"""
+# Exactly one actor runs at any time. An actor is a generator that yields seconds (workers), or a greenlet that hands
+# its turn back at every call to the store (coordinators, whose code is ordinary and knows nothing of this). The
+# choice among those who are ready is drawn from the seed, so a seed is a history.
 
 from __future__ import annotations
 

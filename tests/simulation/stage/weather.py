@@ -1,9 +1,9 @@
-"""Weather: what befalls the store itself, and releases that meet. Most histories have some of it, a third has none.
+"""Weather: what befalls the store itself, and releases that meet. Most histories have some of it, a third has none."""
 
-The store restarts and is away for a while; it comes back as it was some seconds ago (a failover, a lost tail of the
-append-only file); its clock is set forward or back; a newer release of coordinators, workers and clients runs beside an
-older one until the upgrade is done. All dice are its own, so that the rest of a history is as it would be without.
-"""
+# The store restarts and is away for a while; it comes back as it was some seconds ago (a failover, a lost tail of the
+# append-only file); its clock is set forward or back; a newer release of coordinators, workers and clients runs
+# beside an older one until the upgrade is done. All dice are its own, so that the rest of a history is as it would be
+# without.
 
 from __future__ import annotations
 

@@ -1,12 +1,10 @@
-"""A small world: one job, and everything that anybody may do to it, step by step, for tests that explore.
+"""A small world: one job, and everything that anybody may do to it, step by step, for tests that explore."""
 
-The job is decided by the real deciding code. The store, the runners, the warehouse log and the clock are as small as
-can be; what they answer is what the scripts and ``publish`` would. Every
-step happens at once and is noted in ``history``; ``play`` of the same steps leads to the same world. Every decision is
-judged (``support.invariants``).
-
-To add a step: yield it in ``steps``, under the condition that it can happen, and do it in the method of its name.
-"""
+# The job is decided by the real deciding code. The store, the runners, the warehouse log and the clock are as small
+# as can be; what they answer is what the scripts and ``publish`` would. Every step happens at once and is noted in
+# ``history``; ``play`` of the same steps leads to the same world. Every decision is judged (``support.invariants``).
+#
+# To add a step: yield it in ``steps``, under the condition that it can happen, and do it in the method of its name.
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ from unstuck.coordinator.commands.group import rerun, skip
 from unstuck.coordinator.commands.job import Answer, Command, Commanded, command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.model.decision import Decision, Environment, Guard, PublishResult
-from unstuck.coordinator.model.records import Attempt, GroupRecord, JobRecord, Reason
+from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent
 from unstuck.coordinator.spec.plan import Plan, plan_of
@@ -84,7 +82,7 @@ class SmallWorld:
         self.job = JobRecord("j-1", spec, JobSpec.model_validate(written).to_json(), "new")
         self.groups: dict[str, GroupRecord] = {}
         self.collected: dict[str, tuple[Any, ...]] = {}
-        self.attempts: dict[str, Attempt] = {}
+        self.attempts: dict[str, AttemptRecord] = {}
         self.frozen: dict[str, str] = {}
         self.offers: dict[Offer, None] = {}
         self.ready: dict[Offer, None] = {}
@@ -381,7 +379,7 @@ class SmallWorld:
         for name in decision.dropped:
             self.attempts.pop(name, None)
         for name, attempt in decision.offered.items():
-            self.attempts[name] = Attempt(attempt.epoch, attempt.nonce)
+            self.attempts[name] = AttemptRecord(attempt.epoch, attempt.nonce)
         for gone, records in (
             (decision.forgotten, self.groups),
             (decision.unfrozen, self.frozen),

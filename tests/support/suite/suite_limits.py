@@ -1,10 +1,9 @@
-"""The suite ends, whatever a test does, and leaves no process behind; however the suite was started.
+"""The suite ends, whatever a test does, and leaves no process behind; however the suite was started."""
 
-A test that runs out of time fails by pytest-timeout, which raises in the main thread, so that its fixtures end what
-they started. A test that cannot be interrupted so, a test process that cannot end, and a controller of pytest-xdist
-that hears nothing any more are ended by an alarm outside of Python. A reaper then ends what they had started. All
-limits are seconds of an idle machine; a machine that is busy at the start of the suite has more of them.
-"""
+# A test that runs out of time fails by pytest-timeout, which raises in the main thread, so that its fixtures end what
+# they started. A test that cannot be interrupted so, a test process that cannot end, and a controller of pytest-xdist
+# that hears nothing any more are ended by an alarm outside of Python. A reaper then ends what they had started. All
+# limits are seconds of an idle machine; a machine that is busy at the start of the suite has more of them.
 
 from __future__ import annotations
 

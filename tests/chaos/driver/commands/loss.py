@@ -1,10 +1,9 @@
-"""Loss: a busy consumer is killed with SIGKILL again and again; how many messages does nobody ever see?
+"""Loss: a busy consumer is killed with SIGKILL again and again; how many messages does nobody ever see?"""
 
-Once on our report path: the real consumer of the report stream, which acks a report in the script that applies it. Once
-on a queue of kombu's Redis transport, acknowledged late, as Celery consumes with ``acks_late``. Both on one Valkey that
-is never touched, and with the same kills. A message is lost if it was sent, was not worked on, and can be delivered to
-nobody any more, however long one waits.
-"""
+# Once on our report path: the real consumer of the report stream, which acks a report in the script that applies it.
+# Once on a queue of kombu's Redis transport, acknowledged late, as Celery consumes with ``acks_late``. Both on one
+# Valkey that is never touched, and with the same kills. A message is lost if it was sent, was not worked on, and can
+# be delivered to nobody any more, however long one waits.
 
 from __future__ import annotations
 

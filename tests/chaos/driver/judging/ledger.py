@@ -1,10 +1,9 @@
-"""The ledger: what was submitted, and what became of it. Judging is pure; ``gather`` reads what there is to judge.
+"""The ledger: what was submitted, and what became of it. Judging is pure; ``gather`` reads what there is to judge."""
 
-Lost: a job whose submit was acknowledged is not in the store, did not end FINISHED, or published too little.
-Doubled: two jobs for one key, two entries in the warehouse log for one job, a group that succeeded twice, an attempt
-that began twice, or rows that appear twice. Stuck: a job that has not ended within the stated time after the faults.
-Overfull: more attempts of a pool held at once than it has slots (``pools``).
-"""
+# Lost: a job whose submit was acknowledged is not in the store, did not end FINISHED, or published too little.
+# Doubled: two jobs for one key, two entries in the warehouse log for one job, a group that succeeded twice, an
+# attempt that began twice, or rows that appear twice. Stuck: a job that has not ended within the stated time after
+# the faults. Overfull: more attempts of a pool held at once than it has slots (``pools``).
 
 from __future__ import annotations
 

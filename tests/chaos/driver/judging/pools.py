@@ -1,8 +1,7 @@
-"""Pools: how many attempts held a slot at once, at every moment. It is read from the server's append-only file.
+"""Pools: how many attempts held a slot at once, at every moment. It is read from the server's append-only file."""
 
-An attempt counts from its claim to its end on the record, whatever the store's own index of slots says. A process whose
-attempt was ended without it may run on for a moment and does not count: no more than that is promised.
-"""
+# An attempt counts from its claim to its end on the record, whatever the store's own index of slots says. A process
+# whose attempt was ended without it may run on for a moment and does not count: no more than that is promised.
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Reports: what became of each one that was sent, by its identity. Judging is pure; ``transactions`` reads.
+"""Reports: what became of each one that was sent, by its identity. Judging is pure; ``transactions`` reads."""
 
-It is read from the server's append-only file, which holds every effect of every script in its order: the report as it
-came, its ack, and the word it was counted under, together with whatever else was committed with it. Sums would not do:
-a report that was lost and one that was applied twice cancel each other out.
-"""
+# It is read from the server's append-only file, which holds every effect of every script in its order: the report as
+# it came, its ack, and the word it was counted under, together with whatever else was committed with it. Sums would
+# not do: a report that was lost and one that was applied twice cancel each other out.
 
 from __future__ import annotations
 

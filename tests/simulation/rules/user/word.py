@@ -9,7 +9,7 @@ from dataclasses import fields
 
 from tests.simulation.model.stored import StoredJob
 from unstuck.coordinator.commands.job import Command
-from unstuck.coordinator.model.records import Attempt, JobRecord
+from unstuck.coordinator.model.records import AttemptRecord, JobRecord
 from unstuck.coordinator.model.status import GroupState, Intent, Status
 
 S = GroupState
@@ -51,7 +51,7 @@ def wrongly_commanded(before: JobRecord, after: JobRecord, kind: str) -> str:
 
 def wrongly_canceled(
     job: JobRecord,
-    attempt: Attempt | None,
+    attempt: AttemptRecord | None,
     target: GroupState,
     now: float,
     deadline: float,

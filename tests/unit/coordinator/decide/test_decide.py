@@ -12,7 +12,7 @@ from tests.support.jobs.job_in_memory import LEASE, LOST, NO_JITTER, Job, failur
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Decision, Environment
-from unstuck.coordinator.model.records import Attempt, Reason
+from unstuck.coordinator.model.records import AttemptRecord, Reason
 from unstuck.coordinator.model.status import GroupState, IllegalMove, Status
 from unstuck.tasks.spec.group import FrozenInputs, GroupPlan
 
@@ -177,7 +177,7 @@ def test_an_attempt_record_that_is_gone_is_mended() -> None:
     job.decide()
     job.state.attempts.clear()
     decision = job.decide()
-    assert decision.offered["a"] == Attempt(1, "n1")
+    assert decision.offered["a"] == AttemptRecord(1, "n1")
     assert job.record("a").state is S.QUEUED
     assert (job.record("b").epoch, job.record("b").losses) == (2, 1)
     assert job.record("b").last_error is not None

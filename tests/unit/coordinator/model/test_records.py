@@ -12,7 +12,7 @@ from unstuck.coordinator.errors import NewerJob
 from unstuck.coordinator.model.records import (
     Alteration,
     AlteredValue,
-    Attempt,
+    AttemptRecord,
     GroupRecord,
     GroupRequest,
     JobRecord,
@@ -58,13 +58,13 @@ def test_a_damaged_group_is_an_error(text: str) -> None:
 
 def test_an_outcome_that_nobody_can_read_ends_the_attempt_as_failed() -> None:
     stored = {"epoch": 1, "nonce": "n", "outcome": "{", "claimant": "c", "revision": 2}
-    attempt = Attempt.from_json(json.dumps(stored))
+    attempt = AttemptRecord.from_json(json.dumps(stored))
     assert (attempt.epoch, attempt.claimant, attempt.revision) == (1, "c", 2)
     assert attempt.outcome is not None
     assert attempt.outcome.failure is not None
     assert (attempt.outcome.kind, attempt.outcome.failure.code) == (OutcomeKind.FAILED, "OUTCOME_UNREADABLE")
     done = Outcome(OutcomeKind.SUCCEEDED, rows={"out": 1})
-    assert Attempt.from_json(json.dumps({**stored, "outcome": done.to_json()})).outcome == done
+    assert AttemptRecord.from_json(json.dumps({**stored, "outcome": done.to_json()})).outcome == done
 
 
 def test_a_job_reads_back_as_it_was_stored_and_a_change_writes_what_changed() -> None:
@@ -110,4 +110,4 @@ def test_a_job_of_a_later_release_is_left_to_it() -> None:
     ],
 )
 def test_a_value_in_a_record_that_is_no_progress_is_not_shown(text: str, seen: dict[str, Any]) -> None:
-    assert Attempt(1, "n", progress=text).shown_progress == seen
+    assert AttemptRecord(1, "n", progress=text).shown_progress == seen
