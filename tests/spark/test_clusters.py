@@ -13,6 +13,7 @@ import pytest
 
 from examples.flights_truth import disagreements, truth
 from tests.support import fleet
+from tests.support.machine import seconds
 from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
@@ -94,7 +95,7 @@ def test_an_idle_session_gives_its_executors_back_to_the_cluster(
         for number in range(2):  # the second one gets a session, and executors, of its own
             job = client.submit({"name": f"job{number}", "groups": [group]}).id
             wait_until(held, 120, "an executor of the cluster")
-            ended = client.wait(job, timeout=280)
+            ended = client.wait(job, timeout=seconds(90))
             assert ended.job.status is Status.FINISHED, ended
             wait_until(lambda: not held(), 60, "no executor to be held any more")
 
@@ -121,7 +122,7 @@ def test_a_stream_on_spark_connect_is_refused_at_once(redis_server: RedisServer,
         fleet_on(address, redis_server.url, tmp_path) as client,
     ):
         job = client.submit({"name": "x", "groups": [group], "outputs": {"loads": {"mode": "append"}}}).id
-        ended = client.wait(job, timeout=280)
+        ended = client.wait(job, timeout=seconds(90))
     reason = ended.groups[0].members[0].record.reason
     assert reason is not None
     assert reason.code == "UNRECOVERABLE"

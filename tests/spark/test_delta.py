@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from tests.support import fleet
+from tests.support.machine import seconds
 from tests.support.paths import PYTHONPATH
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
@@ -38,7 +39,7 @@ def test_spark_reads_a_table_that_unstuck_wrote_and_unstuck_appends_to_what_spar
     def run(name: str, sql: str, **more: Any) -> None:
         step = {"sql": sql} if sql.startswith("INSERT") else {"sql": sql, "output": name}
         groups = [{"name": name, "steps": [step]}]
-        ended = client.wait(client.submit({"name": name, "groups": groups, **more}).id, timeout=120)
+        ended = client.wait(client.submit({"name": name, "groups": groups, **more}).id, timeout=seconds(40))
         assert ended.job.status is Status.FINISHED, ended
 
     def in_spark() -> list[int]:

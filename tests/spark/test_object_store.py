@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import redis
 
 from tests.support import fleet
+from tests.support.machine import seconds
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.s3_server import KEY, SECRET, S3Server
 from tests.support.servers import RedisServer
@@ -47,7 +48,7 @@ def test_a_group_with_the_connector_reads_and_writes_a_warehouse_on_s3(
         coordinator_processes(tmp_path, environ) as coordinators,
     ):
         coordinators.tend(1)
-        ended = unstuck.wait(unstuck.submit({"name": "on-s3", "groups": groups}).id, timeout=240)
+        ended = unstuck.wait(unstuck.submit({"name": "on-s3", "groups": groups}).id, timeout=seconds(80))
     assert ended.job.status is Status.FINISHED, ended
     (file,) = Warehouse(f"{bucket}/w").files_of("total").files
     found = pq.read_table(io.BytesIO(Warehouse(f"{bucket}/w").storage.read(file.path))).to_pylist()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import queue
 import random
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,20 +11,19 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
-import redis
 
 from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group
 from tests.support.machine import Limit
+from tests.support.programs.status_observer import ENDS, observer
 from tests.support.servers import RedisServer
 from unstuck import KeyConflict, SpecError, Status
 from unstuck.coordinator.model.decision import Decision
 from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Offer
-from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, read_marker, write_marker
+from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, write_marker
 
 
 def staged(coordinator: Coordinator, offer: Offer, output: str, rows: int = 3) -> Outcome:
@@ -46,67 +42,20 @@ def staged(coordinator: Coordinator, offer: Offer, output: str, rows: int = 3) -
     return replace(SUCCEEDED, staging=token.staging, rows={output: rows})
 
 
-ENDS = {
-    Status.FINISHED: "SUCCEEDED",
-    Status.FAILED: "FAILED",
-    Status.CANCELED: "CANCELED",
-    Status.STOPPED: "CANCELED",
-}
-LOOKS = 100  # a second, at least; 268 were seen at the lowest priority on a machine with seven times the work it can do
-
-
-class Observer:
-    """Looks at one job as fast as it can, until it has seen it end, and notes what was not so at that moment."""
-
-    def __init__(self, coordinator: Coordinator) -> None:
-        self.coordinator = coordinator
-        self.files, self.warehouse = Files(coordinator.settings.warehouse), Warehouse(coordinator.settings.warehouse)
-        self.lies: list[str] = []
-        self.looks = 0
-        self.seconds = 0.0
-        self.met: list[Status] = []
-        self.stop = threading.Event()
-
-    def watch(self, url: str, jobs: queue.Queue[str | None]) -> None:
-        with connect(url) as client:
-            while (job := jobs.get()) is not None:
-                began = time.monotonic()
-                self._until_it_has_ended(client, job)
-                self.seconds += time.monotonic() - began
-
-    def _until_it_has_ended(self, client: redis.Redis, job: str) -> None:
-        keys = self.coordinator.keys.of(job)
-        status = Status.PENDING
-        while not status.terminal:
-            if self.stop.is_set():
-                return
-            self.looks += 1
-            status = Status(str(client.hget(keys.job, "status")))
-        self.met.append(status)
-        record = str(client.hget(keys.groups, "make"))
-        if f'"{ENDS[status]}"' not in record:
-            self.lies.append(f"{job} is {status}, and its group is {record}")
-        slot = self.warehouse.find_publish(job, 0)
-        entry = None if slot is None else self.warehouse.entry(slot)
-        if (entry is not None and entry.kind == "package") is not (status is Status.FINISHED):
-            self.lies.append(f"{job} is {status}, and in the log stands {entry}")
-        elif entry is not None and entry.tokens and read_marker(self.files, entry.tokens[0]) is None:
-            self.lies.append(f"{job}: no marker")
+LOOKS = 1000  # a second, at least
 
 
 def test_nobody_ever_sees_a_terminal_status_before_outcome_marker_and_package_are_in_place(
     make_coordinator: Callable[..., Coordinator], redis_server: RedisServer
 ) -> None:
-    """An observer that polls as fast as it can, of jobs that end in each way."""
+    """An observer that polls as fast as it can, in a process of its own, of jobs that end in each way."""
     coordinator = make_coordinator()
-    observer, jobs = Observer(coordinator), queue.Queue[str | None]()
-    thread = threading.Thread(target=observer.watch, args=(redis_server.url, jobs))
-    thread.start()
+    settings = coordinator.settings
     wanted = [*ENDS] * 10
-    try:
+    with observer(redis_server.url, settings.prefix, settings.warehouse) as reader:
         for number, end in enumerate(wanted):
             job = coordinator.submit(group("make", retry={"max": 0}), name=f"job{number}")
-            jobs.put(job)
+            reader.watch(job)
             coordinator.read()
             (offer,) = coordinator.offers()
             coordinator.claim(offer)
@@ -120,15 +69,10 @@ def test_nobody_ever_sees_a_terminal_status_before_outcome_marker_and_package_ar
             coordinator.finish(offer.held_by("runner1"), outcome)
             coordinator.read()
             assert coordinator.status(job) is end
-        jobs.put(None)
-        thread.join()
-    finally:
-        observer.stop.set()
-        jobs.put(None)
-        thread.join()
-    assert not observer.lies
-    assert observer.met == wanted
-    assert observer.looks / observer.seconds >= LOOKS, f"{observer.looks} looks in {observer.seconds:.1f}s"
+        seen = reader.seen()
+    assert not seen.lies
+    assert seen.met == wanted
+    assert seen.looks / seen.seconds >= LOOKS, f"{seen.looks} looks in {seen.seconds:.1f}s"
 
 
 def test_the_package_stands_before_the_job_is_finished_and_a_dead_publisher_is_followed_by_another(
@@ -142,7 +86,7 @@ def test_the_package_stands_before_the_job_is_finished_and_a_dead_publisher_is_f
     def die() -> None:
         raise Killed
 
-    coordinator = make_coordinator(lock_ttl=0.2)
+    coordinator = make_coordinator()
     job = coordinator.submit(group("make"))
     coordinator.read()
     (offer,) = coordinator.offers()

@@ -10,6 +10,7 @@ from typing import Any
 import redis
 
 from tests.support import fleet
+from tests.support.machine import seconds
 from tests.support.servers import RedisServer, app_of_strangers, wait_until
 from unstuck.tasks.protocol.report import OutcomeKind
 
@@ -43,9 +44,9 @@ def test_task_events_are_sent_only_after_a_monitor_has_asked(
         thread.start()
         try:
             with fleet.worker(redis_server.url, tmp_path):
-                assert listening.wait(60)
+                assert listening.wait(seconds(20))
                 run("first")
-                assert app.control.enable_events(reply=True, timeout=60, limit=1), "the worker has heard it"
+                assert app.control.enable_events(reply=True, timeout=seconds(20), limit=1), "the worker has heard it"
                 run("second")
                 wait_until(lambda: of_kind("task-received"), 60, "the events of a task")
         finally:
