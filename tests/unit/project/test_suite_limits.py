@@ -17,9 +17,9 @@ from tests.support.paths import ROOT
 from tests.support.programs.processes import lives
 from tests.support.servers import wait_until
 
-# As `make test` has them, but two processes: each costs half a second of a processor.
+# As `make test` has them, but one process for each of the three files of a suite here.
 OPTIONS = re.findall(r"^PYTEST_OPTIONS := -n \d+ (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0]
-PROCESSES = ["-n", "2", *OPTIONS.split()]
+PROCESSES = ["-n", "3", *OPTIONS.split()]
 # A fleet as tests have them: it ignores SIGTERM, in sessions of its own.
 HEAD = """
 import ctypes, os, signal, subprocess, sys, threading, time
