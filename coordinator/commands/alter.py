@@ -184,7 +184,7 @@ def _is_named(item: Any) -> bool:
 
 
 def changes_between(old: dict[str, Any], new: dict[str, Any]) -> Iterator[AlteredValue]:
-    """Compare two parsed specs, value by value, with groups by name."""
+    """Yield the differences between two parsed specs, value by value, with groups by name."""
     yield from _differences("", _by_name(old), _by_name(new))
 
 

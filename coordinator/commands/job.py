@@ -60,7 +60,7 @@ _STRENGTH = tuple(Intent)  # a later one overrides an earlier one
 
 
 def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "", why: str = "") -> Commanded:
-    """Apply ``given`` to ``job``.
+    """Return the answer to ``given``, and the record of ``job`` after it.
 
     Args:
         by: who asks, and ``why``, as it is shown to people.
@@ -96,7 +96,7 @@ def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "", 
 
 
 def against_damage(job: JobRecord, damage: str) -> Commanded:
-    """Refuse every command but force-stop if ``job`` has ``damage``."""
+    """The answer to every command but force-stop if ``job`` has ``damage``."""
     ended = f"job {job.id} is {job.status}, and {damage}; submit it again for another run"
     return Commanded(Answer.REFUSED, job, ended if job.terminal else damage)
 

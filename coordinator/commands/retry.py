@@ -34,7 +34,7 @@ class Retried:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of it in the record of the new job."""
+        """The fields of the new job's record that describe the retry."""
         return {
             "retry_of": self.job.id,
             "adopts": self.adopts,

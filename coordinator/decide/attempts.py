@@ -1,4 +1,4 @@
-"""Apply the reports of the live attempts of a job to their groups.
+"""Apply the live attempts of a job to their groups: claims, outcomes, lapsed leases and lost records.
 
 Two budgets: ``retry`` counts failures of the user's code; ``worker_losses`` counts workers lost in a row, which are
 our failure and never eat a user's retry. An attempt that is handed back (RELEASED) is charged to neither.

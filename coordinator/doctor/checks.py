@@ -226,7 +226,7 @@ def of_java(java: int, spark: str | None, *, lacks_connector: bool = False) -> l
 
 
 def of_delta(jobs: list[str]) -> list[Finding]:
-    """Find ``jobs`` that write Delta tables where the package for such tables is missing."""
+    """Warn that this machine lacks the package deltalake, so it cannot publish ``jobs``, which write Delta tables."""
     if not jobs:
         return []
     text = (

@@ -253,7 +253,7 @@ def _attempts(state: JobState, one: str, many: str) -> str:
 
 
 def _brief(state: JobState, env: Environment, alone: str, groups: Sequence[Explanation]) -> str:
-    """The reason why a job waits, in one line for listings; empty where its explanation is short enough.
+    """The wait of a job that has not ended, in one line for listings; empty where its explanation is short enough.
 
     Args:
         alone: that nobody looks, if so; see ``_nobody_looks``.

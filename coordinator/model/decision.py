@@ -1,4 +1,4 @@
-"""The environment of ``decide``, and the decision that the reconciler commits and then does."""
+"""The environment of ``decide``, and the decision that the reconciler commits and then carries out."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PublishResult:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """All facts that a decision may use beside the job itself. Clock and randomness come in here.
+    """All facts that a decision may use beside the job itself. All clock and randomness comes in here.
 
     Attributes:
         now: seconds, by the clock of Redis.

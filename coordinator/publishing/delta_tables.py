@@ -55,7 +55,7 @@ class Target:
     appended: frozenset[str] = frozenset()
 
     def made_by(self, n: int, name: str, standing: DatasetState | None) -> Table:
-        """Read the table as of entry ``n``.
+        """Return the table as entry ``n`` is to record it.
 
         Raises:
             TableMoved: another job has published the dataset since the table was checked.
@@ -75,7 +75,7 @@ class Target:
 
 
 class TableMoved(Exception):
-    """The table has changed since it was checked: it is to be checked again."""
+    """The dataset was published since its table was checked, so the table must be checked again."""
 
 
 def check(

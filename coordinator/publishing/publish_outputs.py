@@ -219,7 +219,7 @@ def _tables(
 
 
 def _answer(warehouse: Warehouse, entry: Entry) -> PublishResult:
-    """Read the entry of the publish id for its publisher; a package stands once its Delta tables are written.
+    """The result of publishing by the entry of its publish id; a package stands once its Delta tables are written.
 
     Raises: TableTrouble: one of them is not.
     """

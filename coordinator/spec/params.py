@@ -96,7 +96,7 @@ def fill(params: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[dict[str,
 
 
 def with_value(written: Any, value: Any) -> Any:
-    """The parameter as the spec has it once it has ``value``. Raises: ValueError: the value is wrong."""
+    """The entry of a parameter in the spec after it is given ``value``. Raises: ValueError: the value is wrong."""
     declared, standing = is_declared(written), _value(written)
     kind = str(written["type"]) if declared else _type_of(standing)
     if isinstance(value, str):

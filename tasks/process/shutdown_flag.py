@@ -14,7 +14,7 @@ from enum import IntEnum
 
 
 class ShutdownLevel(IntEnum):
-    """How a worker was told to stop. The number is that of the bytes in the pipe."""
+    """The level of shutdown that a worker was told. The number is that of the bytes in the pipe."""
 
     WORK = 0
     STOP = 1  # what runs has UNSTUCK_DRAIN_GRACE to end by itself

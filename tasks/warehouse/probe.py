@@ -35,7 +35,7 @@ class WarehouseProbe:
         self._last = WarehouseSeen(self._uri)  # ``looked_at`` by the clock of this process; None: no read has ended
 
     def seen(self, at: float) -> WarehouseSeen:
-        """The last view of the warehouse; begins a new read if it is time. Never waits and never raises.
+        """The warehouse as it was seen last; begins a new read if it is time. Never waits and never raises.
 
         Args:
             at: the time by the clock of Redis, in seconds.

@@ -20,7 +20,7 @@ _HEAD = 8  # bytes before the text of a slot: its length and its checksum
 
 @dataclass(frozen=True)
 class Holding:
-    """The attempt and state of a runner. Times are seconds of this host since the epoch, those of clocks monotonic.
+    """The state of a runner and its attempt. Times are seconds of this host since the epoch, those of clocks monotonic.
 
     Attributes:
         token: the attempt that the runner holds; None: none.

@@ -74,7 +74,7 @@ class WatchState:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The view of one moment. ``answer``: of a renewal since the last observation, if there was one."""
+    """The facts of one moment. ``answer``: of a renewal since the last observation, if there was one."""
 
     now: float
     runner: ProcessState
@@ -85,7 +85,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """The next act: pass ``order`` to the runner; given a ``kill_reason``, kill its tree and report ``outcome``."""
+    """The next action: pass ``order`` to the runner; given a ``kill_reason``, kill its tree and report ``outcome``."""
 
     state: WatchState
     order: Order | None = None
@@ -96,7 +96,7 @@ class Action:
 def decide(
     state: WatchState, observation: Observation, *, grace: float, death: str = "died", who: str = "the runner"
 ) -> Action:
-    """Decide the next act on a runner that holds an attempt.
+    """Decide the next action on a runner that holds an attempt.
 
     Args:
         grace: seconds a runner has to leave after it was told to.
@@ -140,7 +140,7 @@ def _with_orders(state: WatchState, observation: Observation) -> tuple[WatchStat
 
 
 def _outcome_for(state: WatchState, observation: Observation, why: str) -> Outcome | None:
-    """The outcome to report for a runner that cannot; None when it has, or the attempt is another's by now."""
+    """The outcome to report for a runner that no longer can; None when it has, or the attempt is another's by now."""
     if state.order is Order.STALE or state.leaving:
         return None
     if state.order is Order.CANCEL:

@@ -1,7 +1,8 @@
 """The simulator plays whole histories of Unstuck in one process, under a seed and a virtual clock.
 
-The code that decides is the product's; processes, store and clock are models that may lose, double, delay, die, freeze
-and go back in time. The promises are checked after every step.
+The code that decides is the product's: ``decide``, the reconciler, the consumer, the sweep, ``Client``, ``explain`` and
+the watchdog policy; the rest is modelled, and may lose, double, delay, die, freeze and go back in time. The promises
+are checked after every step.
 
     python -m tests.simulation --seeds 500 --start 0
     python -m tests.simulation --trace 17
