@@ -9,9 +9,10 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
-from tests.support.machine import SLOWNESS, slowness
+import pytest
+
+from tests.support.machine import SLOWNESS, slowness, waited
 
 DENSE = 100  # looks a second, at least
 BUSY = 1.5  # times as slow as an idle machine
@@ -19,10 +20,10 @@ _EVERY = 0.004  # seconds from one look to the next
 
 
 class Looks:
-    """When one reader looked. ``wanted``: how many looks a second it owes; one at all on a machine that is busy."""
+    """When one reader looked."""
 
     def __init__(self) -> None:
-        self.wanted: float = DENSE
+        self._slow: float | None = None  # how slow the machine was then, if it was measured
         self._times: list[float] = []
         self._waits: list[float] = []  # for how long it had waited for a processor by then
 
@@ -37,7 +38,7 @@ class Looks:
     def note(self) -> None:
         """One more look is over."""
         self._times.append(time.time())
-        self._waits.append(_waited())
+        self._waits.append(waited())
 
     def rate(self, since: float, until: float) -> float:
         """Looks a second between two times since the epoch; 0 if none was before the first or after the second.
@@ -50,24 +51,37 @@ class Looks:
         first, last = bisect_right(self._times, since) - 1, bisect_left(self._times, until)
         if first < 0 or last >= len(self._times):
             return 0.0
-        waited = self._waits[last] - self._waits[first]
-        return (last - first) / max(self._times[last] - self._times[first] - waited, 1e-9)
+        without = self._waits[last] - self._waits[first]
+        return (last - first) / max(self._times[last] - self._times[first] - without, 1e-9)
 
     def settle(self, since: float, until: float) -> None:
-        """If there were too few, see whether the machine is busy now, or was when the tests began.
+        """If there were too few, measure the machine: now, since by the time of ``require`` it may be idle again."""
+        if 0 < self.rate(since, until) < DENSE:
+            self._slow = slowness()
 
-        What a reader could have done then is not to be told: threads beside it wait for a processor, too.
-        """
-        if 0 < self.rate(since, until) < DENSE and max(slowness(), float(os.environ[SLOWNESS])) > BUSY:
-            self.wanted = 0.0
+    def require(self, since: float, until: float, who: str) -> None:
+        """See ``require``; the last thing that a test does."""
+        require(self.rate(since, until), DENSE, who, self._slow)
 
 
-def _waited() -> float:
-    """For how many seconds the kernel has let this thread wait for a processor; 0 where it does not say."""
-    try:
-        return int(Path(f"/proc/self/task/{threading.get_native_id()}/schedstat").read_text().split()[1]) / 1e9
-    except FileNotFoundError:
-        return 0.0
+def require(rate: float, wanted: float, who: str, slow: float | None = None) -> None:
+    """Fail if ``who`` looked fewer than ``wanted`` times a second.
+
+    On a machine that is busy, or was when the tests began, the test is skipped instead, and says why: what a reader
+    could have done there is not to be told, since what it waits for waits for a processor, too.
+
+    Args:
+        slow: how slow the machine was at that time; None: it is measured now.
+    """
+    if rate >= wanted:
+        return
+    said = f"{who} looked {rate:.0f} times a second, and {wanted} are promised"
+    assert rate > 0, said
+    slow = max(slowness() if slow is None else slow, float(os.environ[SLOWNESS]))
+    assert slow > BUSY, said
+    pytest.skip(
+        f"all that was seen is as promised, but {said}: this machine is {slow:.1f} times as slow as an idle one"
+    )
 
 
 @contextmanager

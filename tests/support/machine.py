@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 SLOWNESS = "TEST_SLOWNESS"  # in the environment: how slow the machine was when the tests began
 WORK = "import asyncio, email.message, http.client, logging.config, multiprocessing.pool, unittest.mock, xml.sax"
@@ -25,6 +26,17 @@ def seconds(idle: float) -> float:
     that was busy when the tests began. Only where a call wants one: whatever hangs is ended with its test.
     """
     return 3 * idle * float(os.environ[SLOWNESS])
+
+
+def waited(task: str = "thread-self") -> float:
+    """For how many seconds so far the kernel has let ``task`` wait for a processor; 0 where it does not say.
+
+    ``task``: the calling thread; or a process id, for the main thread of that process.
+    """
+    try:
+        return int(Path(f"/proc/{task}/schedstat").read_text().split()[1]) / 1e9
+    except FileNotFoundError:
+        return 0.0
 
 
 class Limit:

@@ -13,6 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group
+from tests.support.looks import require
 from tests.support.machine import Limit
 from tests.support.programs.status_observer import ENDS, observer
 from tests.support.servers import RedisServer
@@ -72,7 +73,7 @@ def test_nobody_ever_sees_a_terminal_status_before_outcome_marker_and_package_ar
         seen = reader.seen()
     assert not seen.lies
     assert seen.met == wanted
-    assert seen.looks / seen.seconds >= LOOKS, f"{seen.looks} looks in {seen.seconds:.1f}s"
+    require(seen.looks / seen.seconds, LOOKS, "the observer")
 
 
 def test_the_package_stands_before_the_job_is_finished_and_a_dead_publisher_is_followed_by_another(

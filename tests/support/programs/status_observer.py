@@ -14,10 +14,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 import redis
 
+from tests.support.machine import waited
 from tests.support.paths import PYTHONPATH, ROOT
 from unstuck import Status
 from unstuck.tasks.protocol.keys import Keys
@@ -79,11 +79,6 @@ def observer(url: str, prefix: str, warehouse: str) -> Iterator[Observer]:
         process.wait()
 
 
-def _waited() -> float:
-    """For how many seconds the kernel has let this process wait for a processor."""
-    return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
-
-
 def _until_it_has_ended(client: redis.Redis, keys: Keys, job: str, seen: Seen) -> Status:
     of_job = keys.of(job).job
     seen.looks += 1
@@ -113,10 +108,10 @@ def main(url: str, prefix: str, warehouse: str) -> None:
     with connect(url) as client:
         for line in sys.stdin:
             job = line.strip()
-            began = time.monotonic() - _waited()
+            began = time.monotonic() - waited()
             status = _until_it_has_ended(client, keys, job, seen)
             seen.lies += _judge(client, keys, warehouse, job, status)
-            seen.seconds += time.monotonic() - _waited() - began
+            seen.seconds += time.monotonic() - waited() - began
             seen.met.append(status)
     print(json.dumps(asdict(seen)))
 

@@ -16,7 +16,7 @@ def looked(monkeypatch: pytest.MonkeyPatch, times: list[float], waits: list[floa
     made = Looks()
     for at, waited in zip(times, waits, strict=True):
         monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda at=at: at))
-        monkeypatch.setattr(module, "_waited", lambda waited=waited: waited)
+        monkeypatch.setattr(module, "waited", lambda waited=waited: waited)
         made.note()
     return made
 
@@ -37,13 +37,34 @@ def test_looks_are_counted_by_the_time_in_which_the_reader_could_run(
     assert made.last == times[-1]
 
 
-@pytest.mark.parametrize(("every", "slow", "enough"), [(0.02, 1.0, False), (0.02, 2.0, True), (2.0, 2.0, False)])
-def test_a_busy_machine_owes_a_look_and_an_idle_one_a_hundred_a_second(
-    monkeypatch: pytest.MonkeyPatch, every: float, slow: float, enough: bool
+@pytest.mark.parametrize(
+    ("every", "slow", "ends"),
+    [
+        (0.004, 1.0, "passes"),
+        (0.004, 2.0, "passes"),
+        (0.02, 1.0, "fails"),
+        (0.02, 2.0, "is skipped"),
+        (2.0, 2.0, "fails"),  # before the first look: nobody looked then
+    ],
+)
+@pytest.mark.parametrize("when", ["then", "when the tests began"])
+def test_too_few_looks_fail_a_test_on_an_idle_machine_and_have_it_skipped_with_the_reason_on_a_busy_one(
+    monkeypatch: pytest.MonkeyPatch, every: float, slow: float, ends: str, when: str
 ) -> None:
-    made = looked(monkeypatch, [10 + every * n for n in range(100)], [0.0] * 100)
-    monkeypatch.setenv(SLOWNESS, str(slow))
-    monkeypatch.setattr(module, "slowness", lambda: 1.0)
-    window = (10.5, 11.5) if every < 1 else (9.0, 11.5)  # before the first look: nobody looked then
+    made = looked(monkeypatch, [10 + every * n for n in range(600)], [0.0] * 600)
+    monkeypatch.setenv(SLOWNESS, str(slow if when == "when the tests began" else 1.0))
+    monkeypatch.setattr(module, "slowness", lambda: slow if when == "then" else 1.0)
+    window = (10.5, 11.5) if every < 1 else (9.0, 11.5)
     made.settle(*window)
-    assert (made.rate(*window) >= made.wanted) is enough
+    monkeypatch.setattr(module, "slowness", lambda: 1.0)  # idle again, when the test comes to ask
+    ended, said = "passes", ""
+    try:
+        made.require(*window, "readers")
+    except AssertionError:
+        ended = "fails"
+    except pytest.skip.Exception as skipped:
+        ended, said = "is skipped", str(skipped)
+    assert ended == ends
+    if ended == "is skipped":
+        assert "readers looked 50 times a second, and 100 are promised" in said
+        assert "2.0 times as slow" in said

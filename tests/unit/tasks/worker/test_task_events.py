@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from contextlib import closing, suppress
 from pathlib import Path
@@ -21,11 +22,14 @@ def test_task_events_are_sent_only_after_a_monitor_has_asked(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     events: list[dict[str, Any]] = []
-    listening, stopped = threading.Event(), threading.Event()
+    stopped = threading.Event()
 
     def run(job: str) -> None:
         offer = fleet.make_offer(client, tmp_path / "w", job, GROUP)
         assert fleet.outcome(client, offer, 60).kind is OutcomeKind.SUCCEEDED
+
+    def listens() -> bool:
+        return any(one["psub"] != "0" for one in client.client_list(_type="pubsub"))
 
     def of_kind(kind: str) -> set[str]:
         return {event["uuid"] for event in list(events) if event["type"] == kind}
@@ -35,7 +39,6 @@ def test_task_events_are_sent_only_after_a_monitor_has_asked(
 
         def listen() -> None:
             with receiver.consumer_context() as (heard, _, _):
-                listening.set()
                 while not stopped.is_set():
                     with suppress(TimeoutError):
                         heard.drain_events(timeout=0.1)
@@ -43,13 +46,18 @@ def test_task_events_are_sent_only_after_a_monitor_has_asked(
         thread = threading.Thread(target=listen)
         thread.start()
         try:
-            with fleet.worker(redis_server.url, tmp_path):
-                assert listening.wait(seconds(20))
+            # Before there is a worker, which listens as well.
+            wait_until(listens, 20, "Redis to know of somebody who listens to events")
+            with fleet.worker(redis_server.url, tmp_path) as worker:
                 run("first")
+                # Else its runner, which lingers, takes the second one as well, for the same wake-up.
+                wait_until(lambda: "] succeeded in " in worker.text(), 60, "the first wake-up to be over")
                 assert app.control.enable_events(reply=True, timeout=seconds(20), limit=1), "the worker has heard it"
                 run("second")
-                wait_until(lambda: of_kind("task-received"), 60, "the events of a task")
+                wait_until(lambda: of_kind("task-succeeded"), 60, "the events of a task")
+                first, second = re.findall(r"unstuck\.run\[(\S+)\] received", worker.text())
         finally:
             stopped.set()
             thread.join()
-    assert len(of_kind("task-received")) == 1, "events come in order, so none came of the first wake-up"
+    assert of_kind("task-received") == {second}, "events come in order, so none came of the first wake-up"
+    assert first not in {event.get("uuid") for event in events}
