@@ -70,7 +70,7 @@ class Suite:
     def run(self, *options: str, **settings: float) -> int:
         """In the background of a shell that runs a script and ignores SIGHUP, as `nohup` does; its exit code."""
         pytest = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml")]
-        pytest += ["-p", "tests.support.suite.suite_limits"]
+        pytest += ["-p", "tests.support.suite.suite_limits", "-p", "no:hypothesispytest", "-p", "no:valkey"]
         # Else it would remove the temporary folders of earlier suites, which may take minutes.
         told = ["-p", "no:cacheprovider", "--basetemp", str(self.folder / "temp")]
         told += [*(part for name in settings for part in ("-o", f"{name}={settings[name]}"))]
