@@ -60,7 +60,7 @@ class Looks:
             self._slow = slowness()
 
     def require(self, since: float, until: float, who: str) -> None:
-        """See ``require``; the last thing that a test does."""
+        """Do as the function ``require`` with the rate between two times; the last thing that a test does."""
         require(self.rate(since, until), DENSE, who, self._slow)
 
 

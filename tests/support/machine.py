@@ -29,7 +29,7 @@ def seconds(idle: float) -> float:
 
 
 def waited(task: str = "thread-self") -> float:
-    """For how many seconds so far the kernel has let ``task`` wait for a processor; 0 where it does not say.
+    """Seconds for which the kernel has let ``task`` wait for a processor so far; 0 where it does not say.
 
     ``task``: the calling thread; or a process id, for the main thread of that process.
     """

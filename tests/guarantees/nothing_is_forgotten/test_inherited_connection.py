@@ -13,6 +13,7 @@ import psutil
 import redis
 
 from tests.support import fleet
+from tests.support.machine import waited
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.protocol.report import OutcomeKind
@@ -40,9 +41,11 @@ def test_a_worker_goes_on_when_its_pub_sub_connection_goes_dead_and_a_runner_has
         offer = fleet.make_offer(client, tmp_path / "w", "after", GROUP)
         assert fleet.outcome(client, offer, 60).kind is OutcomeKind.SUCCEEDED, worker.story()
         main = psutil.Process(worker.process.pid)
-        began, used = time.monotonic(), _cpu(main)
+        began, used, kept_waiting = time.monotonic(), _cpu(main), waited(str(main.pid))
         wait_until(lambda: time.monotonic() - began >= WATCHED, 30)
-        assert _cpu(main) - used < WATCHED / 2, worker.story()
+        used, kept_waiting = _cpu(main) - used, waited(str(main.pid)) - kept_waiting
+        # One that spins uses all the time that a busy machine gives it, which may be little.
+        assert used < (time.monotonic() - began - kept_waiting) / 2, worker.story()
     proxy.close()
 
 
