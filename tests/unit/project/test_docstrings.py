@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ FOLDERS = (*PRODUCT, "tests", "bench", "scripts", "examples")
 SENTENCE_END = re.compile(r"""[.!?][)"'`]*(?:\s|$)""")
 
 
+@cache
 def modules(folder: str) -> list[tuple[Path, ast.Module]]:
     paths = [path.relative_to(ROOT) for path in sorted((ROOT / folder).rglob("*.py"))]
     ours = [path for path in paths if not any(part.startswith(".") for part in path.parts)]  # not installed packages
