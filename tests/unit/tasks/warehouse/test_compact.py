@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,6 +90,38 @@ def test_many_small_files_become_one_with_the_same_rows(loads: Loads) -> None:
     assert loads.compact(publish_id="compact-2").version == 0, "nothing is left to do"
     loads.load("job5", APPEND, day=["2013-01-02"], n=[5])
     assert len(loads.rows()) == 6
+
+
+DIES_BEFORE_ITS_ENTRY = """
+import os, signal, sys
+from unstuck.tasks.warehouse.compact import compact
+from unstuck.tasks.warehouse.log import Warehouse
+Warehouse.append = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+compact(Warehouse(sys.argv[1]), "flights", "compact-died", lambda path: False, target=1_000_000, at=2000.0)
+"""
+
+
+@pytest.mark.parametrize("store", ["local disk", "S3"])
+def test_a_compaction_that_is_killed_before_its_entry_changes_nothing_and_another_one_goes_through(
+    store: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    loads = Loads(f"{request.getfixturevalue('bucket')}/w" if store == "S3" else tmp_path / "warehouse")
+    files = loads.warehouse.storage
+
+    def rows() -> list[int]:
+        tables = [pq.read_table(io.BytesIO(files.read(file.path))) for file in loads.warehouse.dataset("flights").files]
+        return [n for table in tables for n in table["n"].to_pylist()]
+
+    for n in range(4):
+        loads.load(f"job{n}", APPEND, n=[n])
+    before = loads.warehouse.dataset("flights")
+
+    died = subprocess.run([sys.executable, "-c", DIES_BEFORE_ITS_ENTRY, loads.root], check=False)
+
+    assert died.returncode == -signal.SIGKILL
+    assert files.names("_staging/compact-died/flights"), "it had written its files"
+    assert (loads.warehouse.head(), loads.warehouse.dataset("flights")) == (4, before)
+    assert (loads.compact().after, rows()) == (1, [0, 1, 2, 3])
 
 
 def test_partitions_stay_apart_and_can_still_be_replaced(loads: Loads) -> None:
