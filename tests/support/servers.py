@@ -39,18 +39,19 @@ def app_of_strangers(url: str, prefix: str = "unstuck") -> Celery:
 
 
 def wait_until(
-    predicate: Callable[[], T], timeout: float = 10.0, what: str = "the condition", every: float = 0.01
+    predicate: Callable[[], T], timeout: float = 10.0, what: str = "the condition", every: float | None = None
 ) -> T:
     """The first truthy value of ``predicate``; fails with the last value seen.
 
     ``timeout`` is what the condition takes at most on an idle machine. The wait lasts three times as long, and longer
-    on a machine that is busy when the time is over (``machine.Limit``).
+    on a machine that is busy when the time is over (``machine.Limit``). ``every``: seconds between two looks. Unless
+    given, they grow with the wait, to a twentieth of it: a look at processes or at Redis takes time from the others.
     """
     limit = Limit(3 * timeout)
     while not (value := predicate()):
         if not limit.kept:
             raise AssertionError(f"waited for {what}, {limit}; last seen: {value!r}")
-        time.sleep(every)
+        time.sleep(min(0.2, max(0.01, limit.elapsed / 20)) if every is None else every)
     return value
 
 
