@@ -129,9 +129,10 @@ def runner_of(client: redis.Redis, offer: Offer, timeout: float = 60) -> psutil.
 
 
 def gone(pid: int) -> bool:
-    """True if there is no such process any more; a zombie is gone."""
+    """True if there is no such process any more. A zombie is gone once its threads are: until then its sockets answer."""
     try:
-        return not lives(psutil.Process(pid))
+        process = psutil.Process(pid)
+        return not lives(process) and process.num_threads() <= 1
     except psutil.NoSuchProcess:
         return True
 
