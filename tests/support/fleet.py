@@ -129,7 +129,7 @@ def runner_of(client: redis.Redis, offer: Offer, timeout: float = 60) -> psutil.
 
 
 def gone(pid: int) -> bool:
-    """True if there is no such process any more. A zombie is gone once its threads are: their sockets answer until then."""
+    """True if there is no such process any more. A zombie is gone once all its threads are, and its sockets closed."""
     try:
         process = psutil.Process(pid)
         return not lives(process) and process.num_threads() <= 1
