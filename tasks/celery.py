@@ -37,7 +37,7 @@ app.steps["consumer"].add(Acknowledging)
 @app.task(name="unstuck.run")  # type: ignore[untyped-decorator]
 def run(queue: str = "") -> str:
     """Run what stands ready on ``queue`` and the worker's other queues; answers what became of it, for Celery's log."""
-    # Imported when needed: a coordinator's own worker imports this module too, and has no Spark.
+    # Imported when needed: Celery's commands, such as inspect, import this module too, and need no runner.
     from unstuck.tasks.runner.runner import this_runner
     from unstuck.tasks.runner.take import run_ready
 
@@ -67,8 +67,7 @@ class WorkerStallDetector(StallDetector):
 app.steps["consumer"].add(WorkerStallDetector)
 
 
-# Signals are global to a process, and a coordinator's own worker imports this module too: every receiver below
-# acts for workers of this app alone.
+# Signals are global to a process: every receiver below acts for workers of this app alone.
 _slots: int | None = None
 
 
