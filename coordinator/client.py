@@ -9,7 +9,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import redis
@@ -37,7 +36,7 @@ from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.publishing.breaker import LISTING, CircuitBreaker
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.params import check_key
-from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submission
+from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submission, VacuumBegan
 from unstuck.coordinator.store.dead_letters import DeadLetterResult, DeadLetters
 from unstuck.coordinator.store.jobs import Store
 from unstuck.coordinator.store.pools import Pools
@@ -140,7 +139,7 @@ class Client:
         if key is not None:
             check_key(key)
         try:
-            return self._store_job(_read(spec, params or {}), self.settings.warehouse, key or "", by)
+            return self._store_job(JobSpec.of(spec, params or {}), self.settings.warehouse, key or "", by)
         except KeyTaken as taken:
             raise KeyConflict(
                 f"the key {key!r} belongs to job {taken}, which has another spec or other parameters; "
@@ -197,6 +196,7 @@ class Client:
         by: str | None,
         reason: str = "",
         again: Retried | None = None,
+        vacuum: int = 0,
     ) -> Submitted:
         compiled = compile_to_store(job_spec)
         old = None if again is None else again.job
@@ -234,7 +234,11 @@ class Client:
         )
         plans = job.group_plans(compiled.plan)
         submission = Submission(job, plans, compiled.plan.params, compiled.fingerprint)
-        job_id, new = self._store.submit(submission, summary_of(JobState(compiled.plan, job, {}, {}, {})), reason)
+        summary = summary_of(JobState(compiled.plan, job, {}, {}, {}))
+        try:
+            job_id, new = self._store.submit(submission, summary, reason, vacuum)
+        except VacuumBegan as began:
+            return self._store_job(job_spec, warehouse, key, by, reason, again, began.oldest)
         self._make_durable(job_id)
         return Submitted(job_id, new, standing is None)
 
@@ -440,11 +444,3 @@ class Client:
             if view.job.terminal:
                 return
             time.sleep(every)
-
-
-def _read(spec: JobSpec | Mapping[str, Any] | str | os.PathLike[str], params: Mapping[str, Any]) -> JobSpec:
-    if isinstance(spec, JobSpec):
-        return spec.with_params(params)
-    if isinstance(spec, Mapping):
-        return JobSpec.from_values(dict(spec), params)
-    return JobSpec.from_file(Path(spec), params)

@@ -88,7 +88,7 @@ class StagingCollector:
                 *(warehouse, self._index.needed()),
                 keep=keep,
                 before=now - self._settings.keep_versions_for,
-                reading=self._index.reading(known.warehouse_id),
+                begin=partial(self._index.begin_vacuum, known.warehouse_id),
                 progress=lambda number, total: progressed(),
             )
         except Exception as error:  # noqa: BLE001 - as for a look: it is tried again after the term

@@ -40,7 +40,7 @@ def vacuum(
     *,
     keep: int,
     before: float,
-    reading: tuple[int, str] | None = None,
+    begin: Callable[[int], tuple[int, str] | None] = lambda oldest: None,
     dry_run: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Vacuumed:
@@ -50,7 +50,8 @@ def vacuum(
         needed: whether the attempt folder of a file may be needed by a job: one that is open, or may be retried.
         keep: versions that are kept at least, the newest one included.
         before: seconds since the epoch; a version that was the newest one at that time or later is kept.
-        reading: the oldest version that an open job may read, and that job; None if there is none.
+        begin: told of the oldest version that is to stay, before any goes. Returns the oldest version that an open job
+            may read, and that job; None if there is none. No later job may read an older version than it was told.
         dry_run: remove nothing, and count.
         progress: told of how many files of how many were looked at.
 
@@ -60,6 +61,7 @@ def vacuum(
     """
     head = warehouse.head()
     wanted, held_for = _oldest_kept(warehouse, head, keep, before), ""
+    reading = begin(wanted)
     if reading is not None and reading[0] < wanted:
         wanted, held_for = reading
     oldest = max(wanted, warehouse.oldest())

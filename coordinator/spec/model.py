@@ -97,6 +97,15 @@ class JobSpec(Strict):
         return spec
 
     @classmethod
+    def of(cls, spec: JobSpec | Mapping[str, Any] | str | os.PathLike[str], params: Mapping[str, Any]) -> JobSpec:
+        """A spec, a mapping, or the path of a YAML or JSON file, with ``params``. Raises: SpecError."""
+        if isinstance(spec, JobSpec):
+            return spec.with_params(params)
+        if isinstance(spec, Mapping):
+            return cls.from_values(dict(spec), params)
+        return cls.from_file(spec, params)
+
+    @classmethod
     def from_file(cls, path: str | os.PathLike[str], params: Mapping[str, Any] | None = None) -> JobSpec:
         """The spec in a YAML or JSON file. SQL files are read beside it.
 

@@ -61,6 +61,14 @@ class KeyTaken(Exception):
     """The key belongs to a job with another spec."""
 
 
+class VacuumBegan(Exception):
+    """A vacuum that does not know of the job may remove the version that the job would read."""
+
+    def __init__(self, oldest: int) -> None:
+        super().__init__(oldest)
+        self.oldest = oldest
+
+
 class NotEnded(Exception):
     """The job that was to be retried has not ended badly."""
 

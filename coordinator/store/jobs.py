@@ -30,6 +30,7 @@ from unstuck.coordinator.store.answers import (
     KeyTaken,
     NotEnded,
     Submission,
+    VacuumBegan,
 )
 from unstuck.coordinator.store.runner_wake_ups import idle_runner, share_wake_ups
 from unstuck.coordinator.store.staging_index import staging_record
@@ -343,12 +344,17 @@ class Store:
             raise KeyTaken(job)
         return job
 
-    def submit(self, submission: Submission, summary: str, reason: str = "") -> tuple[str, bool]:
-        """Store a job. Returns its id, and whether it is new. ``reason`` goes onto the event log.
+    def submit(self, submission: Submission, summary: str, reason: str = "", vacuum: int = 0) -> tuple[str, bool]:
+        """Store a job. Returns its id, and whether it is new.
+
+        Args:
+            reason: for the event log.
+            vacuum: the vacuum of which the caller knew before it looked at the warehouse, as `VacuumBegan` named it.
 
         Raises:
             KeyTaken: its key belongs to a job with another spec.
             NotEnded: it retries a job that has not ended badly.
+            VacuumBegan: look at the warehouse once more.
         """
         job = submission.job
         retried = self._keys.of(job.retry_of)
@@ -360,6 +366,7 @@ class Store:
             "fingerprint": submission.fingerprint,
             "key": job.key,
             "reason": reason,
+            "vacuum": vacuum,
         }
         answer, said = self._scripts["submit"](
             job.id,
@@ -374,6 +381,8 @@ class Store:
             raise KeyTaken(said)
         if answer == "NOT_ENDED":
             raise NotEnded(Status(said))
+        if answer == "VACUUM":
+            raise VacuumBegan(int(said))
         return str(said), answer == "SUBMITTED"
 
     # ---- the fleet -----------------------------------------------------------------------------------

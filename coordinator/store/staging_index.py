@@ -51,16 +51,20 @@ class StagingIndex(Staging):
             pipe.hdel(self._keys.staged, job)
             pipe.execute()
 
-    def reading(self, warehouse_id: str) -> tuple[int, str] | None:
-        """The oldest version of a warehouse that an open job may read, and that job; None if no job is open there."""
-        oldest: tuple[int, str] | None = None
+    def begin_vacuum(self, warehouse_id: str, oldest: int) -> tuple[int, str] | None:
+        """Let no job be stored any more that would read a version before ``oldest``, and look at those that are stored.
+
+        Returns the oldest version that an open job may read, and that job; None if no job is open there.
+        """
+        self._redis.zadd(self._keys.vacuums, {warehouse_id: oldest}, gt=True)
+        first: tuple[int, str] | None = None
         for job in cast(list[str], self._redis.zrange(self._keys.due, 0, -1)):
             fields = cast(dict[str, str], self._redis.hgetall(self._keys.of(job).job))
             if fields.get("warehouse_id") == warehouse_id and fields.get("status") not in TERMINAL:
                 versions = filter(None, (int(fields.get("base") or 0), *_versions_named(fields.get("spec", ""))))
-                if first := min(versions, default=0):  # at version 0 there is nothing to read
-                    oldest = min(oldest or (first, job), (first, job))
-        return oldest
+                if read := min(versions, default=0):  # at version 0 there is nothing to read
+                    first = min(first or (read, job), (read, job))
+        return first
 
 
 def _versions_named(spec: str) -> Iterator[int]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -55,7 +56,7 @@ def vacuum(
             *(Warehouse(place.storage.uri(""), identity), index.needed()),
             keep=keep,
             before=since,
-            reading=index.reading(identity),
+            begin=partial(index.begin_vacuum, identity),
             dry_run=dry_run,
             progress=progress,
         )

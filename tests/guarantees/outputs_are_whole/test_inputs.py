@@ -16,7 +16,11 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, JobSpec, Settings, Status, published_files
 from unstuck.coordinator.cli.app import app
+from unstuck.coordinator.store.jobs import Store
+from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.coordinator.views.jobs import JobView
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.log import Warehouse
 
 STEPS = """
@@ -167,6 +171,45 @@ def test_all_groups_and_attempts_of_a_job_read_one_version_and_a_retry_reads_the
     assert shop.seen[-1] == "[2, 2, 2]"
     assert Warehouse(shop.warehouse).history("report", 1)[0].inputs == {"prices": [2]}
     assert shop.command("vacuum", "--keep", "1", "--older-than", "0s")["held_for"] == ""
+
+
+def test_a_job_that_a_vacuum_does_not_know_of_reads_a_version_that_the_vacuum_keeps(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given: a client that has looked at the warehouse, while a newer version is published and the older one removed
+    assert shop.publish(price=1) == 1
+    store, vacuums = Store.submit, []
+
+    def submit(*arguments: Any) -> tuple[str, bool]:
+        if not vacuums:
+            monkeypatch.setattr(Store, "submit", store)
+            assert shop.publish(price=2) == 2
+            vacuums.append(shop.command("vacuum", "--keep", "1", "--older-than", "0s"))
+        return store(*arguments)
+
+    monkeypatch.setattr(Store, "submit", submit)
+    (shop.folder / "open").touch()
+
+    # When: it stores the job
+    ended = shop.ended(shop.submit(REPORT, folder=str(shop.folder)))
+
+    # Then: it has looked again
+    assert [(told["oldest"], told["files"], told["held_for"]) for told in vacuums] == [(2, 1, "")]
+    assert ended.job.status is Status.FINISHED, ended.job.reason
+    assert ended.job.base == 2
+    assert set(shop.seen) == {"[2, 2, 2]"}
+
+
+def test_a_submit_into_a_log_that_is_older_than_the_last_vacuum_ends(shop: Shop) -> None:
+    """A warehouse that was restored from a copy: its versions are below those that a vacuum wished to keep."""
+    shop.publish(price=1)
+    identity = Warehouse(shop.warehouse).identity()
+    assert identity
+    index = StagingIndex(connect(shop.client.settings.redis_url), Keys())
+    assert index.begin_vacuum(identity, 100) is None
+    (shop.folder / "open").touch()
+    ended = shop.ended(shop.submit(REPORT, folder=str(shop.folder)))
+    assert (ended.job.status, ended.job.base) == (Status.FINISHED, 1)
 
 
 def test_a_retry_takes_over_only_what_read_the_newest_version(shop: Shop) -> None:

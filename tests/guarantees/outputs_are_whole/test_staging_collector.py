@@ -227,8 +227,8 @@ def retry(coordinator: Coordinator, of: str, *groups: dict[str, Any]) -> str:
     """A job that is known as a retry of another, with other groups than a real one would have."""
     submit = coordinator.client._store.submit
 
-    def as_retry(submission: Submission, summary: str, reason: str) -> tuple[str, bool]:
-        return submit(replace(submission, job=replace(submission.job, retry_of=of)), summary, reason)
+    def as_retry(submission: Submission, summary: str, *more: Any) -> tuple[str, bool]:
+        return submit(replace(submission, job=replace(submission.job, retry_of=of)), summary, *more)
 
     coordinator.client._store.submit = as_retry  # type: ignore[method-assign]
     job = coordinator.submit(*groups)

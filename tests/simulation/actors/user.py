@@ -65,8 +65,9 @@ class _ClientStore(StoreAtHand):
     def submitted(self, key: str, fingerprint: str) -> str | None:
         return self._call(f"look for {key}", lambda: self._core.submitted(key, fingerprint))
 
-    def submit(self, submission: Submission, summary: str, reason: str = "") -> tuple[str, bool]:
+    def submit(self, submission: Submission, summary: str, reason: str = "", vacuum: int = 0) -> tuple[str, bool]:
         assert summary
+        assert not vacuum
         job = submission.job
 
         def effect() -> tuple[str, bool]:

@@ -190,6 +190,8 @@ def test_what_an_open_job_reads_stays_until_it_has_ended(nightly: Nightly) -> No
     for job in ("one", "two", "three"):
         nightly.publish(job, OutputSpec())
 
-    assert clean(nightly, keep=1, reading=(2, "job")) == Vacuumed(oldest=2, files=1, bytes=10, held=0, held_for="job")
+    assert clean(nightly, keep=1, begin=lambda oldest: (2, "job")) == Vacuumed(
+        oldest=2, files=1, bytes=10, held=0, held_for="job"
+    )
     assert files_of(nightly) == ["three", "two"]
-    assert clean(nightly, keep=1, reading=(3, "job")) == Vacuumed(oldest=3, files=1, bytes=10, held=0)
+    assert clean(nightly, keep=1, begin=lambda oldest: (3, "job")) == Vacuumed(oldest=3, files=1, bytes=10, held=0)
