@@ -16,7 +16,7 @@ from tests.support.machine import SLOWNESS, slowness, waited
 
 DENSE = 100  # looks a second, at least
 BUSY = 1.5  # times as slow as an idle machine
-_EVERY = 0.004  # seconds from one look to the next
+_EVERY = 0.007  # seconds from one look to the next
 
 
 class Looks:

@@ -18,7 +18,7 @@ from unstuck.tasks.protocol.token import Offer
 REPLACED = "runner.replace = lambda: print('replaced')\n"
 PUT_BACK = {"environment", "variable", "path", "zone", "zone_alone", "folder"}
 IN_A_NEW_PROCESS = {"decimals", "traps", "garbage", "importers"}  # what is not, or not wholly, put back in the old one
-INNOCENT = 32
+INNOCENT = 12
 
 
 def make_offer(
@@ -64,7 +64,7 @@ def test_a_step_that_changes_its_process_ends_as_it_would_and_the_process_is_put
 def test_a_wave_of_jobs_with_bad_steps_among_them_fails_no_innocent_one(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    bad = [*bad_steps.STATE, *bad_steps.CODE]
+    bad = [*bad_steps.STATE, *bad_steps.CODE][::3]  # the test above plays all of them
     offers: dict[str, Offer] = {}
     with fleet.worker(redis_server.url, tmp_path, concurrency=2) as worker:
         for n in range(INNOCENT):
