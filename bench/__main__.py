@@ -28,10 +28,11 @@ CASES = {
     "h": outputs.run,
     "i": tpch.run,
     "j": floor.run,
+    "k": spark.submits,
 }
 ROUNDS: dict[Size, int] = {"tiny": 1, "quick": 2, "full": 3}
 LONG = "fg"  # JVMs, and kills at random moments: not in a quick run
-APART = "i"  # minutes of one JVM: only where it is asked for
+APART = "ik"  # minutes of JVMs: only where they are asked for
 
 
 def main() -> None:
@@ -39,7 +40,7 @@ def main() -> None:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="one small size of each case, two rounds; not f and g")
     size.add_argument("--tiny", action="store_true", help="as small as can be: shows that it runs, measures nothing")
-    parser.add_argument("--cases", help="letters, separated by commas (default: all but i)")
+    parser.add_argument("--cases", help="letters, separated by commas (default: all but i and k)")
     parser.add_argument("--peers", help="peers that may be asked, separated by commas; none: ours alone (default: all)")
     parser.add_argument("--rounds", type=int, help="rounds of each case")
     parser.add_argument("--json", type=Path, default=Path("build/bench.json"), help="where the figures are written")

@@ -173,12 +173,12 @@ def wide(width: int, name: str = "wide") -> dict[str, Any]:
     }
 
 
-def chain(length: int) -> dict[str, Any]:
+def chain(length: int, step: str = "hop") -> dict[str, Any]:
     """``length`` groups that do nothing, one after the other."""
     groups: list[dict[str, Any]] = []
     for i in range(length):
-        step = {"python": "noop_steps:hop"}
-        groups.append({"name": f"g{i}", "queue": "light", "spark": False, "steps": [step]})
+        steps = [{"python": f"noop_steps:{step}"}]
+        groups.append({"name": f"g{i}", "queue": "light", "spark": False, "steps": steps})
         if i:
             groups[i]["needs"] = [f"g{i - 1}"]
     return {"name": "chain", "groups": groups}

@@ -13,6 +13,16 @@ from bench.case import Case, Stage
 COUNT = {"tiny": 3, "quick": 100, "full": 400}
 _MARKER = json.dumps({"token": "job/group/1/nonce/claimant", "outputs": {}, "results": {}, "at": 1.0}).encode()
 # As many writes as a finish with a take, or a commit of a coordinator, makes.
+_BATCH = 500  # entries that a coordinator reads at a time
+# For each report: a record, an event, and at the end the place of the job in an index.
+_COMMIT = """
+for i = 2, #ARGV do
+    redis.call('HSET', KEYS[1], ARGV[i], ARGV[1])
+    redis.call('XADD', KEYS[2], 'MAXLEN', '~', 10000, '*', 'event', ARGV[1])
+end
+redis.call('ZADD', KEYS[3], 1, 'job')
+return #ARGV
+"""
 _WRITES = "for i = 1, 13 do redis.call('HSET', KEYS[1], ARGV[1] .. i, ARGV[2]) end return 1"
 
 
@@ -38,7 +48,32 @@ def run(stage: Stage) -> Case:
                 act(folder / str(i))
             case.add(what, "ms", 1000 * (time.perf_counter() - at) / count)
             case.add(f"{what}: CPU", "ms", 1000 * (time.process_time() - cpu) / count)
+    for _ in stage.rounds():
+        _reports(case, stage)
     return case
+
+
+def _reports(case: Case, stage: Stage) -> None:
+    """Reports are read, written and acked as a coordinator does, without decisions and encoding."""
+    client, what, count = stage.server.client, "a report, of 500 read, written and acked", 20 * COUNT[stage.size]
+    client.delete("floor:reports", "floor:records", "floor:events", "floor:due")
+    client.xgroup_create("floor:reports", "all", id="0", mkstream=True)
+    with client.pipeline(transaction=False) as pipe:
+        for number in range(count):
+            token = f"job/group[{number}]/1/0123456789abcdef/0123456789abcdef"
+            pipe.xadd("floor:reports", {"v": "1", "kind": "succeeded", "token": token, "at": "1764000000.123456"})
+        pipe.execute()
+    commit, own, redis = client.register_script(_COMMIT), time.process_time(), stage.server.process.cpu_times()
+    at = time.perf_counter()
+    while entries := client.xreadgroup("all", "me", {"floor:reports": ">"}, count=_BATCH):
+        read = entries[0][1]
+        groups = [fields[b"token"].split(b"/")[1] for _, fields in read]
+        commit(keys=["floor:records", "floor:events", "floor:due"], args=["x" * 150, *groups])
+        client.xack("floor:reports", "all", *(entry for entry, _ in read))
+    case.add(what, "ms", 1000 * (time.perf_counter() - at) / count)
+    case.add(f"{what}: CPU", "ms", 1000 * (time.process_time() - own) / count)
+    used = stage.server.process.cpu_times()
+    case.add(f"{what}: CPU of Redis", "ms", 1000 * (used.user + used.system - redis.user - redis.system) / count)
 
 
 def _marker(folder: Path, *, durable: bool) -> None:

@@ -19,13 +19,14 @@ from bench.fleet import Fleet
 from bench.measure import percentile
 
 SHAPES = {"tiny": ((3, 2),), "quick": ((100, 100),), "full": ((100, 100), (5_000, 40))}  # width, joins
+LONG = 1_000  # of the widths whose rounds take long
 TURN = 0.025  # seconds for which the other one holds the lock, and then does not
 
 
 def run(stage: Stage) -> Case:
     case = Case("c", "join: from its last branch's outcome to its claim")
     for width, joins in SHAPES[stage.size]:
-        for _ in stage.rounds(most=2):
+        for _ in stage.rounds(most=2 if width < LONG else 1):
             for contended in (False, True):
                 first, others = _latencies(stage.fleet, width, joins, contended)
                 what = f"width {width:,}{', lock held by another half of the time' if contended else ''}"
@@ -38,7 +39,7 @@ def run(stage: Stage) -> Case:
 
 def _latencies(fleet: Fleet, width: int, joins: int, contended: bool) -> tuple[float, list[float]]:
     """Seconds of the first join, and of each later one."""
-    with _outcomes(fleet) as ended:
+    with outcomes(fleet) as ended:
         job = fleet.client.submit(_joins(width, joins)).id
         if contended:
             fleet.await_that(lambda: _succeeded(fleet) >= width, "the fork has ended")
@@ -58,7 +59,7 @@ def _succeeded(fleet: Fleet) -> int:
 
 
 @contextmanager
-def _outcomes(fleet: Fleet) -> Iterator[dict[tuple[str, str], float]]:
+def outcomes(fleet: Fleet) -> Iterator[dict[tuple[str, str], float]]:
     """When each group succeeded, by job and group, as reported while the block runs; complete when it is left.
 
     Read along, since coordinators trim the stream of what is applied.

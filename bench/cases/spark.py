@@ -8,12 +8,20 @@ from bench.case import Case, Stage
 from bench.measure import Sample
 
 GROUPS = {"tiny": 2, "quick": 24, "full": 24}
-SUBMITS = {"tiny": 0, "quick": 1, "full": 2}  # each takes seconds, and is like the others
+SUBMITS = {"tiny": 0, "quick": 1, "full": 2}  # each takes seconds; `submits` makes as many as groups
 
 
 def run(stage: Stage) -> Case:
-    groups, submits = GROUPS[stage.size], SUBMITS[stage.size]
-    case = Case("f", "small Spark groups on a warm worker", "ms each")
+    return _run(stage, Case("f", "small Spark groups on a warm worker", "ms each"), SUBMITS[stage.size])
+
+
+def submits(stage: Stage) -> Case:
+    """Case k: as many submits as groups, which takes minutes."""
+    return _run(stage, Case("k", "as many spark-submits as Spark groups", "ms each"), GROUPS[stage.size])
+
+
+def _run(stage: Stage, case: Case, submits: int) -> Case:
+    groups = GROUPS[stage.size]
     stage.say("starting a Spark worker")
     worker = "worker spark"
     stage.fleet.start(worker, slots=1, queue="spark")

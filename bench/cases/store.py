@@ -36,9 +36,12 @@ def run(stage: Stage) -> Case:
             fleet.start(name)
         _fork_bytes(case, fleet)
         stage.say("submitting jobs")
-        before = _used(fleet)
+        before, indexes = _used(fleet), _indexes(fleet)
         _pause(fleet, paused)
         case.add("Redis, of a paused job, all that is used", "bytes", (_used(fleet) - before) / paused)
+        for key, size in sorted(_indexes(fleet).items()):
+            if (more := (size - indexes.get(key, 0)) / paused) >= 1:
+                case.add(f"Redis, of a paused job, in `{key}`", "bytes", more)
         for name in ("beat", "coordinator 1"):
             fleet.stop(name)
         stage.say("sweeps of paused jobs")
@@ -79,6 +82,13 @@ def _pause(fleet: Fleet, paused: int) -> None:
 
 def _used(fleet: Fleet) -> int:
     return int(fleet.server.client.info("memory")["used_memory"])
+
+
+def _indexes(fleet: Fleet) -> dict[str, int]:
+    """Bytes of each key that is of no job alone, by MEMORY USAGE."""
+    client = fleet.server.client
+    shared = [key for key in client.scan_iter(match=f"{fleet.keys.prefix}:*", count=1_000) if b"{" not in key]
+    return {key.decode(): client.memory_usage(key, samples=0) or 0 for key in shared}
 
 
 def _sweeps(case: Case, fleet: Fleet, what: str, count: int) -> None:

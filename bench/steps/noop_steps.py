@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 
@@ -11,3 +12,8 @@ def member(spark: None, ctx: Any, n: int) -> None:
 
 def hop(spark: None, ctx: Any) -> None:
     """One group of a chain."""
+
+
+def stamp(spark: None, ctx: Any) -> None:
+    """As `hop`, and its result is the time at which it began."""
+    ctx.result("began", time.time())
