@@ -81,7 +81,8 @@ class Tree:
                 _kill_group(process.pid)
                 with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                     process.kill()  # psutil refuses when the pid has been given to somebody else
-            psutil.wait_procs(left, timeout=0.1)
+            # Not psutil.wait_procs(): where a process was just reaped, older kernels make it fail (psutil issue 2715).
+            time.sleep(0.02)
 
 
 def _kill_group(leader: int) -> None:

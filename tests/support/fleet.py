@@ -292,6 +292,9 @@ def running(fleet: FleetWorker) -> Iterator[None]:
     RUNNING.append(fleet)
     try:
         yield
+    except Exception as error:
+        error.add_note(f"worker {fleet.process.pid}\n{fleet.story()}")  # now: it is ended before the report is made
+        raise
     finally:
         RUNNING.remove(fleet)
 

@@ -270,6 +270,25 @@ def test_a_tree_is_killed_whole_also_what_made_a_group_of_its_own_and_what_has_l
     wait_until(lambda: process_state(child) is ProcessState.GONE, 5, "the orphan to be gone")
 
 
+def test_a_tree_is_killed_where_the_kernel_opens_no_reaped_leader_of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older kernels answer EINVAL there, not ESRCH, and psutil takes that for a fault."""
+    opens = os.pidfd_open
+
+    def opened(pid: int, flags: int = 0) -> int:
+        if pid == os.getpid():
+            return opens(pid, flags)
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "pidfd_open", opened)
+    root = subprocess.Popen([sys.executable, "-c", _FAMILY], stdout=subprocess.PIPE, process_group=0, text=True)
+    assert root.stdout is not None
+    child = psutil.Process(int(root.stdout.readline()))
+    root.stdout.close()
+    assert Tree(psutil.Process(root.pid)).kill() == []
+    assert process_state(child) is ProcessState.GONE
+    root.wait()
+
+
 def test_killing_a_tree_spares_the_killer() -> None:
     tree = Tree(psutil.Process())
     tree.remember()
