@@ -53,11 +53,12 @@ def interfere(coordinator: Coordinator, with_what: Callable[[], object]) -> list
     """Do ``with_what`` between the load and the commit of the first decision that gives something up."""
     commit, answers = coordinator.store.commit, []
 
-    def later(decision: Decision, *args: Any) -> CommitAnswer:
+    def later(decision: Decision, *args: Any) -> Any:
         if not answers and any(event["kind"] == "FAILED" for event in decision.events):
             with_what()
-            answers.append(commit(decision, *args))
-            return answers[-1]
+            written = commit(decision, *args)
+            answers.append(written[0])
+            return written
         return commit(decision, *args)
 
     coordinator.store.commit = later  # type: ignore[method-assign]
@@ -116,9 +117,9 @@ def test_giving_up_is_done_once_although_the_reply_of_the_commit_was_lost(quick:
     quick.read()
     commit, answers = quick.store.commit, []
 
-    def repeated(*args: Any) -> CommitAnswer:
+    def repeated(*args: Any) -> Any:
         """As redis-py repeats a script whose reply was lost."""
-        answers.append(commit(*args))
+        answers.append(commit(*args)[0])
         return commit(*args)
 
     quick.store.commit = repeated  # type: ignore[method-assign]
