@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.coordinator import SUCCEEDED, Coordinator, group
-from unstuck.coordinator.store.jobs import idle_runner
+from unstuck.coordinator.store.runner_wake_ups import idle_runner
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.runner.take import run_ready
 from unstuck.tasks.transport.lease import FinishAnswer, Lease
