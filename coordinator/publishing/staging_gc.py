@@ -81,7 +81,8 @@ class StagingCollector:
             self._vacuum(batch[0], keep, now, progressed)
 
     def _vacuum(self, known: Staged, keep: int, now: float, progressed: Callable[[], None]) -> None:
-        warehouse = Warehouse(known.warehouse)
+        # With its id: if another warehouse is mounted there meanwhile, nothing of it is removed.
+        warehouse = Warehouse(known.warehouse, known.warehouse_id)
         try:
             warehouse.check_id(known.warehouse_id)
             done = vacuum(

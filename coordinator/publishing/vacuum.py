@@ -50,8 +50,9 @@ def vacuum(
         needed: whether the attempt folder of a file may be needed by a job: one that is open, or may be retried.
         keep: versions that are kept at least, the newest one included.
         before: seconds since the epoch; a version that was the newest one at that time or later is kept.
-        begin: told of the oldest version that is to stay, before any goes. Returns the oldest version that an open job
-            may read, and that job; None if there is none. No later job may read an older version than it was told.
+        begin: told of the oldest version that is to stay, twice or more before any goes. Returns the oldest version
+            that an open job may read, and that job; None if there is none. No later job may read an older version than
+            it was told.
         dry_run: remove nothing, and count.
         progress: told of how many files of how many were looked at.
 
@@ -60,14 +61,18 @@ def vacuum(
         OSError: a file could not be removed. Repeating the call is safe.
     """
     head = warehouse.head()
-    wanted, held_for = _oldest_kept(warehouse, head, keep, before), ""
-    reading = begin(wanted)
-    if reading is not None and reading[0] < wanted:
-        wanted, held_for = reading
-    oldest = max(wanted, warehouse.oldest())
-    if oldest <= warehouse.vacuumed():
-        return Vacuumed(oldest, 0, 0, 0, held_for)
-    removable = _removable(warehouse, oldest, head)
+    wanted, held_for, oldest = _oldest_kept(warehouse, head, keep, before), "", -1
+    removable: list[str] = []
+    while True:
+        reading = begin(wanted)  # also right before files go: looking for them takes a while
+        if reading is not None and reading[0] < wanted:
+            wanted, held_for = reading
+        before_look, oldest = oldest, max(wanted, warehouse.oldest())
+        if oldest == before_look:
+            break
+        if oldest <= warehouse.vacuumed():
+            return Vacuumed(oldest, 0, 0, 0, held_for)
+        removable = _removable(warehouse, oldest, head)
     if not dry_run:
         warehouse.keep_from(oldest)
     size = count = held = 0

@@ -51,12 +51,14 @@ class StagingIndex(Staging):
             pipe.hdel(self._keys.staged, job)
             pipe.execute()
 
-    def begin_vacuum(self, warehouse_id: str, oldest: int) -> tuple[int, str] | None:
+    def begin_vacuum(self, warehouse_id: str, oldest: int, *, dry_run: bool = False) -> tuple[int, str] | None:
         """Let no job be stored any more that would read a version before ``oldest``, and look at those that are stored.
 
-        Returns the oldest version that an open job may read, and that job; None if no job is open there.
+        With ``dry_run`` it only looks. Returns the oldest version that an open job may read, and that job; None if no
+        job is open there.
         """
-        self._redis.zadd(self._keys.vacuums, {warehouse_id: oldest}, gt=True)
+        if not dry_run:
+            self._redis.zadd(self._keys.vacuums, {warehouse_id: oldest}, gt=True)
         first: tuple[int, str] | None = None
         for job in cast(list[str], self._redis.zrange(self._keys.due, 0, -1)):
             fields = cast(dict[str, str], self._redis.hgetall(self._keys.of(job).job))

@@ -164,7 +164,7 @@ class Warehouse:
             raise DatasetNotFound(
                 f"the warehouse {self.storage.uri('')} has no version {version}; the newest one is {listing.head}"
             )
-        if version < listing.oldest:
+        if 0 < version < listing.oldest:  # nothing is published at 0, so a vacuum removes nothing of it
             raise DatasetNotFound(
                 f"version {version} of the warehouse {self.storage.uri('')} was removed by a vacuum; the oldest one "
                 f"that can be read is {listing.oldest}"

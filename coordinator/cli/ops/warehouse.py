@@ -56,7 +56,7 @@ def vacuum(
             *(Warehouse(place.storage.uri(""), identity), index.needed()),
             keep=keep,
             before=since,
-            begin=partial(index.begin_vacuum, identity),
+            begin=partial(index.begin_vacuum, identity, dry_run=dry_run),
             dry_run=dry_run,
             progress=progress,
         )

@@ -205,8 +205,11 @@ def test_a_submit_into_a_log_that_is_older_than_the_last_vacuum_ends(shop: Shop)
     shop.publish(price=1)
     identity = Warehouse(shop.warehouse).identity()
     assert identity
-    index = StagingIndex(connect(shop.client.settings.redis_url), Keys())
-    assert index.begin_vacuum(identity, 100) is None
+    client = connect(shop.client.settings.redis_url)
+    index = StagingIndex(client, Keys())
+    for dry_run, noted in ((True, None), (False, 100)):
+        assert index.begin_vacuum(identity, 100, dry_run=dry_run) is None
+        assert client.zscore(Keys().vacuums, identity) == noted
     (shop.folder / "open").touch()
     ended = shop.ended(shop.submit(REPORT, folder=str(shop.folder)))
     assert (ended.job.status, ended.job.base) == (Status.FINISHED, 1)

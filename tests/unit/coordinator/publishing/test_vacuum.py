@@ -14,9 +14,11 @@ from tests.unit.coordinator.publishing.test_modes import APPEND, BY_DAY, Nightly
 from unstuck.coordinator.publishing.vacuum import Vacuumed, vacuum
 from unstuck.tasks.errors import DatasetNotFound
 from unstuck.tasks.spec.outputs import OutputSpec
+from unstuck.tasks.steps.inputs import PublishedDatasets
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, Entry, State
+from unstuck.tasks.warehouse.marker import Read
 
 PUBLISHED_AT = 1000.0  # of all jobs of `Nightly`
 
@@ -69,6 +71,28 @@ def test_a_version_that_was_the_newest_since_then_stays(nightly: Nightly) -> Non
 
     assert clean(nightly, before=PUBLISHED_AT - 1).files == 0
     assert files_of(nightly) == ["one", "three", "two"]
+
+
+def test_a_job_that_found_the_warehouse_empty_still_finds_it_empty(nightly: Nightly) -> None:
+    """Such as the first one of a stream, which waits while others publish."""
+    for job in ("one", "two"):
+        nightly.publish(job, OutputSpec())
+    clean(nightly)
+
+    published = PublishedDatasets(Warehouse(nightly.root), base=0)
+    assert published.checkpoint("flights") is None
+    assert published.changed([Read("flights", 0, 0)]) == ""
+
+
+def test_a_job_that_is_stored_while_files_are_looked_for_keeps_its_version(nightly: Nightly) -> None:
+    for job in ("one", "two", "three"):
+        nightly.publish(job, OutputSpec())
+    reading = iter([None, (2, "late"), (2, "late")])
+
+    done = clean(nightly, begin=lambda oldest: next(reading))
+    assert (done.oldest, done.held_for) == (2, "late")
+    assert files_of(nightly) == ["three", "two"]
+    assert Warehouse(nightly.root).dataset("flights", 2).files
 
 
 def test_a_reader_of_an_old_version_is_told(nightly: Nightly) -> None:
