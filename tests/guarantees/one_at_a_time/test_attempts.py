@@ -130,10 +130,11 @@ def test_a_commit_whose_reply_was_lost_is_applied_once_and_its_wake_ups_are_sent
     commit = coordinator.store.commit
     answers: list[CommitAnswer] = []
 
-    def lose_the_reply(*args: object) -> CommitAnswer:
+    def lose_the_reply(*args: object) -> object:
         LosesReplies.armed = 1
-        answers.append(commit(*args))  # type: ignore[arg-type]
-        return answers[-1]
+        written = commit(*args)  # type: ignore[arg-type]
+        answers.append(written[0])
+        return written
 
     coordinator.store.commit = lose_the_reply  # type: ignore[method-assign, assignment]
     coordinator.work(coordinator.offers()[0])
@@ -272,11 +273,12 @@ def test_a_finish_between_load_and_commit_refuses_the_takeover_and_stands(coordi
     commit = coordinator.store.commit
     answers: list[CommitAnswer] = []
 
-    def finish_first(*args: object) -> CommitAnswer:
+    def finish_first(*args: object) -> object:
         if not answers:
             assert coordinator.finish(offer.held_by("runner1")) == "APPLIED"  # type: ignore[attr-defined]
-        answers.append(commit(*args))  # type: ignore[arg-type]
-        return answers[-1]
+        written = commit(*args)  # type: ignore[arg-type]
+        answers.append(written[0])
+        return written
 
     coordinator.store.commit = finish_first  # type: ignore[method-assign, assignment]
     coordinator.reconciler.reconcile(job)
@@ -294,7 +296,7 @@ def test_a_renewal_between_load_and_commit_refuses_the_takeover(coordinator: Coo
     lapse(coordinator, job)
     commit = coordinator.store.commit
 
-    def renew_first(*args: object) -> CommitAnswer:
+    def renew_first(*args: object) -> object:
         assert coordinator.lease.renew(offer.held_by("runner1"), "host") == "CONTINUE"  # type: ignore[attr-defined]
         return commit(*args)  # type: ignore[arg-type]
 
@@ -319,10 +321,11 @@ def test_a_commit_takes_nothing_over_when_the_sweep_is_not_known_to_be_alive(
     commit = coordinator.store.commit
     answers: list[CommitAnswer] = []
 
-    def commit_late(*args: object) -> CommitAnswer:
+    def commit_late(*args: object) -> object:
         coordinator.redis.hset(coordinator.keys.alive, field, str(coordinator.show(job).at + seconds))
-        answers.append(commit(*args))  # type: ignore[arg-type]
-        return answers[-1]
+        written = commit(*args)  # type: ignore[arg-type]
+        answers.append(written[0])
+        return written
 
     coordinator.store.commit = commit_late  # type: ignore[method-assign, assignment]
     coordinator.reconciler.reconcile(job)
