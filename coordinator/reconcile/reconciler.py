@@ -36,6 +36,7 @@ MAX_ROUNDS = 25
 TURN = 3  # commits with more to come in one pass; then it is another job's turn
 NEWER_LOOK = 5.0  # seconds between looks at a job that only a newer coordinator can decide
 LISTENING_FOR = 1.0  # seconds for which the answer to who listens is used again
+STATE_FOR = 10.0  # seconds after which a state is loaded afresh: one that drifted from its records does harm no longer
 
 Ring = Callable[[Mapping[str, int]], None]
 """Sends so many wake-ups to each queue. A wake-up may be lost: the sweep sends another."""
@@ -229,8 +230,9 @@ class Pass:
 
     def _round(self) -> CommitAnswer:
         """Load, decide and commit once."""
-        now = self._begun.now
-        cached = self._reconciler.cache.take(self.job, now)
+        cached, now = self._reconciler.cache.take(self.job), self._begun.now
+        if cached is not None and not 0 <= now - cached.loaded_at < STATE_FOR:
+            cached = None
         # Reports that never stop must not keep a job from a look at its silent groups (a lost report, a dead worker, a
         # lost offer): all groups are looked at once in a sweep's period.
         if cached is None or not (cached.job.terminal or 0 <= now - cached.looked_at < self._sweep_every):
@@ -262,7 +264,7 @@ class Pass:
         if job.terminal or (job.halted is not None and job.intent in (Intent.RUN, Intent.PAUSE)):
             due = None if job.terminal else now + HALTED_LOOK
             self._ended = self._store.settle(self.job, due, due_seen, acks, release=self._release(more=False))
-            self._reconciler.cache.keep(self.job, state, self._begun.now)
+            self._reconciler.cache.keep(self.job, state)
             return CommitAnswer.APPLIED
         everything = self.groups is None
         decision = decide(state, self.groups, self._environment(state))
@@ -306,7 +308,7 @@ class Pass:
         if decision.publish or decision.abort is not None:
             self.publish = state, decision.abort, decision.new_try
         elif not decision.reload:
-            self._reconciler.cache.keep(self.job, state, self._begun.now)
+            self._reconciler.cache.keep(self.job, state)
 
     def _end_by_force(self) -> CommitAnswer | None:
         """End a job whose groups cannot be read or decided, if force was asked for; its groups count as canceled."""
@@ -316,11 +318,7 @@ class Pass:
                 return None
             log.warning("job %s is ended by force without its groups, which cannot be decided", self.job)
             self.groups = None
-            answer = self._decide(state)
-            while answer is CommitAnswer.APPLIED and self._more:  # on this state: it cannot be loaded again
-                self.reports = ()
-                answer = self._decide(state)
-            return answer
+            return self._decide(state)
         except Exception as error:
             if unavailable(error):
                 raise

@@ -107,7 +107,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Where lines are counted, they do not pass, however slow the machine.
     """
-    monkeypatch.setattr("unstuck.coordinator.reconcile.state_cache.MAX_AGE", 3600.0)
+    monkeypatch.setattr("unstuck.coordinator.reconcile.reconciler.STATE_FOR", 3600.0)
 
 
 @pytest.mark.usefixtures("unhurried")

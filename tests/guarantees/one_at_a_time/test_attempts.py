@@ -130,11 +130,10 @@ def test_a_commit_whose_reply_was_lost_is_applied_once_and_its_wake_ups_are_sent
     commit = coordinator.store.commit
     answers: list[CommitAnswer] = []
 
-    def lose_the_reply(*args: object) -> object:
+    def lose_the_reply(*args: object) -> CommitAnswer:
         LosesReplies.armed = 1
-        written = commit(*args)  # type: ignore[arg-type]
-        answers.append(written[0])
-        return written
+        answers.append(commit(*args))  # type: ignore[arg-type]
+        return answers[-1]
 
     coordinator.store.commit = lose_the_reply  # type: ignore[method-assign, assignment]
     coordinator.work(coordinator.offers()[0])
@@ -273,12 +272,11 @@ def test_a_finish_between_load_and_commit_refuses_the_takeover_and_stands(coordi
     commit = coordinator.store.commit
     answers: list[CommitAnswer] = []
 
-    def finish_first(*args: object) -> object:
+    def finish_first(*args: object) -> CommitAnswer:
         if not answers:
             assert coordinator.finish(offer.held_by("runner1")) == "APPLIED"  # type: ignore[attr-defined]
-        written = commit(*args)  # type: ignore[arg-type]
-        answers.append(written[0])
-        return written
+        answers.append(commit(*args))  # type: ignore[arg-type]
+        return answers[-1]
 
     coordinator.store.commit = finish_first  # type: ignore[method-assign, assignment]
     coordinator.reconciler.reconcile(job)
@@ -296,7 +294,7 @@ def test_a_renewal_between_load_and_commit_refuses_the_takeover(coordinator: Coo
     lapse(coordinator, job)
     commit = coordinator.store.commit
 
-    def renew_first(*args: object) -> object:
+    def renew_first(*args: object) -> CommitAnswer:
         assert coordinator.lease.renew(offer.held_by("runner1"), "host") == "CONTINUE"  # type: ignore[attr-defined]
         return commit(*args)  # type: ignore[arg-type]
 
@@ -321,11 +319,10 @@ def test_a_commit_takes_nothing_over_when_the_sweep_is_not_known_to_be_alive(
     commit = coordinator.store.commit
     answers: list[CommitAnswer] = []
 
-    def commit_late(*args: object) -> object:
+    def commit_late(*args: object) -> CommitAnswer:
         coordinator.redis.hset(coordinator.keys.alive, field, str(coordinator.show(job).at + seconds))
-        written = commit(*args)  # type: ignore[arg-type]
-        answers.append(written[0])
-        return written
+        answers.append(commit(*args))  # type: ignore[arg-type]
+        return answers[-1]
 
     coordinator.store.commit = commit_late  # type: ignore[method-assign, assignment]
     coordinator.reconciler.reconcile(job)

@@ -249,15 +249,15 @@ def test_a_published_job_whose_commit_is_refused_and_that_then_meets_a_busy_lock
     coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, "data"))
     commit, published, answers = coordinator.store.commit, [], []
 
-    def meddled(decision: Decision, *rest: Any) -> Any:
+    def meddled(decision: Decision, *rest: Any) -> CommitAnswer:
         first = decision.job.terminal and not answers
         if first:
             coordinator.redis.hset(coordinator.keys.of(job).job, "commit", "of somebody else")
-        written = commit(decision, *rest)
+        answer = commit(decision, *rest)
         if first:
-            answers.append(written[0])
+            answers.append(answer)
             coordinator.redis.set(coordinator.keys.of(job).lock, "another coordinator", px=300)
-        return written
+        return answer
 
     coordinator.store.commit = meddled  # type: ignore[method-assign, assignment]
     coordinator.warehouses.before_publish = lambda: published.append(job)

@@ -325,8 +325,7 @@ class Mirrored(ModelStore):
                 decision, commit_id, self._due_seen[due_seen], self._acks(acks), "{}", release=release
             ),
         )
-        self._same("commit", job_id, model[0], real[0])
-        self._same("end", job_id, model[1], real[1])
+        self._same("commit", job_id, model, real)
         self.compare(job_id)
         return model  # type: ignore[no-any-return]
 
@@ -364,7 +363,7 @@ class Mirrored(ModelStore):
             lambda: super(Mirrored, self).settle(job_id, due, due_seen, acks, offers, release),
             lambda: self._real.settle(job_id, due, self._due_seen[due_seen], self._acks(acks), offers, release=release),
         )
-        self._same("end", job_id, model, real)
+        self._same("settle", job_id, model, real)
         self._same_offers()
         if due is None:
             self.compare(job_id)

@@ -201,7 +201,7 @@ def _looks_only_at_reports() -> Patches:
 def _partial(whole: Any) -> Any:
     def round_(self: Pass) -> CommitAnswer:
         if (state := self._reconciler.cache.look(self.job)) is not None:
-            state.looked_at = state.loaded_at = self._begun.now
+            state.looked_at = self._begun.now
         return whole(self)  # type: ignore[no-any-return]
 
     return round_
