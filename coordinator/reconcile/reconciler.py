@@ -235,7 +235,7 @@ class Pass:
             cached = None
         # Reports that never stop must not keep a job from a look at its silent groups (a lost report, a dead worker, a
         # lost offer): all groups are looked at once in a sweep's period.
-        if cached is None or not (cached.job.terminal or 0 <= now - cached.looked_at < self._sweep_every):
+        if cached is None or not 0 <= now - cached.looked_at < self._sweep_every:
             self.groups = None
         state = self._store.load(self.job, cached, self.groups, self._begun)
         if state is None:
@@ -264,7 +264,6 @@ class Pass:
         if job.terminal or (job.halted is not None and job.intent in (Intent.RUN, Intent.PAUSE)):
             due = None if job.terminal else now + HALTED_LOOK
             self._ended = self._store.settle(self.job, due, due_seen, acks, release=self._release(more=False))
-            self._reconciler.cache.keep(self.job, state)
             return CommitAnswer.APPLIED
         everything = self.groups is None
         decision = decide(state, self.groups, self._environment(state))
@@ -307,7 +306,7 @@ class Pass:
         self.offered_in.update(decision.offers.values())
         if decision.publish or decision.abort is not None:
             self.publish = state, decision.abort, decision.new_try
-        elif not decision.reload:
+        elif not state.job.terminal and not decision.reload:
             self._reconciler.cache.keep(self.job, state)
 
     def _end_by_force(self) -> CommitAnswer | None:
