@@ -63,8 +63,7 @@ class JobState:
         self.open_groups = 0  # planned groups that are not done
         self.size = 0  # members in all; a fork that is not expanded, or that ended as a whole, counts as one
         self.unexpanded = 0  # dynamic forks whose values nobody knows yet
-        # When all groups were last looked at, and when this was loaded, by the clock of Redis; kept by the reconciler.
-        self.looked_at = self.loaded_at = 0.0
+        self.looked_at = 0.0  # when everything was last looked at, by the clock of Redis; kept by the reconciler
         for name in plan.groups:
             full = self.fulls[name] = plan.member_count(name, self.collected)
             self.size += full or 1

@@ -23,8 +23,7 @@ from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.model.status import GroupState, Intent
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.background_tries import Publisher, Warehouses
-from unstuck.coordinator.reconcile.state_cache import StateCache
-from unstuck.coordinator.store.answers import BeginAnswer, CommitAnswer, EndAnswer, Release
+from unstuck.coordinator.store.answers import BeginAnswer, CommitAnswer, EndAnswer
 from unstuck.coordinator.store.jobs import HALTED_LOOK, Store
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.processes import RunnerStatus
@@ -35,8 +34,8 @@ log = logging.getLogger(__name__)
 MAX_ROUNDS = 25
 TURN = 3  # commits with more to come in one pass; then it is another job's turn
 NEWER_LOOK = 5.0  # seconds between looks at a job that only a newer coordinator can decide
-LISTENING_FOR = 1.0  # seconds for which the answer to who listens is used again
-STATE_FOR = 10.0  # seconds after which a state is loaded afresh: one that drifted from its records does harm no longer
+CACHE_SECONDS = 1.0
+CACHE_JOBS = 64
 
 Ring = Callable[[Mapping[str, int]], None]
 """Sends so many wake-ups to each queue. A wake-up may be lost: the sweep sends another."""
@@ -77,7 +76,8 @@ class Reconciler:
         self.settings = settings
         self.ids = ids
         self.clock = clock
-        self.cache = StateCache()
+        # job → when a pass read its state, and the state. A pass takes it out, so two threads never share one.
+        self.cache: dict[str, tuple[float, JobState]] = {}
         self.errors: dict[str, str] = {}  # job → the error for which its last decision failed
         self._ring = ring
         self._listening: tuple[float, dict[str, list[RunnerStatus]]] = (0.0, {})
@@ -91,14 +91,14 @@ class Reconciler:
     def listening(self, now: float) -> dict[str, list[RunnerStatus]]:
         """Runners that listen, per queue; asked for at most once a second."""
         at, listening = self._listening
-        if not 0 <= now - at < LISTENING_FOR:
+        if not 0 <= now - at < CACHE_SECONDS:
             listening = self.store.listening(now, 3 * self.settings.lease_renew + 1)
             self._listening = (now, listening)
         return listening
 
     def on_offer(self, job: str) -> int:
         """How many offers of the job stood when it was decided here last; 0 if this process does not know."""
-        state = self.cache.look(job)
+        _, state = self.cache.get(job, (0.0, None))
         return 0 if state is None else len(state.by_state[GroupState.QUEUED])
 
     def wake(self, now: float, lanes: Collection[str]) -> None:
@@ -164,8 +164,6 @@ class Pass:
         self.offered_in: set[str] = set()
         self.publish: tuple[JobState, Reason | None, bool] | None = None
         self._more = False  # the last round left more to decide
-        self._again = 0  # rounds for passes that met the lock busy
-        self._ended: EndAnswer | None = None  # to the try of the last round to let go of the lock; None: it did not try
         self._time_was_renewed = False
 
     def run(self) -> PassResult:
@@ -176,7 +174,7 @@ class Pass:
         if self._begun.answer is BeginAnswer.BUSY:
             return PassResult.BUSY
         reach(Point.AFTER_LOCK, self.job)
-        turn = 0
+        again = turn = 0
         for _ in range(MAX_ROUNDS):
             answer = self._round_or_give_up()
             if answer is None:
@@ -185,19 +183,20 @@ class Pass:
                 return PassResult.MISSING
             if answer is CommitAnswer.APPLIED:
                 self.reports, self.published = (), None
-                if not self._more and self._ended is not EndAnswer.AGAIN:
+                # A pass that met the lock busy tries again by itself: one more round for it is enough.
+                if not self._more and self._end(anyway=again > 0) is not EndAnswer.AGAIN:
                     return PassResult.DONE
-                self._again += not self._more
+                again += not self._more
                 turn += self._more
                 if turn == TURN:
-                    self._store.end(self.job, Release(self._owner, anyway=True))
+                    self._end(anyway=True)
                     return PassResult.MORE
             # Refused, more to do, or another pass met the lock busy: look at everything, from a fresh due.
             self.groups = None
             self._begin()
             if self._begun.answer is not BeginAnswer.LOCKED:
                 break
-        self._store.end(self.job, Release(self._owner, anyway=True))
+        self._end(anyway=True)
         return PassResult.BUSY if self.reports or self.published else PassResult.DONE
 
     @property
@@ -209,14 +208,12 @@ class Pass:
         self._began = self._reconciler.clock()
         self._begun = self._store.begin(self.job, self._owner, self.groups or ())
 
-    def _release(self, more: bool) -> Release | None:
-        """How the write of this round lets go of the lock; None if there is more to decide."""
-        # A pass that met the lock busy tries again by itself: one more round for it is enough.
-        return None if more else Release(self._owner, anyway=self._again > 0)
+    def _end(self, *, anyway: bool) -> EndAnswer:
+        return self._store.end(self.job, self._owner, anyway=anyway)
 
     def _round_or_give_up(self) -> CommitAnswer | None:
         """One round. None: the job could not be decided, and will be tried once more."""
-        self._more, self._ended = False, None
+        self._more = False
         try:
             return self._round()
         except NewerJob as error:
@@ -230,18 +227,17 @@ class Pass:
 
     def _round(self) -> CommitAnswer:
         """Load, decide and commit once."""
-        cached, now = self._reconciler.cache.take(self.job), self._begun.now
-        if cached is not None and not 0 <= now - cached.loaded_at < STATE_FOR:
+        at, cached = self._reconciler.cache.pop(self.job, (0.0, None))
+        if not 0 <= self._begun.now - at < CACHE_SECONDS:
             cached = None
         # Reports that never stop must not keep a job from a look at its silent groups (a lost report, a dead worker, a
         # lost offer): all groups are looked at once in a sweep's period.
-        if cached is None or not 0 <= now - cached.looked_at < self._sweep_every:
+        if cached is None or self._begun.now - cached.looked_at >= self._sweep_every:
             self.groups = None
         state = self._store.load(self.job, cached, self.groups, self._begun)
         if state is None:
             return CommitAnswer.MISSING
         if state is not cached:
-            state.loaded_at = now
             self.groups = None
         if not self._time_was_renewed and self._time_is_old(state.job):
             self._time_was_renewed = True
@@ -262,8 +258,7 @@ class Pass:
         acks = receipt(state, self.reports)
         job, now, due_seen = state.job, self._begun.now, self._begun.due_seen
         if job.terminal or (job.halted is not None and job.intent in (Intent.RUN, Intent.PAUSE)):
-            due = None if job.terminal else now + HALTED_LOOK
-            self._ended = self._store.settle(self.job, due, due_seen, acks, release=self._release(more=False))
+            self._store.settle(self.job, None if job.terminal else now + HALTED_LOOK, due_seen, acks)
             return CommitAnswer.APPLIED
         everything = self.groups is None
         decision = decide(state, self.groups, self._environment(state))
@@ -272,13 +267,11 @@ class Pass:
         elif decision.due is not None:
             # The pass began by pushing the due away, and has not looked at what may have made the job due.
             decision.due = min(decision.due, state.looked_at + self._sweep_every)
-        release = self._release(decision.more)
         if decision.empty:
-            self._ended = self._store.settle(self.job, decision.due, due_seen, acks, decision.offers, release)
+            self._store.settle(self.job, decision.due, due_seen, acks, decision.offers)
         else:
             commit_id = self._reconciler.ids()
-            written = self._store.commit(decision, commit_id, due_seen, acks, summary_of(state), release)
-            answer, self._ended = written
+            answer = self._store.commit(decision, commit_id, due_seen, acks, summary_of(state))
             if answer is not CommitAnswer.APPLIED:
                 return answer
             state.job = replace(state.job, commit=commit_id)
@@ -307,7 +300,9 @@ class Pass:
         if decision.publish or decision.abort is not None:
             self.publish = state, decision.abort, decision.new_try
         elif not state.job.terminal and not decision.reload:
-            self._reconciler.cache.keep(self.job, state)
+            if len(self._reconciler.cache) >= CACHE_JOBS:
+                self._reconciler.cache.clear()
+            self._reconciler.cache[self.job] = (self._begun.now, state)
 
     def _end_by_force(self) -> CommitAnswer | None:
         """End a job whose groups cannot be read or decided, if force was asked for; its groups count as canceled."""
@@ -340,6 +335,5 @@ class Pass:
         """Look at the job again after ``wait`` seconds; its reports are counted and acknowledged."""
         entries = tuple(delivered.entry for delivered in self.reports)
         acks = Acks(entries, {counter: len(entries)} if entries else {})
-        due, release = self._begun.now + wait, self._release(more=False)
-        self._ended = self._store.settle(self.job, due, self._begun.due_seen, acks, release=release)
+        self._store.settle(self.job, self._begun.now + wait, self._begun.due_seen, acks)
         return CommitAnswer.APPLIED

@@ -31,19 +31,6 @@ class BeginAnswer(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
-    """How a pass lets go of the job's lock.
-
-    Attributes:
-        owner: the pass, as it took the lock.
-        anyway: also if another pass met the lock busy meanwhile; then the job is due at once instead.
-    """
-
-    owner: str
-    anyway: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Begun:
     """How a pass over a job began. Times are seconds by the clock of Redis."""
 

@@ -7,6 +7,7 @@ redis-py repeats a command whose reply was lost. ``tasks.protocol.keys`` lists t
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -28,14 +29,13 @@ from unstuck.coordinator.store.answers import (
     EndAnswer,
     KeyTaken,
     NotEnded,
-    Release,
     Submission,
     VacuumBegan,
 )
-from unstuck.coordinator.store.runner_wake_ups import count_wake_ups
+from unstuck.coordinator.store.runner_wake_ups import idle_runner, share_wake_ups
 from unstuck.coordinator.store.staging_index import staging_record
 from unstuck.tasks.failpoints import Point, reach
-from unstuck.tasks.protocol.keys import Keys, pool_of, queue_of
+from unstuck.tasks.protocol.keys import Keys, members_of, pool_of, queue_of
 from unstuck.tasks.protocol.lua import Script
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 from unstuck.tasks.protocol.token import Offer
@@ -107,13 +107,12 @@ class Store:
             return Begun(kind, float(answer[1]))
         return Begun(kind, float(answer[1]), str(answer[2]), float(answer[3]), float(answer[4]), commit, attempts)
 
-    def end(self, job: str, release: Release) -> EndAnswer:
-        """Let go of the lock, unless another pass met it busy meanwhile."""
-        return EndAnswer(self._scripts["unlock_or_again"](job, **self._releasing(release)))
+    def end(self, job: str, owner: str, *, anyway: bool = False) -> EndAnswer:
+        """Release the lock, unless another pass met it busy meanwhile.
 
-    def _releasing(self, release: Release | None) -> dict[str, Any]:
-        owner, anyway = ("", False) if release is None else (release.owner, release.anyway)
-        return {"owner": owner, "lock_ms": self._lock_ms, "anyway": int(anyway)}
+        With ``anyway`` it is released even then, and the job is due at once instead.
+        """
+        return EndAnswer(self._scripts["unlock_or_again"](job, owner=owner, lock_ms=self._lock_ms, anyway=int(anyway)))
 
     def load(
         self,
@@ -180,18 +179,9 @@ class Store:
         return commit if intact else None, dict(zip(groups, texts[0] if texts else (), strict=True))
 
     def commit(
-        self,
-        decision: Decision,
-        commit_id: str,
-        due_seen: str,
-        acks: Acks,
-        summary: str | None,
-        release: Release | None = None,
-    ) -> tuple[CommitAnswer, EndAnswer | None]:
-        """Write everything that a decision changed, all or nothing, if no other commit came after the load.
-
-        If it is applied, the lock is let go as ``release`` says; the second answer is how. None: it is kept.
-        """
+        self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str | None
+    ) -> CommitAnswer:
+        """Write everything that a decision changed, all or nothing, if no other commit came after the load."""
         old, new = decision.old, decision.job
         change = {
             "id": commit_id,
@@ -222,7 +212,7 @@ class Store:
             "staged": staging_record(new, self._released_after) if new.terminal else None,
         }
         reach(Point.BEFORE_COMMIT, old.id)
-        answer, ended = self._scripts["commit"](
+        answer = self._scripts["commit"](
             old.id,
             change=json.dumps(change, separators=(",", ":")),
             consumer_group=REPORT_GROUP,
@@ -230,10 +220,9 @@ class Store:
             status_before=self._keys.status(old.status),
             status_after=self._keys.status(new.status),
             submit_key=self._keys.submit_key(old.key),
-            **self._releasing(release),
         )
         reach(Point.AFTER_COMMIT, old.id)
-        return CommitAnswer(answer), EndAnswer(ended) if ended else None
+        return CommitAnswer(answer)
 
     def command(
         self,
@@ -289,24 +278,15 @@ class Store:
         self.commit(Decision(halted, old, due=now + HALTED_LOOK), commit_id, "", Acks(), summary)
 
     def settle(
-        self,
-        job: str,
-        due: float | None,
-        due_seen: str,
-        acks: Acks,
-        offers: Mapping[Offer, str] = NO_OFFERS,
-        release: Release | None = None,
-    ) -> EndAnswer | None:
+        self, job: str, due: float | None, due_seen: str, acks: Acks, offers: Mapping[Offer, str] = NO_OFFERS
+    ) -> None:
         """Nothing changed: ack and count the reports, and set when the job is looked at next.
 
-        ``offers``, each with its lane, are added where they are lost. The lock is let go as ``release`` says.
+        ``offers``, each with its lane, are added where they are lost.
         """
         offered = self._offers(offers, offers.values())
         change = {"due": _stamp(due), "due_seen": due_seen, **offered, **acks.to_dict()}
-        ended = self._scripts["settle_unchanged"](
-            job, change=json.dumps(change), consumer_group=REPORT_GROUP, **self._releasing(release)
-        )
-        return EndAnswer(ended) if ended else None
+        self._scripts["settle_unchanged"](job, change=json.dumps(change), consumer_group=REPORT_GROUP)
 
     def _offers(self, offers: Mapping[Offer, str], lanes: Iterable[str]) -> dict[str, Any]:
         """The arguments of ``add_offers.lua``."""
@@ -437,7 +417,30 @@ class Store:
 
         Wake-ups that nobody has consumed yet count. A queue without listeners holds one, for the first listener.
         """
-        return count_wake_ups(self._redis, self._keys, lanes, listening, now)
+        names, keys = sorted(lanes), self._keys
+        pools = sorted({*map(pool_of, names)} - {""})
+        queues = sorted({*map(queue_of, names), *listening})
+        runners = {one.id: one for there in listening.values() for one in there}
+        pipe = self._redis.pipeline(transaction=False)
+        for lane in names:
+            pipe.zcard(keys.ready(lane))
+        for queue in queues:
+            pipe.llen(keys.queue(queue))
+        for pool in pools:
+            pipe.hget(keys.pools, pool)
+            pipe.zlexcount(keys.held, *members_of(pool))
+        if runners:
+            pipe.hmget(keys.awake, list(runners))
+        answers = iter(pipe.execute())
+        ready = {lane: next(answers) for lane in names}
+        waiting = {queue: next(answers) for queue in queues}
+        room = {pool: max(0, int(next(answers) or 1) - next(answers)) for pool in pools}
+        said = dict(zip(runners, next(answers) if runners else (), strict=True))
+        offers = Counter[str]()
+        for lane in names:
+            offers[queue_of(lane)] += min(ready[lane], room.get(pool_of(lane), ready[lane]))
+        idle = [one for one in runners.values() if idle_runner(one, float(said[one.id] or 0), now)]
+        return share_wake_ups(offers, waiting, idle, listening)
 
 
 def _stamp(due: float | None) -> str | None:

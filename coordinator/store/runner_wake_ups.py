@@ -3,45 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
-import redis
-
-from unstuck.tasks.protocol.keys import Keys, members_of, pool_of, queue_of
 from unstuck.tasks.protocol.processes import RunnerStatus
-
-
-def count_wake_ups(
-    client: redis.Redis, keys: Keys, lanes: Iterable[str], listening: Mapping[str, Sequence[RunnerStatus]], now: float
-) -> dict[str, int]:
-    """How many wake-ups to send to each queue now; see `Store.wake_ups`.
-
-    Raises: redis.RedisError.
-    """
-    names = sorted(lanes)
-    pools = sorted({*map(pool_of, names)} - {""})
-    queues = sorted({*map(queue_of, names), *listening})
-    runners = {one.id: one for there in listening.values() for one in there}
-    pipe = client.pipeline(transaction=False)
-    for lane in names:
-        pipe.zcard(keys.ready(lane))
-    for queue in queues:
-        pipe.llen(keys.queue(queue))
-    for pool in pools:
-        pipe.hget(keys.pools, pool)
-        pipe.zlexcount(keys.held, *members_of(pool))
-    if runners:
-        pipe.hmget(keys.awake, list(runners))
-    answers = iter(pipe.execute())
-    ready = {lane: next(answers) for lane in names}
-    waiting = {queue: next(answers) for queue in queues}
-    room = {pool: max(0, int(next(answers) or 1) - next(answers)) for pool in pools}
-    said = dict(zip(runners, next(answers) if runners else (), strict=True))
-    offers = Counter[str]()
-    for lane in names:
-        offers[queue_of(lane)] += min(ready[lane], room.get(pool_of(lane), ready[lane]))
-    idle = [one for one in runners.values() if idle_runner(one, float(said[one.id] or 0), now)]
-    return share_wake_ups(offers, waiting, idle, listening)
 
 
 def idle_runner(runner: RunnerStatus, said: float, now: float) -> bool:

@@ -26,7 +26,7 @@ from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import plan_of
-from unstuck.coordinator.store.answers import CommitAnswer, Release
+from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.coordinator.store.jobs import Store
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Offer, Token
@@ -297,8 +297,8 @@ def test_a_pass_that_outlives_its_lock_cannot_swallow_a_wakeup(client: redis.Red
 
     begun = store.begin("both", "first")
     decision, summary = decided("n1")
-    assert store.commit(decision, "c1", begun.due_seen, Acks(), summary)[0] is CommitAnswer.APPLIED
-    store.end("both", Release("first"))
+    assert store.commit(decision, "c1", begun.due_seen, Acks(), summary) is CommitAnswer.APPLIED
+    store.end("both", "first")
     token = Offer("both", "a", 1, "n1").held_by("c")
 
     begun = store.begin("both", "slow")
@@ -309,7 +309,7 @@ def test_a_pass_that_outlives_its_lock_cannot_swallow_a_wakeup(client: redis.Red
     lease.finish(token, Outcome(OutcomeKind.SUCCEEDED, staging=token.staging), "f")
     store.settle("both", server_time(client) + 60, begun.due_seen, Acks())
     assert "both" in store.due(server_time(client), 10)
-    assert store.commit(decision, "c2", begun.due_seen, Acks(), summary)[0] is CommitAnswer.APPLIED
+    assert store.commit(decision, "c2", begun.due_seen, Acks(), summary) is CommitAnswer.APPLIED
     assert "both" in store.due(server_time(client), 10)
 
 

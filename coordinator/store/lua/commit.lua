@@ -1,9 +1,9 @@
 -- commit: everything a decision changed, all or nothing. Compare-and-set on the uuid of the last commit.
 --
--- calls: add_offers unlock_or_again
+-- calls: add_offers
 -- keys: job groups inputs forks attempts events due reports counters summary alive status_before status_after ended
--- keys: plans submit_key staging_index staged turn turns lanes pools lock dirty
--- args: job change consumer_group channel owner lock_ms anyway
+-- keys: plans submit_key staging_index staged turn turns lanes pools
+-- args: job change consumer_group channel
 --
 -- status_before, status_after: the status indexes of the old and of the new status. channel: of the job's runners.
 -- change: {id, expect, guards: [{group, epoch, nonce, kind}], job: {}, groups: {}, inputs: {}, plans: {}, forks: {},
@@ -11,29 +11,27 @@
 --          offers, withdrawn, lanes, acks: [], counts: {}, refused: {}, summary, submitted_at, expire, notify, lease_ttl,
 --          staged: {after, …}} (JSON)
 -- offers, lanes: as in `add_offers`; withdrawn: [[lane, offer]], which stand no longer
--- owner, lock_ms, anyway: as in `unlock_or_again`, which is called if the commit is applied; no owner: the lock is kept.
--- Answers {APPLIED, answer of unlock_or_again or ''} | {CONFLICT | GUARDED | MISSING, ''}
+-- Answers APPLIED | CONFLICT | GUARDED | MISSING
 --
 -- A commit that finds its own id is APPLIED: its first reply was lost, and its author still has wake-ups to send.
 -- Validate first, write after: a refused commit leaves nothing behind, not even an event.
 local change = cjson.decode(args.change)
 -- A record that has lost its commit (it is damaged) can still be ended by force.
 local commit = redis.call('HGET', keys.job, 'commit') or (redis.call('EXISTS', keys.job) == 1 and '')
-local function applied() return {'APPLIED', args.owner ~= '' and unlock_or_again() or ''} end
-if not commit then return {'MISSING', ''} end
-if commit == change.id then return applied() end
-if commit ~= change.expect then return {'CONFLICT', ''} end
+if not commit then return 'MISSING' end
+if commit == change.id then return 'APPLIED' end
+if commit ~= change.expect then return 'CONFLICT' end
 
 local time = now()
 for _, guard in ipairs(change.guards) do
     local attempt = open_attempt(keys.attempts, guard.group, guard.epoch, guard.nonce)
-    if not attempt or (guard.kind == 'unclaimed' and attempt.claimant) then return {'GUARDED', ''} end
+    if not attempt or (guard.kind == 'unclaimed' and attempt.claimant) then return 'GUARDED' end
     if guard.kind == 'lapsed' then
         local alive = redis.call('HMGET', keys.alive, 'at', 'grace_until', 'period')
         local at, grace, period = tonumber(alive[1] or 0), tonumber(alive[2] or 0), tonumber(alive[3] or 1)
         -- A lease further ahead than one term was given before the clock was set back; a runner that lives has renewed it since.
         local holds = attempt.lease >= time and attempt.lease <= time + change.lease_ttl + 1
-        if holds or time <= grace or time < at or time - at > 3 * period then return {'GUARDED', ''} end
+        if holds or time <= grace or time < at or time - at > 3 * period then return 'GUARDED' end
     end
 end
 
@@ -74,7 +72,7 @@ if change.notify then redis.call('PUBLISH', args.channel, change.id) end
 
 if change.due ~= cjson.null then
     set_due(change, time)
-    return applied()
+    return 'APPLIED'
 end
 -- Terminal: never due again, and kept for as long as the retention says.
 redis.call('ZREM', keys.due, args.job)
@@ -90,4 +88,4 @@ if change.staged ~= cjson.null then
     change.staged.forget_at = time + change.expire
     redis.call('HSET', keys.staged, args.job, cjson.encode(change.staged))
 end
-return applied()
+return 'APPLIED'

@@ -1,12 +1,11 @@
 -- settle_unchanged: a decision that changed nothing still acks its reports, counts them and sets the job due.
 --
--- calls: add_offers unlock_or_again
--- keys: due reports counters events job turn turns lanes pools lock dirty
--- args: job change consumer_group owner lock_ms anyway
+-- calls: add_offers
+-- keys: due reports counters events job turn turns lanes pools
+-- args: job change consumer_group
 --
 -- change: {due, due_seen, offers, lanes, acks: [], counts: {}, refused: {}} (JSON); offers, lanes: as in `add_offers`
--- owner, lock_ms, anyway: as in `unlock_or_again`, which is called last; no owner: the lock is kept.
--- Answers the answer of unlock_or_again, or ''
+-- Answers OK
 local change = cjson.decode(args.change)
 acknowledge(change)
 add_offers(change)
@@ -17,4 +16,4 @@ if change.due == cjson.null then
 elseif redis.call('ZSCORE', keys.due, args.job) then
     set_due(change, now())
 end
-return args.owner ~= '' and unlock_or_again() or ''
+return 'OK'

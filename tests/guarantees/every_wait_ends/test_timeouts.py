@@ -53,12 +53,11 @@ def interfere(coordinator: Coordinator, with_what: Callable[[], object]) -> list
     """Do ``with_what`` between the load and the commit of the first decision that gives something up."""
     commit, answers = coordinator.store.commit, []
 
-    def later(decision: Decision, *args: Any) -> Any:
+    def later(decision: Decision, *args: Any) -> CommitAnswer:
         if not answers and any(event["kind"] == "FAILED" for event in decision.events):
             with_what()
-            written = commit(decision, *args)
-            answers.append(written[0])
-            return written
+            answers.append(commit(decision, *args))
+            return answers[-1]
         return commit(decision, *args)
 
     coordinator.store.commit = later  # type: ignore[method-assign]
@@ -117,9 +116,9 @@ def test_giving_up_is_done_once_although_the_reply_of_the_commit_was_lost(quick:
     quick.read()
     commit, answers = quick.store.commit, []
 
-    def repeated(*args: Any) -> Any:
+    def repeated(*args: Any) -> CommitAnswer:
         """As redis-py repeats a script whose reply was lost."""
-        answers.append(commit(*args)[0])
+        answers.append(commit(*args))
         return commit(*args)
 
     quick.store.commit = repeated  # type: ignore[method-assign]

@@ -12,7 +12,7 @@ from tests.support.coordinator import Coordinator, failed, group, join
 from tests.support.servers import wait_until
 from unstuck import Status
 from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Decision
-from unstuck.coordinator.store.answers import BeginAnswer, CommitAnswer, EndAnswer, Release
+from unstuck.coordinator.store.answers import BeginAnswer, CommitAnswer, EndAnswer
 
 
 def listening(coordinator: Coordinator, queue: str, slots: int) -> None:
@@ -240,8 +240,8 @@ def test_a_job_that_is_let_go_of_although_somebody_met_its_lock_busy_is_due_at_o
     assert coordinator.store.begin(job, "one").answer is BeginAnswer.LOCKED
     assert coordinator.store.begin(job, "other").answer is BeginAnswer.BUSY
     assert coordinator.due_in(job) > 0
-    assert coordinator.store.end(job, Release("one")) is EndAnswer.AGAIN
-    assert coordinator.store.end(job, Release("one", anyway=True)) is EndAnswer.RELEASED
+    assert coordinator.store.end(job, "one") is EndAnswer.AGAIN
+    assert coordinator.store.end(job, "one", anyway=True) is EndAnswer.RELEASED
     assert coordinator.due_in(job) <= 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ from tests.support.machine import Limit
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Status
 from unstuck.coordinator.doctor.redis_facts import record_facts
-from unstuck.coordinator.store.answers import Release
 from unstuck.tasks.protocol.report import NEWEST_SCHEMA
 from unstuck.tasks.transport.redis_client import connect
 
@@ -57,11 +57,11 @@ def test_an_offer_that_was_only_not_taken_yet_keeps_its_turn(make_coordinator: C
     made: list[int] = []
     settle = coordinator.store.settle
 
-    def noted(*args: Any, **more: Any) -> Any:
-        made.append(len(args[4]))
-        return settle(*args, **more)
+    def noted(job: str, due: object, due_seen: object, acks: object, offers: Any = MappingProxyType({})) -> None:
+        made.append(len(offers))
+        settle(job, due, due_seen, acks, offers)  # type: ignore[arg-type]
 
-    coordinator.store.settle = noted  # type: ignore[method-assign]
+    coordinator.store.settle = noted  # type: ignore[method-assign, assignment]
     wait_until(lambda: coordinator.sweep.run() >= 0 and made.count(3) >= 2, 20, "all six to be made again")
     assert coordinator.redis.zrange(ready, 0, -1, withscores=True) == before
 
@@ -181,9 +181,9 @@ def test_a_busy_lock_is_decided_once_more_by_its_holder(coordinator: Coordinator
     job = coordinator.submit(group("only"))
     begun = coordinator.store.begin(job, "holder")
     assert coordinator.store.begin(job, "somebody else").answer == "BUSY"
-    assert coordinator.store.end(job, Release("holder")) == "AGAIN"
+    assert coordinator.store.end(job, "holder") == "AGAIN"
     assert coordinator.store.begin(job, "holder").answer == "LOCKED", "the lock is kept through AGAIN"
-    assert coordinator.store.end(job, Release("holder")) == "RELEASED"
+    assert coordinator.store.end(job, "holder") == "RELEASED"
     assert begun.answer == "LOCKED"
 
 

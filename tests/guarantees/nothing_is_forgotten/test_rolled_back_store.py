@@ -11,7 +11,6 @@ from tests.support.coordinator import Coordinator, failed, group
 from tests.support.servers import wait_until
 from unstuck import Refused, Status
 from unstuck.coordinator.model.decision import Acks
-from unstuck.coordinator.store.answers import Release
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 
 ONCE = {"max": 0}  # no retry
@@ -52,12 +51,12 @@ def test_a_job_whose_end_was_forgotten_stays_due_for_a_pass_that_had_read_it(coo
     job = running(coordinator)
     begun = coordinator.store.begin(job, "somebody")
     back = snapshot(coordinator)
-    coordinator.store.end(job, Release("somebody"))
+    coordinator.store.end(job, "somebody")
     fails(coordinator, job)
     back()
     coordinator.store.settle(job, None, begun.due_seen, Acks((), {}))
     assert coordinator.redis.zscore(coordinator.keys.due, job) is not None, "nobody would look at it again"
-    coordinator.store.end(job, Release("somebody"))
+    coordinator.store.end(job, "somebody")
     fails(coordinator, job)
     coordinator.store.settle(job, None, begun.due_seen, Acks((), {}))
     assert coordinator.redis.zscore(coordinator.keys.due, job) is None

@@ -468,14 +468,12 @@ def test_two_commits_race_and_the_loser_writes_nothing(make_coordinator: Callabl
     assert two is not None
     first = decide(one, None, Environment(now=10.0, nonce="n1"))
     second = decide(two, None, Environment(now=10.0, nonce="n2"))
-    assert coordinator.store.commit(first, "c1", "0", Acks(), "{}")[0] == "APPLIED"
-    assert coordinator.store.commit(second, "c2", "0", Acks(("1-1",)), "{}")[0] == "CONFLICT"
+    assert coordinator.store.commit(first, "c1", "0", Acks(), "{}") == "APPLIED"
+    assert coordinator.store.commit(second, "c2", "0", Acks(("1-1",)), "{}") == "CONFLICT"
     assert coordinator.events(job) == ["SUBMITTED", "QUEUED"]
     attempts = coordinator.redis.hgetall(coordinator.keys.of(job).attempts)
     assert json.loads(attempts["only"])["nonce"] == "n1"
-    assert coordinator.store.commit(first, "c1", "0", Acks(), "{}")[0] == "APPLIED", (
-        "its own id: the reply had been lost"
-    )
+    assert coordinator.store.commit(first, "c1", "0", Acks(), "{}") == "APPLIED", "its own id: the reply had been lost"
     assert coordinator.events(job) == ["SUBMITTED", "QUEUED"]
 
 

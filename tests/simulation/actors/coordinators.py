@@ -34,7 +34,7 @@ from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.spec.plan import plan_of
-from unstuck.coordinator.store.answers import Begun, CommitAnswer, EndAnswer, Release
+from unstuck.coordinator.store.answers import Begun, CommitAnswer, EndAnswer
 from unstuck.coordinator.store.jobs import NO_OFFERS, Store
 from unstuck.coordinator.store.reports import ReportStream, StreamEntry
 from unstuck.tasks.protocol.processes import RunnerStatus
@@ -66,8 +66,8 @@ class StoreAtHand:
         """What the real store reads in the same round trip is read one by one here: more can come between."""
         return self._call(f"begin {job}", lambda: self._core.begin(job, owner))
 
-    def end(self, job: str, release: Release) -> EndAnswer:
-        return self._call(f"end {job}", lambda: self._core.end(job, release))
+    def end(self, job: str, owner: str, *, anyway: bool = False) -> EndAnswer:
+        return self._call(f"end {job}", lambda: self._core.end(job, owner, anyway=anyway))
 
     def load(
         self,
@@ -96,22 +96,14 @@ class StoreAtHand:
             readable(state.job, self._knows)
         return state
 
-    def commit(
-        self,
-        decision: Decision,
-        commit_id: str,
-        due_seen: str,
-        acks: Acks,
-        summary: str,
-        release: Release | None = None,
-    ) -> tuple[CommitAnswer, EndAnswer | None]:
+    def commit(self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, summary: str) -> CommitAnswer:
         assert summary
         moves = ", ".join(f"{e.get('group', '')}→{e['kind']} {e.get('code', '')}".rstrip() for e in decision.events)
 
-        def effect() -> tuple[CommitAnswer, EndAnswer | None]:
-            answer, ended = self._core.commit(decision, commit_id, due_seen, acks, release)
+        def effect() -> CommitAnswer:
+            answer = self._core.commit(decision, commit_id, due_seen, acks)
             self._line.note(f"commit {decision.old.id}: {answer} [{moves}]")
-            return answer, ended
+            return answer
 
         return self._call(f"commit {decision.old.id} {moves}", effect)
 
@@ -139,15 +131,9 @@ class StoreAtHand:
         return self._call(f"command {old.id} {event['kind']}", effect)
 
     def settle(
-        self,
-        job: str,
-        due: float | None,
-        due_seen: str,
-        acks: Acks,
-        offers: Mapping[Offer, str] = NO_OFFERS,
-        release: Release | None = None,
-    ) -> EndAnswer | None:
-        return self._call(f"settle {job}", lambda: self._core.settle(job, due, due_seen, acks, offers, release))
+        self, job: str, due: float | None, due_seen: str, acks: Acks, offers: Mapping[Offer, str] = NO_OFFERS
+    ) -> None:
+        self._call(f"settle {job}", lambda: self._core.settle(job, due, due_seen, acks, offers))
 
     def halt(self, job: str, reason: Reason, commit_id: str, now: float) -> None:
         self._call(f"halt {job} {reason.text}", lambda: self._core.halt(job, reason, commit_id, now))

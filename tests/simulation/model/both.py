@@ -18,7 +18,7 @@ from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import plan_of
-from unstuck.coordinator.store.answers import Begun, Release, Submission
+from unstuck.coordinator.store.answers import Begun, Submission
 from unstuck.coordinator.store.jobs import Store
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Outcome
@@ -108,7 +108,7 @@ class Both:
         return real.answer, model.answer
 
     def end(self, owner: str) -> tuple[Any, Any]:
-        return self.real.end("both", Release(owner)), self.model.end("both", Release(owner))
+        return self.real.end("both", owner), self.model.end("both", owner)
 
     def lease_of(self, caller: str) -> Lease:
         return Lease(self.client, KEYS, self.model.lease_ttl, caller)
@@ -160,8 +160,8 @@ class Both:
         assert self.begun is not None
         real, model = self.held[which]
         return (
-            self.real.commit(real[0], commit_id, self.begun[0].due_seen, Acks(), real[1])[0],
-            self.model.commit(model[0], commit_id, self.begun[1].due_seen, Acks())[0],
+            self.real.commit(real[0], commit_id, self.begun[0].due_seen, Acks(), real[1]),
+            self.model.commit(model[0], commit_id, self.begun[1].due_seen, Acks()),
         )
 
     def look(self) -> None:

@@ -20,7 +20,7 @@ from unstuck.coordinator.model.decision import Acks, Decision
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.plan import plan_of
-from unstuck.coordinator.store.answers import Begun, CommitAnswer, EndAnswer, NotEnded, Release, Submission
+from unstuck.coordinator.store.answers import Begun, CommitAnswer, EndAnswer, NotEnded, Submission
 from unstuck.coordinator.store.jobs import NO_OFFERS, REPORT_GROUP, Store
 from unstuck.tasks.protocol.keys import Keys, queue_of
 from unstuck.tasks.protocol.processes import RunnerStatus
@@ -305,25 +305,21 @@ class Mirrored(ModelStore):
             raise Broken(AGREE, f"begin of {job_id}: the model's times are {times[0]}, the real store's {times[1]}")
         return model  # type: ignore[no-any-return]
 
-    def end(self, job_id: str, release: Release) -> EndAnswer:
+    def end(self, job_id: str, owner: str, *, anyway: bool = False) -> EndAnswer:
         model, real = self._both(
             job_id,
-            lambda: super(Mirrored, self).end(job_id, release),
-            lambda: self._real.end(job_id, release),
+            lambda: super(Mirrored, self).end(job_id, owner, anyway=anyway),
+            lambda: self._real.end(job_id, owner, anyway=anyway),
         )
         self._same("end", job_id, model, real)
         return model  # type: ignore[no-any-return]
 
-    def commit(
-        self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, release: Release | None = None
-    ) -> tuple[CommitAnswer, EndAnswer | None]:
+    def commit(self, decision: Decision, commit_id: str, due_seen: str, acks: Acks) -> CommitAnswer:
         job_id = decision.old.id
         model, real = self._both(
             job_id,
-            lambda: super(Mirrored, self).commit(decision, commit_id, due_seen, acks, release),
-            lambda: self._real.commit(
-                decision, commit_id, self._due_seen[due_seen], self._acks(acks), "{}", release=release
-            ),
+            lambda: super(Mirrored, self).commit(decision, commit_id, due_seen, acks),
+            lambda: self._real.commit(decision, commit_id, self._due_seen[due_seen], self._acks(acks), "{}"),
         )
         self._same("commit", job_id, model, real)
         self.compare(job_id)
@@ -350,24 +346,16 @@ class Mirrored(ModelStore):
         return model  # type: ignore[no-any-return]
 
     def settle(
-        self,
-        job_id: str,
-        due: float | None,
-        due_seen: str,
-        acks: Acks,
-        offers: Mapping[Offer, str] = NO_OFFERS,
-        release: Release | None = None,
-    ) -> EndAnswer | None:
-        model, real = self._both(
+        self, job_id: str, due: float | None, due_seen: str, acks: Acks, offers: Mapping[Offer, str] = NO_OFFERS
+    ) -> None:
+        self._both(
             job_id,
-            lambda: super(Mirrored, self).settle(job_id, due, due_seen, acks, offers, release),
-            lambda: self._real.settle(job_id, due, self._due_seen[due_seen], self._acks(acks), offers, release=release),
+            lambda: super(Mirrored, self).settle(job_id, due, due_seen, acks, offers),
+            lambda: self._real.settle(job_id, due, self._due_seen[due_seen], self._acks(acks), offers),
         )
-        self._same("settle", job_id, model, real)
         self._same_offers()
         if due is None:
             self.compare(job_id)
-        return model  # type: ignore[no-any-return]
 
     def halt(self, job_id: str, reason: Reason, commit_id: str, now: float) -> None:
         arguments = (job_id, reason, commit_id, now)

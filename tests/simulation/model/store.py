@@ -18,7 +18,7 @@ from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRec
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent, Status
 from unstuck.coordinator.spec.plan import plan_of
-from unstuck.coordinator.store.answers import BeginAnswer, Begun, CommitAnswer, EndAnswer, KeyTaken, NotEnded, Release
+from unstuck.coordinator.store.answers import BeginAnswer, Begun, CommitAnswer, EndAnswer, KeyTaken, NotEnded
 from unstuck.coordinator.store.jobs import HALTED_LOOK, NO_OFFERS
 from unstuck.coordinator.store.runner_wake_ups import idle_runner
 from unstuck.tasks.protocol.keys import lane_of, pool_of, queue_of
@@ -294,16 +294,13 @@ class ModelStore:
         """Taken before the clock was set back."""
         return until - self.now > max(self.lock_ttl, 60.0)
 
-    def end(self, job_id: str, release: Release) -> EndAnswer:
-        return self._end(job_id, release)
-
-    def _end(self, job_id: str, release: Release) -> EndAnswer:
+    def end(self, job_id: str, owner: str, *, anyway: bool = False) -> EndAnswer:
         job, now = self.jobs.get(job_id), self.now
-        if job is None or job.lock[0] != release.owner or job.lock[1] <= now:
+        if job is None or job.lock[0] != owner or job.lock[1] <= now:
             return EndAnswer.LOST
         if job.dirty_until > now:
-            if not release.anyway:
-                job.lock = (release.owner, now + self.lock_ttl)
+            if not anyway:
+                job.lock = (owner, now + self.lock_ttl)
                 return EndAnswer.AGAIN
             self._due_earlier(job_id, now)
             job.dirty_until = 0.0
@@ -324,15 +321,7 @@ class ModelStore:
             return None
         return JobState(plan_of(job.record.spec), job.record, job.groups, job.collected, dict(job.attempts), job.frozen)
 
-    def commit(
-        self, decision: Decision, commit_id: str, due_seen: str, acks: Acks, release: Release | None = None
-    ) -> tuple[CommitAnswer, EndAnswer | None]:
-        answer = self._commit(decision, commit_id, due_seen, acks)
-        if release is None or answer is not CommitAnswer.APPLIED:
-            return answer, None
-        return answer, self._end(decision.old.id, release)
-
-    def _commit(self, decision: Decision, commit_id: str, due_seen: str, acks: Acks) -> CommitAnswer:
+    def commit(self, decision: Decision, commit_id: str, due_seen: str, acks: Acks) -> CommitAnswer:
         job = self.jobs.get(decision.old.id)
         if job is None:
             return CommitAnswer.MISSING
@@ -443,21 +432,14 @@ class ModelStore:
                 self.pools.setdefault(pool, 1)
 
     def settle(
-        self,
-        job_id: str,
-        due: float | None,
-        due_seen: str,
-        acks: Acks,
-        offers: Mapping[Offer, str] = NO_OFFERS,
-        release: Release | None = None,
-    ) -> EndAnswer | None:
+        self, job_id: str, due: float | None, due_seen: str, acks: Acks, offers: Mapping[Offer, str] = NO_OFFERS
+    ) -> None:
         self._acked(self.jobs[job_id], acks)
         self._add_offers(self.jobs[job_id], offers)
         if self.jobs[job_id].record.terminal if due is None else job_id in self.due:
             self._set_due(job_id, due, due_seen)
         if self.watching:
             self.watching.due_set(job_id)
-        return None if release is None else self._end(job_id, release)
 
     def _acked(self, job: StoredJob, acks: Acks) -> None:
         acked = self._stream.ack(acks.ids)

@@ -248,7 +248,7 @@ MUTANTS = (
         "a lock that was met busy is not noticed at its end",
         broken.MISSED_LOCK,
         2875,
-        line(ModelStore._end, "if job.dirty_until > now:", "if job.dirty_until > now and release.anyway:"),
+        line(ModelStore.end, "if job.dirty_until > now:", "if job.dirty_until > now and anyway:"),
     ),
     mutant(
         "reports of a lost coordinator are taken over much later",
