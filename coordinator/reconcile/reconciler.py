@@ -312,7 +312,11 @@ class Pass:
                 return None
             log.warning("job %s is ended by force without its groups, which cannot be decided", self.job)
             self.groups = None
-            return self._decide(state)
+            answer = self._decide(state)
+            while answer is CommitAnswer.APPLIED and self._more:  # on this state: it cannot be loaded again
+                self.reports = ()
+                answer = self._decide(state)
+            return answer
         except Exception as error:
             if unavailable(error):
                 raise

@@ -96,6 +96,22 @@ def test_a_job_of_which_a_key_is_missing_is_ended_by_force(coordinator: Coordina
     looked_at(coordinator, job)
 
 
+@pytest.mark.parametrize("begun", [False, True], ids=["pending", "running"])
+def test_a_damaged_job_of_more_groups_than_one_commit_has_is_ended_by_force(
+    coordinator: Coordinator, begun: bool
+) -> None:
+    job = coordinator.submit(*(group(f"g{number}") for number in range(1200)), name="wide")
+    if begun:
+        coordinator.read()
+        coordinator.claim(coordinator.offers()[0])
+    damage(coordinator, job, "job", "paused_at", GARBAGE)
+    assert coordinator.client.force_stop(job).answer == "DONE"
+    act(coordinator, job)
+    assert coordinator.status_of_record(job) is Status.CANCELED
+    kinds = coordinator.events(job)
+    assert kinds.count("CANCELED") == 1201, "each group once, and the job"
+
+
 def test_a_damaged_job_says_what_cannot_be_read_and_what_to_do(coordinator: Coordinator) -> None:
     job = running(coordinator)
     damage(coordinator, job, *DAMAGES["a duration that no release reads"])
