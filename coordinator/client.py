@@ -36,7 +36,7 @@ from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.publishing.breaker import LISTING, CircuitBreaker
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.params import check_key
-from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submission, VacuumBegan
+from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submission, VacuumSince
 from unstuck.coordinator.store.dead_letters import DeadLetterResult, DeadLetters
 from unstuck.coordinator.store.jobs import Store
 from unstuck.coordinator.store.pools import Pools
@@ -196,7 +196,6 @@ class Client:
         by: str | None,
         reason: str = "",
         again: Retried | None = None,
-        vacuum: int = 0,
     ) -> Submitted:
         compiled = compile_to_store(job_spec)
         old = None if again is None else again.job
@@ -212,9 +211,11 @@ class Client:
         if old is not None and (expected := old.warehouse_id):
             self._breaker.call(warehouse, refused, lambda: place.check_id(expected))
         standing = self._breaker.call(warehouse, refused, place.identity)
+        vacuums = self._store.vacuums(standing) if standing else 0
         # Noted here, before anything can be published: a store that is rolled back to any later point still finds
         # the job's own package above its base.
-        base = self._breaker.call(warehouse, refused, place.head, LISTING)
+        oldest, base = self._breaker.call(warehouse, refused, place.readable, LISTING)
+        job_spec.check_versions(oldest if old is None else 0, base)  # what an ended job names may stay for its retry
         # A call of its own: one that was given up above and goes on must not make a warehouse.
         warehouse_id = standing or self._breaker.call(warehouse, refused, place.ensure_id)
         job = JobRecord(
@@ -236,9 +237,9 @@ class Client:
         submission = Submission(job, plans, compiled.plan.params, compiled.fingerprint)
         summary = summary_of(JobState(compiled.plan, job, {}, {}, {}))
         try:
-            job_id, new = self._store.submit(submission, summary, reason, vacuum)
-        except VacuumBegan as began:
-            return self._store_job(job_spec, warehouse, key, by, reason, again, began.oldest)
+            job_id, new = self._store.submit(submission, summary, reason, vacuums)
+        except VacuumSince:
+            return self._store_job(job_spec, warehouse, key, by, reason, again)
         self._make_durable(job_id)
         return Submitted(job_id, new, standing is None)
 

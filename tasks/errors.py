@@ -163,6 +163,10 @@ class DatasetNotFound(UnstuckError):
     code = "DATASET_NOT_FOUND"
 
 
+class VersionRemoved(DatasetNotFound):
+    """The log says that a vacuum removes this version: only jobs that were stored before may still find its files."""
+
+
 class InputNotPublished(Unrecoverable, DatasetNotFound):
     """A job reads a dataset that was not published at the version that it reads, which no retry changes."""
 

@@ -89,7 +89,8 @@ class StagingCollector:
                 *(warehouse, self._index.needed()),
                 keep=keep,
                 before=now - self._settings.keep_versions_for,
-                begin=partial(self._index.begin_vacuum, known.warehouse_id),
+                reading=partial(self._index.oldest_read, known.warehouse_id),
+                counted=partial(self._index.count_vacuum, known.warehouse_id),
                 progress=lambda number, total: progressed(),
             )
         except Exception as error:  # noqa: BLE001 - as for a look: it is tried again after the term

@@ -3,6 +3,8 @@
 First the oldest version that is kept is written down, so a reader of an older one is told that it is gone; then the
 files are removed. A vacuum that dies half-way is finished by the next one, and several at a time do no harm.
 """
+# A job may be stored while this runs. It looks at the log, and is stored only if no vacuum was counted meanwhile. The
+# vacuum writes into the log, is counted, and then looks at the jobs. So one of the two sees the other.
 # What can be removed is what the entries up to the oldest kept version took out, less what stands in a kept version:
 # two retries of one job may publish the same file, one after the other. A checkpoint takes out the one it goes on from.
 
@@ -24,7 +26,7 @@ class Vacuumed:
         oldest: the oldest version that can be read afterwards; 0 for a warehouse in which nothing is published.
         files, bytes: of what was removed.
         held: files that stay until a later vacuum, since a job may need them.
-        held_for: an open job that may read an old version, for which it and all later ones stay; empty if none does.
+        held_for: a job that may read an older version, for which more files stay; empty if there is none.
     """
 
     oldest: int
@@ -40,7 +42,8 @@ def vacuum(
     *,
     keep: int,
     before: float,
-    begin: Callable[[int], tuple[int, str] | None] = lambda oldest: None,
+    reading: Callable[[int], tuple[int, str] | None] = lambda removed: None,
+    counted: Callable[[], None] = lambda: None,
     dry_run: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Vacuumed:
@@ -50,9 +53,9 @@ def vacuum(
         needed: whether the attempt folder of a file may be needed by a job: one that is open, or may be retried.
         keep: versions that are kept at least, the newest one included.
         before: seconds since the epoch; a version that was the newest one at that time or later is kept.
-        begin: told of the oldest version that is to stay, twice or more before any goes. Returns the oldest version
-            that an open job may read, and that job; None if there is none. No later job may read an older version than
-            it was told.
+        reading: the oldest version that a job may read, and that job; None if there is none. It is told up to which
+            version everything was removed before.
+        counted: called once the log says which versions stay. From then on, no job is stored that looked before.
         dry_run: remove nothing, and count.
         progress: told of how many files of how many were looked at.
 
@@ -60,21 +63,21 @@ def vacuum(
         LogBroken, WarehouseNewer: the log cannot be read, and nothing was removed.
         OSError: a file could not be removed. Repeating the call is safe.
     """
-    head = warehouse.head()
-    wanted, held_for, oldest = _oldest_kept(warehouse, head, keep, before), "", -1
-    removable: list[str] = []
-    while True:
-        reading = begin(wanted)  # also right before files go: looking for them takes a while
-        if reading is not None and reading[0] < wanted:
-            wanted, held_for = reading
-        before_look, oldest = oldest, max(wanted, warehouse.oldest())
-        if oldest == before_look:
-            break
-        if oldest <= warehouse.vacuumed():
-            return Vacuumed(oldest, 0, 0, 0, held_for)
-        removable = _removable(warehouse, oldest, head)
-    if not dry_run:
-        warehouse.keep_from(oldest)
+    removed = warehouse.vacuumed()
+    said, head = warehouse.readable()
+
+    def hold(oldest: int) -> tuple[int, str]:
+        return min((oldest, ""), (reading(removed) if oldest > removed else None) or (oldest, ""))
+
+    # What an earlier vacuum said goes, even if this one would keep more.
+    oldest, held_for = hold(max(_oldest_kept(warehouse, head, keep, before), said))
+    removable = _removable(warehouse, removed, oldest, head)  # a log that cannot be read is left as it is
+    if oldest > removed and not dry_run:
+        warehouse.keep_from(said := max(said, oldest))
+        counted()
+        if (late := hold(oldest))[1]:
+            oldest, held_for = late
+            removable = _removable(warehouse, removed, oldest, head)
     size = count = held = 0
     for number, path in enumerate(removable):
         progress(number, len(removable))
@@ -86,9 +89,9 @@ def vacuum(
         size, count = size + known, count + 1
         if not dry_run:
             warehouse.storage.remove_file(path)
-    if not dry_run and not held:
+    if not dry_run and not held and oldest > removed:
         warehouse.finish_vacuum(oldest)
-    return Vacuumed(oldest, count, size, held, held_for)
+    return Vacuumed(max(oldest, said), count, size, held, held_for)
 
 
 def _oldest_kept(warehouse: Warehouse, head: int, keep: int, before: float) -> int:
@@ -99,10 +102,12 @@ def _oldest_kept(warehouse: Warehouse, head: int, keep: int, before: float) -> i
     return n
 
 
-def _removable(warehouse: Warehouse, oldest: int, head: int) -> list[str]:
-    """The files that were taken out up to ``oldest`` and stand in no version from there to ``head``."""
+def _removable(warehouse: Warehouse, removed: int, oldest: int, head: int) -> list[str]:
+    """The files that were taken out after ``removed``, up to ``oldest``, and stand in none from there to ``head``."""
+    if oldest <= removed:
+        return []
     taken_out: dict[str, None] = {}
-    for n in range(warehouse.vacuumed() + 1, oldest + 1):
+    for n in range(removed + 1, oldest + 1):
         entry = warehouse.existing_entry(n)
         if entry.tables and not warehouse.tables_written(n):
             continue  # the next publish into these tables writes this one first
@@ -110,7 +115,7 @@ def _removable(warehouse: Warehouse, oldest: int, head: int) -> list[str]:
             taken_out.update(dict.fromkeys(change.removed))
             if change.checkpoint is not None:
                 taken_out[change.checkpoint.after] = None  # a later job goes on from a later one
-    live = {file.path for dataset in warehouse.state(oldest).values() for file in dataset.files}
+    live = {file.path for dataset in warehouse.state(oldest, removed=True).values() for file in dataset.files}
     for n in range(oldest + 1, head + 1):
         for change in warehouse.existing_entry(n).datasets.values():
             live.update(file.path for file in change.added)

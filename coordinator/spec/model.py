@@ -195,6 +195,18 @@ class JobSpec(Strict):
         """The value of each parameter; None for one that is declared and has none."""
         return values_of(self.params)
 
+    def check_versions(self, oldest: int, newest: int) -> None:
+        """Look whether the versions that ``inputs:`` name can be read. Raises: SpecError."""
+        found = f"the oldest that can be read is {max(oldest, 1)}, the newest {newest}" if newest else "it is empty"
+        problems = [
+            Problem(f"the warehouse has no version {one.version}; {found}", ("groups", i, "inputs", name))
+            for i, group in enumerate(self.groups)
+            for name, one in group.inputs.items()
+            if isinstance(one, DatasetInput) and one.version and not oldest <= one.version <= newest
+        ]
+        if problems:
+            raise SpecError(problems)
+
     def with_sql_files(self, folder: Path | None) -> JobSpec:
         """This spec with the text of every ``sql_file:`` in place of its name.
 

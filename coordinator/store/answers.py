@@ -61,12 +61,8 @@ class KeyTaken(Exception):
     """The key belongs to a job with another spec."""
 
 
-class VacuumBegan(Exception):
-    """A vacuum that does not know of the job may remove the version that the job would read."""
-
-    def __init__(self, oldest: int) -> None:
-        super().__init__(oldest)
-        self.oldest = oldest
+class VacuumSince(Exception):
+    """A vacuum that does not know of the job may remove a version that the job would read."""
 
 
 class NotEnded(Exception):

@@ -30,7 +30,7 @@ from unstuck.coordinator.store.answers import (
     KeyTaken,
     NotEnded,
     Submission,
-    VacuumBegan,
+    VacuumSince,
 )
 from unstuck.coordinator.store.runner_wake_ups import idle_runner, share_wake_ups
 from unstuck.coordinator.store.staging_index import staging_record
@@ -344,20 +344,23 @@ class Store:
             raise KeyTaken(job)
         return job
 
-    def submit(self, submission: Submission, summary: str, reason: str = "", vacuum: int = 0) -> tuple[str, bool]:
+    def vacuums(self, warehouse_id: str) -> int:
+        """The vacuums of the warehouse that were counted so far."""
+        return int(self._redis.zscore(self._keys.vacuums, warehouse_id) or 0)
+
+    def submit(self, submission: Submission, summary: str, reason: str = "", vacuums: int = 0) -> tuple[str, bool]:
         """Store a job. Returns its id, and whether it is new.
 
         Args:
             reason: for the event log.
-            vacuum: the vacuum of which the caller knew before it looked at the warehouse, as `VacuumBegan` named it.
+            vacuums: how many there had been before the caller looked at the warehouse.
 
         Raises:
             KeyTaken: its key belongs to a job with another spec.
             NotEnded: it retries a job that has not ended badly.
-            VacuumBegan: look at the warehouse once more.
+            VacuumSince: look at the warehouse once more.
         """
-        job = submission.job
-        retried = self._keys.of(job.retry_of)
+        job, retried = submission.job, self._keys.of(submission.job.retry_of)
         change = {
             # Once for all groups: take.lua hands them to runners beside the plan of the group.
             "fields": {**job.to_fields(), "params": json.dumps(dict(submission.params))},
@@ -366,7 +369,7 @@ class Store:
             "fingerprint": submission.fingerprint,
             "key": job.key,
             "reason": reason,
-            "vacuum": vacuum,
+            "vacuums": vacuums,
         }
         answer, said = self._scripts["submit"](
             job.id,
@@ -382,7 +385,7 @@ class Store:
         if answer == "NOT_ENDED":
             raise NotEnded(Status(said))
         if answer == "VACUUM":
-            raise VacuumBegan(int(said))
+            raise VacuumSince(said)
         return str(said), answer == "SUBMITTED"
 
     # ---- the fleet -----------------------------------------------------------------------------------

@@ -14,10 +14,12 @@ from typing import Any, cast
 import redis
 
 from unstuck.coordinator.model.records import JobRecord
-from unstuck.coordinator.model.status import TERMINAL
+from unstuck.coordinator.model.status import TERMINAL, Status
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script
 from unstuck.tasks.protocol.staging import MARGIN, Staged, Staging
+
+_AT_ONCE = 200  # jobs whose records are read in one round trip
 
 
 def staging_record(job: JobRecord, released_after: float) -> dict[str, Any] | None:
@@ -51,29 +53,40 @@ class StagingIndex(Staging):
             pipe.hdel(self._keys.staged, job)
             pipe.execute()
 
-    def begin_vacuum(self, warehouse_id: str, oldest: int, *, dry_run: bool = False) -> tuple[int, str] | None:
-        """Let no job be stored any more that would read a version before ``oldest``, and look at those that are stored.
+    def count_vacuum(self, warehouse_id: str) -> None:
+        """Let no job be stored any more that looked at this warehouse before."""
+        self._redis.zincrby(self._keys.vacuums, 1, warehouse_id)
 
-        With ``dry_run`` it only looks. Returns the oldest version that an open job may read, and that job; None if no
-        job is open there.
+    def oldest_read(self, warehouse_id: str, removed: int) -> tuple[int, str] | None:
+        """The oldest version that a job of this warehouse may read, and that job; None if there is none.
+
+        An open job reads the newest version at its submit, and those that its spec names; the retry of an ended one
+        reads only the latter, if no vacuum has ``removed`` them.
         """
-        if not dry_run:
-            self._redis.zadd(self._keys.vacuums, {warehouse_id: oldest}, gt=True)
-        first: tuple[int, str] | None = None
-        for job in cast(list[str], self._redis.zrange(self._keys.due, 0, -1)):
-            fields = cast(dict[str, str], self._redis.hgetall(self._keys.of(job).job))
-            if fields.get("warehouse_id") == warehouse_id and fields.get("status") not in TERMINAL:
-                versions = filter(None, (int(fields.get("base") or 0), *_versions_named(fields.get("spec", ""))))
-                if read := min(versions, default=0):  # at version 0 there is nothing to read
-                    first = min(first or (read, job), (read, job))
-        return first
+        unfinished = [self._keys.due, *(self._keys.status(one) for one in Status if one is not Status.FINISHED)]
+        jobs = cast(list[str], self._redis.zunion(unfinished))
+        found: list[tuple[int, str]] = []
+        for some in (jobs[n : n + _AT_ONCE] for n in range(0, len(jobs), _AT_ONCE)):
+            with self._redis.pipeline(transaction=False) as pipe:
+                for job in some:
+                    pipe.hmget(self._keys.of(job).job, ["warehouse_id", "status", "base", "spec"])
+                answers = cast(list[list[str | None]], pipe.execute())
+            for job, (place, status, base, spec) in zip(some, answers, strict=True):
+                if place == warehouse_id:
+                    ended = status in TERMINAL
+                    versions = [n for n in _versions_named(spec or "") if not ended or n >= removed]
+                    if not ended and base:
+                        versions.append(int(base))
+                    found.extend((n, job) for n in versions if n)  # at version 0 there is nothing to read
+        return min(found, default=None)
 
 
 def _versions_named(spec: str) -> Iterator[int]:
     """The versions that a stored spec names in ``inputs:``. None of a damaged one: its job cannot run."""
     with suppress(ValueError, TypeError, AttributeError, KeyError):
-        for group in json.loads(spec)["groups"]:
-            yield from (wanted["version"] for wanted in group.get("inputs", {}).values() if wanted.get("version"))
+        for group in json.loads(spec)["groups"] if '"version"' in spec else ():
+            named = (wanted.get("version") for wanted in group.get("inputs", {}).values())
+            yield from (version for version in named if isinstance(version, int))
 
 
 def _read(job: str, known: dict[str, Any]) -> Staged:

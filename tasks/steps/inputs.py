@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from unstuck.tasks.errors import DatasetNotFound, InputMissing, InputNotPublished, OutputInvalid
+from unstuck.tasks.errors import DatasetNotFound, InputMissing, InputNotPublished, OutputInvalid, VersionRemoved
 from unstuck.tasks.spec.inputs import DatasetInput, GroupInput
 from unstuck.tasks.steps.spark import comparable, read_parquet
 from unstuck.tasks.warehouse.files import Files
@@ -112,6 +112,7 @@ class PublishedDatasets:
         self._warehouse = warehouse
         self._base = base
         self._states: dict[int, State] = {}
+        self._removed: dict[int, str] = {}  # of them, those that the log says are removed, and how it says so
         self.reads: list[Read] = []
 
     @property
@@ -119,8 +120,11 @@ class PublishedDatasets:
         """The versions that were read: dataset → versions."""
         return joined_versions({read.dataset: [read.version]} for read in self.reads if read.version)
 
-    def read(self, dataset: str, version: int | None = None) -> Dataset:
+    def read(self, dataset: str, version: int | None = None, *, in_spec: bool = False) -> Dataset:
         """``dataset`` at a version of the warehouse; None: the newest one when the job was submitted.
+
+        Args:
+            in_spec: the spec of the job names the version, so a vacuum keeps it for the job.
 
         Raises:
             InputNotPublished: it was not published then, that version does not exist, or it is a Delta table. No retry
@@ -128,7 +132,7 @@ class PublishedDatasets:
             LogBroken, WarehouseNewer, OSError: the log could not be read.
         """
         at = self._version(version)
-        state = self._state(at)
+        state = self._state(at, held=version is None or in_spec)
         found = state.get(dataset)
         self._note(Read(dataset, version or 0, found.changed if found else 0))
         if found is None:
@@ -142,6 +146,8 @@ class PublishedDatasets:
                 f"{dataset} is published as the Delta table {found.table}, with versions of its own; read it there, in "
                 "a step"
             )
+        if at in self._removed and any(self._warehouse.storage.size(file.path) is None for file in found.files):
+            raise InputNotPublished(self._removed[at])
         return _whole(dataset, found)
 
     def checkpoint(self, dataset: str) -> Checkpoint | None:
@@ -149,7 +155,7 @@ class PublishedDatasets:
 
         Raises: as `read`.
         """
-        found = self._state(self._version(None)).get(dataset)
+        found = self._state(self._version(None), held=True).get(dataset)
         self._note(Read(dataset, 0, found.changed if found else 0))
         return found.checkpoint if found else None
 
@@ -164,7 +170,7 @@ class PublishedDatasets:
         """
         for read in reads:
             if not read.asked:
-                found = self._state(self._version(None)).get(read.dataset)
+                found = self._state(self._version(None), held=True).get(read.dataset)
                 if read.version != (found.changed if found else 0):
                     return read.dataset
         return ""
@@ -176,12 +182,16 @@ class PublishedDatasets:
             )
         return version if version is not None else self._base or 0
 
-    def _state(self, version: int) -> State:
+    def _state(self, version: int, *, held: bool) -> State:
+        """``held``: a vacuum that was to remove the version has kept its files if it found the job in time."""
         if version not in self._states:
             try:
                 self._states[version] = self._warehouse.state(version)
             except DatasetNotFound as error:
-                raise InputNotPublished(str(error)) from error
+                if not (held and isinstance(error, VersionRemoved)):
+                    raise InputNotPublished(str(error)) from error
+                self._states[version] = self._warehouse.state(version, removed=True)
+                self._removed[version] = str(error)
         return self._states[version]
 
 
@@ -199,7 +209,7 @@ def with_published(
         if name in made and made[name].name == name:  # else it is a group's own name, which gives way
             raise OutputInvalid(f"a needed group has an output named {name} too; give the one in inputs: another name")
         if isinstance(one, DatasetInput):
-            found[name] = replace(published.read(one.dataset, one.version), name=name)
+            found[name] = replace(published.read(one.dataset, one.version, in_spec=True), name=name)
     return found
 
 

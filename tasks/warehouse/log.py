@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from unstuck.tasks.errors import DatasetNotFound, LogBroken, WarehouseMismatch, WarehouseNewer
+from unstuck.tasks.errors import DatasetNotFound, LogBroken, VersionRemoved, WarehouseMismatch, WarehouseNewer
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import ENTRY_VERSION, DatasetState, Entry, State, fold, version_for
@@ -86,9 +86,13 @@ class Warehouse:
         """The newest version; 0 while nothing is published. One listing, however long the log is."""
         return self._listing().head
 
-    def oldest(self) -> int:
-        """The oldest version that can be read; 0 while no vacuum has removed any."""
-        return self._listing().oldest
+    def readable(self) -> tuple[int, int]:
+        """The oldest and the newest version that can be read, by one listing.
+
+        0 while no vacuum has removed any; 0 while nothing is published.
+        """
+        listing = self._listing()
+        return listing.oldest, listing.head
 
     def vacuumed(self) -> int:
         """The version up to which a vacuum has removed everything that it could."""
@@ -151,11 +155,15 @@ class Warehouse:
             )
         return entry
 
-    def state(self, version: int | None = None) -> State:
+    def state(self, version: int | None = None, *, removed: bool = False) -> State:
         """All datasets at ``version`` (None: the newest), from the newest snapshot not above it.
+
+        Args:
+            removed: also if the log says that a vacuum removes this version.
 
         Raises:
             DatasetNotFound: the log has no such version.
+            VersionRemoved: it had one.
             LogBroken, WarehouseNewer: an entry is missing, unreadable, or of a later release.
         """
         listing = self._listing()
@@ -164,8 +172,8 @@ class Warehouse:
             raise DatasetNotFound(
                 f"the warehouse {self.storage.uri('')} has no version {version}; the newest one is {listing.head}"
             )
-        if 0 < version < listing.oldest:  # nothing is published at 0, so a vacuum removes nothing of it
-            raise DatasetNotFound(
+        if 0 < version < listing.oldest and not removed:  # nothing is published at 0, so a vacuum removes nothing of it
+            raise VersionRemoved(
                 f"version {version} of the warehouse {self.storage.uri('')} was removed by a vacuum; the oldest one "
                 f"that can be read is {listing.oldest}"
             )

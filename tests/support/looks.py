@@ -12,10 +12,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.support.machine import SLOWNESS, slowness, waited
+from tests.support.machine import SLOWNESS, contended, slowness, waited
 
 DENSE = 100  # looks a second, at least
 BUSY = 1.5  # times as slow as an idle machine
+CONTENDED = 1 / 3  # of the time in which somebody waited for a processor
 _EVERY = 0.007  # seconds from one look to the next
 
 
@@ -23,9 +24,9 @@ class Looks:
     """When one reader looked."""
 
     def __init__(self) -> None:
-        self._slow: float | None = None  # how slow the machine was then, if it was measured
         self._times: list[float] = []
         self._waits: list[float] = []  # for how long it had waited for a processor by then
+        self._contended: list[float] = []  # for how long some process of this machine had
 
     def __len__(self) -> int:
         return len(self._times)
@@ -39,6 +40,7 @@ class Looks:
         """One more look is over."""
         self._times.append(time.time())
         self._waits.append(waited())
+        self._contended.append(contended())
 
     def rate(self, since: float, until: float) -> float:
         """Looks a second between two times since the epoch; 0 if none was before the first or after the second.
@@ -48,36 +50,44 @@ class Looks:
         """
         if until <= since:
             return math.inf
-        first, last = bisect_right(self._times, since) - 1, bisect_left(self._times, until)
+        first, last = self._window(since, until)
         if first < 0 or last >= len(self._times):
             return 0.0
         without = self._waits[last] - self._waits[first]
         return (last - first) / max(self._times[last] - self._times[first] - without, 1e-9)
 
-    def settle(self, since: float, until: float) -> None:
-        """If there were too few, measure the machine: now, since by the time of ``require`` it may be idle again."""
-        if 0 < self.rate(since, until) < DENSE:
-            self._slow = slowness()
+    def _window(self, since: float, until: float) -> tuple[int, int]:
+        """The number of the last look that was over at ``since``, and of the first one after ``until``."""
+        return bisect_right(self._times, since) - 1, bisect_left(self._times, until)
 
     def require(self, since: float, until: float, who: str) -> None:
-        """Do as the function ``require`` with the rate between two times; the last thing that a test does."""
-        require(self.rate(since, until), DENSE, who, self._slow)
+        """Fail if there were fewer than `DENSE` looks a second between two times; the last thing that a test does.
+
+        If some process waited for a processor for much of that time, the test is skipped, as by ``require``.
+        """
+        rate = self.rate(since, until)
+        if 0 < rate < DENSE:
+            first, last = self._window(since, until)
+            share = (self._contended[last] - self._contended[first]) / (self._times[last] - self._times[first])
+            if share > CONTENDED:
+                pytest.skip(
+                    f"all that was seen is as promised, but {who} looked {rate:.0f} times a second, and {DENSE} are "
+                    f"promised: for {share:.0%} of that time some process waited for a processor"
+                )
+        require(rate, DENSE, who)
 
 
-def require(rate: float, wanted: float, who: str, slow: float | None = None) -> None:
+def require(rate: float, wanted: float, who: str) -> None:
     """Fail if ``who`` looked fewer than ``wanted`` times a second.
 
     On a machine that is busy, or was when the tests began, the test is skipped instead, and says why: what a reader
     could have done there is not to be told, since what it waits for waits for a processor, too.
-
-    Args:
-        slow: how slow the machine was at that time; None: it is measured now.
     """
     if rate >= wanted:
         return
     said = f"{who} looked {rate:.0f} times a second, and {wanted} are promised"
     assert rate > 0, said
-    slow = max(slowness() if slow is None else slow, float(os.environ[SLOWNESS]))
+    slow = max(slowness(), float(os.environ[SLOWNESS]))
     assert slow > BUSY, said
     pytest.skip(
         f"all that was seen is as promised, but {said}: this machine is {slow:.1f} times as slow as an idle one"

@@ -56,7 +56,8 @@ def vacuum(
             *(Warehouse(place.storage.uri(""), identity), index.needed()),
             keep=keep,
             before=since,
-            begin=partial(index.begin_vacuum, identity, dry_run=dry_run),
+            reading=partial(index.oldest_read, identity),
+            counted=partial(index.count_vacuum, identity),
             dry_run=dry_run,
             progress=progress,
         )
@@ -66,7 +67,7 @@ def vacuum(
     word = "would remove" if dry_run else "removed"
     stdout.print(f"{word} {done.files:,} files, {filesize.decimal(done.bytes)}; the oldest version is {done.oldest}")
     if done.held_for:
-        stdout.print(f"versions from {done.oldest} on stay for now: job {done.held_for} is open, and may read them")
+        stdout.print(f"more could go, but job {done.held_for} may read an older version, now or when it is retried")
     if done.held:
         stdout.print(f"{done.held:,} files stay for now: a job that is open, or may be retried, may need them")
 

@@ -4,10 +4,10 @@
 -- args: job change
 --
 -- pending: the status index of PENDING. retried_job, retried_events: of the job that this one retries.
--- change: {fields: {}, plans: {}, summary, fingerprint, key, reason, vacuum} (JSON)
--- vacuum: the vacuum of which the client knew before it looked at the warehouse: the oldest version that it keeps
+-- change: {fields: {}, plans: {}, summary, fingerprint, key, reason, vacuums} (JSON)
+-- vacuums: how many there had been before the client looked at the warehouse
 -- Answers {SUBMITTED, id} | {EXISTS, id} | {KEY_TAKEN, id} | {NOT_ENDED, status of the job that was to be retried}
--- | {VACUUM, the oldest version that it keeps}
+-- | {VACUUM, how many there have been}
 --
 -- Repeating it with the same id changes nothing (its first reply was lost). The same key with the same spec is the
 -- same job; with another spec it is an error.
@@ -23,9 +23,9 @@ if retry_of ~= '' then
     local status = redis.call('HGET', keys.retried_job, 'status')
     if status and (not terminal(status) or status == 'FINISHED') then return {'NOT_ENDED', status} end
 end
--- A vacuum that began since the client looked did not find this job among those whose versions stay.
-local kept = tonumber(redis.call('ZSCORE', keys.vacuums, change.fields.warehouse_id) or 0)
-if kept > change.vacuum and (tonumber(change.fields.base) or kept) < kept then return {'VACUUM', tostring(kept)} end
+-- A vacuum since the client looked did not find this job among those whose versions stay.
+local vacuums = redis.call('ZSCORE', keys.vacuums, change.fields.warehouse_id) or '0'
+if tonumber(vacuums) ~= change.vacuums then return {'VACUUM', vacuums} end
 if change.key ~= '' then redis.call('HSET', keys.submit_key, 'job', args.job, 'fingerprint', change.fingerprint) end
 local time = stamp(now())
 set_all(keys.job, change.fields)

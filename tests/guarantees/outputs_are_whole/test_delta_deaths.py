@@ -109,7 +109,6 @@ def play(place: Place, case: TableCase) -> None:
     for table in tables:
         if case.struck():
             window = reached_at(case.orders[0]), table.ended
-            table.looks.settle(*window)
             print(f"{case.orders[0].name}, {table.name}: {table.looks.rate(*window):.0f} looks a second")
 
 

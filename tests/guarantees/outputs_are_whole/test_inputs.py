@@ -14,13 +14,10 @@ from typer.testing import CliRunner
 from tests.support import fleet
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
-from unstuck import Client, JobSpec, Settings, Status, published_files
+from unstuck import Client, JobSpec, Settings, SpecError, Status, published_files
 from unstuck.coordinator.cli.app import app
 from unstuck.coordinator.store.jobs import Store
-from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.coordinator.views.jobs import JobView
-from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.log import Warehouse
 
 STEPS = """
@@ -200,19 +197,82 @@ def test_a_job_that_a_vacuum_does_not_know_of_reads_a_version_that_the_vacuum_ke
     assert set(shop.seen) == {"[2, 2, 2]"}
 
 
-def test_a_submit_into_a_log_that_is_older_than_the_last_vacuum_ends(shop: Shop) -> None:
-    """A warehouse that was restored from a copy: its versions are below those that a vacuum wished to keep."""
-    shop.publish(price=1)
-    identity = Warehouse(shop.warehouse).identity()
-    assert identity
-    client = connect(shop.client.settings.redis_url)
-    index = StagingIndex(client, Keys())
-    for dry_run, noted in ((True, None), (False, 100)):
-        assert index.begin_vacuum(identity, 100, dry_run=dry_run) is None
-        assert client.zscore(Keys().vacuums, identity) == noted
+def test_a_version_that_a_job_names_stays_if_a_vacuum_begins_as_the_job_is_stored(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given: a vacuum that has found no job which reads the first version
+    for price in (1, 2):
+        shop.publish(price)
+    named, keep_from = REPORT.replace("now: prices@latest", "now: prices@1"), Warehouse.keep_from
+    jobs: list[str] = []
+
+    def submitting(self: Warehouse, n: int) -> None:
+        if not jobs:
+            jobs.append(shop.submit(named, folder=str(shop.folder)))
+        keep_from(self, n)
+
+    monkeypatch.setattr(Warehouse, "keep_from", submitting)
+
+    # When: a job that names it is stored right before the vacuum writes that it goes
+    told = shop.command("vacuum", "--keep", "1", "--older-than", "0s")
+
+    # Then: the vacuum has seen it, and so have later ones
+    assert (told["files"], told["held_for"]) == (0, jobs[0])
+    assert shop.command("vacuum", "--keep", "1", "--older-than", "0s")["held_for"] == jobs[0]
+    wait_until(lambda: shop.seen, 60, "the first attempt")
     (shop.folder / "open").touch()
-    ended = shop.ended(shop.submit(REPORT, folder=str(shop.folder)))
-    assert (ended.job.status, ended.job.base) == (Status.FINISHED, 1)
+    ended = shop.ended(jobs[0])
+    assert ended.job.status is Status.FINISHED, ended.job.reason
+    assert set(shop.seen) == {"[2, 1, 2]"}
+
+    # And: once it has ended, the files go, and a job that names the version is refused
+    assert shop.command("vacuum", "--keep", "1", "--older-than", "0s")["files"] == 1
+    expected = r"groups\[2\]\.inputs\.now: .* no version 1; the oldest that can be read is 3, the newest 3"
+    with pytest.raises(SpecError, match=expected):
+        shop.submit(named, folder=str(shop.folder))
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before the vacuum", "as it begins"])
+def test_a_version_that_the_retry_of_a_job_reads_stays(shop: Shop, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    for price in (1, 2):
+        shop.publish(price)
+    named = REPORT.replace("now: prices@latest", "now: prices@1").replace("max: 1000", "max: 0")
+    failed: list[str] = []
+
+    def fail() -> None:
+        failed.append(shop.submit(named, folder=str(shop.folder)))
+        assert shop.ended(failed[0]).job.status is Status.FAILED
+
+    keep_from = Warehouse.keep_from
+
+    def failing(self: Warehouse, n: int) -> None:
+        fail()
+        keep_from(self, n)
+
+    if late:
+        monkeypatch.setattr(Warehouse, "keep_from", failing)
+    else:
+        fail()
+    told = shop.command("vacuum", "--keep", "1", "--older-than", "0s")
+    assert (told["files"], told["held_for"]) == (0, failed[0])
+
+    (shop.folder / "open").touch()
+    ended = shop.ended(shop.client.retry(failed[0]).id)
+    assert ended.job.status is Status.FINISHED, reasons(ended)
+    assert shop.seen[-1] == "[2, 1, 2]"
+
+
+def test_a_job_that_failed_since_its_version_is_gone_holds_up_no_vacuum(shop: Shop) -> None:
+    """As one of an earlier release, or of another fleet at the same warehouse."""
+    for price in (1, 2):
+        shop.publish(price)
+    named = REPORT.replace("now: prices@latest", "now: prices@1").replace("max: 1000", "max: 0")
+    job = shop.submit(named, folder=str(shop.folder))
+    assert shop.ended(job).job.status is Status.FAILED
+    Warehouse(shop.warehouse).finish_vacuum(2)
+    shop.publish(3)
+    told = shop.command("vacuum", "--keep", "1", "--older-than", "0s")
+    assert (told["files"], told["held_for"]) == (1, "")
 
 
 def test_a_retry_takes_over_only_what_read_the_newest_version(shop: Shop) -> None:

@@ -141,7 +141,6 @@ def play(place: Place, cases: list[ModeCase]) -> None:
         place.until("readers to see the end", lambda: all(case.ended for case in cases))
     for case in filter(ModeCase.struck, cases):
         window = reached_at(case.orders[0]), case.ended
-        case.looks.settle(*window)
         print(f"{case.mode}, {case.orders[0].name}: {case.looks.rate(*window):.0f} looks a second")
 
 

@@ -441,7 +441,7 @@ def test_only_so_many_versions_are_kept_where_that_is_asked_for(
 
     assert [stands(coordinator, file) for file in files] == [False, False, True, True]
     assert readable(coordinator, "out") == [str(made[3][1]["out"])]
-    assert Warehouse(coordinator.settings.warehouse).oldest() == 3
+    assert Warehouse(coordinator.settings.warehouse).readable() == (3, 4)
 
     made.append(finished(coordinator))
     look(coordinator, made[4][0])

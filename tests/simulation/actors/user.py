@@ -65,9 +65,12 @@ class _ClientStore(StoreAtHand):
     def submitted(self, key: str, fingerprint: str) -> str | None:
         return self._call(f"look for {key}", lambda: self._core.submitted(key, fingerprint))
 
-    def submit(self, submission: Submission, summary: str, reason: str = "", vacuum: int = 0) -> tuple[str, bool]:
+    def vacuums(self, warehouse_id: str) -> int:
+        return 0
+
+    def submit(self, submission: Submission, summary: str, reason: str = "", vacuums: int = 0) -> tuple[str, bool]:
         assert summary
-        assert not vacuum
+        assert not vacuums
         job = submission.job
 
         def effect() -> tuple[str, bool]:
@@ -95,8 +98,8 @@ class _WarehouseAtHand:
     def check_id(self, expected: str) -> None:
         assert expected == self.identity(), "there is one warehouse here"
 
-    def head(self) -> int:
-        return self._line.call("head of the log", self._depot.head, lost=OSError, of_store=False)
+    def readable(self) -> tuple[int, int]:
+        return 0, self._line.call("head of the log", self._depot.head, lost=OSError, of_store=False)
 
 
 class _AtOnce(CircuitBreaker):

@@ -11,11 +11,15 @@ from tests.support.looks import DENSE, Looks
 from tests.support.machine import SLOWNESS
 
 
-def looked(monkeypatch: pytest.MonkeyPatch, times: list[float], waits: list[float]) -> Looks:
-    """What is noted at ``times`` by a thread that had waited so long for a processor by then."""
+def looked(monkeypatch: pytest.MonkeyPatch, times: list[float], waits: list[float], contended: float = 0.0) -> Looks:
+    """What is noted at ``times`` by a thread that had waited so long for a processor by then.
+
+    ``contended``: the share of the time in which some process had.
+    """
     made = Looks()
     for at, waited in zip(times, waits, strict=True):
         monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda at=at: at))
+        monkeypatch.setattr(module, "contended", lambda at=at: 5.0 + contended * at)
         monkeypatch.setattr(module, "waited", lambda waited=waited: waited)
         made.note()
     return made
@@ -38,25 +42,24 @@ def test_looks_are_counted_by_the_time_in_which_the_reader_could_run(
 
 
 @pytest.mark.parametrize(
-    ("every", "slow", "ends"),
+    ("every", "busy", "ends"),
     [
-        (0.004, 1.0, "passes"),
-        (0.004, 2.0, "passes"),
-        (0.02, 1.0, "fails"),
-        (0.02, 2.0, "is skipped"),
-        (2.0, 2.0, "fails"),  # before the first look: nobody looked then
+        (0.004, False, "passes"),
+        (0.004, True, "passes"),
+        (0.02, False, "fails"),
+        (0.02, True, "is skipped"),
+        (2.0, True, "fails"),  # before the first look: nobody looked then
     ],
 )
-@pytest.mark.parametrize("when", ["then", "when the tests began"])
+@pytest.mark.parametrize("when", ["then", "now", "when the tests began"])
 def test_too_few_looks_fail_a_test_on_an_idle_machine_and_have_it_skipped_with_the_reason_on_a_busy_one(
-    monkeypatch: pytest.MonkeyPatch, every: float, slow: float, ends: str, when: str
+    monkeypatch: pytest.MonkeyPatch, every: float, busy: bool, ends: str, when: str
 ) -> None:
-    made = looked(monkeypatch, [10 + every * n for n in range(600)], [0.0] * 600)
-    monkeypatch.setenv(SLOWNESS, str(slow if when == "when the tests began" else 1.0))
-    monkeypatch.setattr(module, "slowness", lambda: slow if when == "then" else 1.0)
+    share = 0.8 if busy and when == "then" else 0.2
+    made = looked(monkeypatch, [10 + every * n for n in range(600)], [0.0] * 600, share)
+    monkeypatch.setenv(SLOWNESS, str(2.0 if busy and when == "when the tests began" else 1.0))
+    monkeypatch.setattr(module, "slowness", lambda: 2.0 if busy and when == "now" else 1.0)
     window = (10.5, 11.5) if every < 1 else (9.0, 11.5)
-    made.settle(*window)
-    monkeypatch.setattr(module, "slowness", lambda: 1.0)  # idle again, when the test comes to ask
     ended, said = "passes", ""
     try:
         made.require(*window, "readers")
@@ -67,4 +70,4 @@ def test_too_few_looks_fail_a_test_on_an_idle_machine_and_have_it_skipped_with_t
     assert ended == ends
     if ended == "is skipped":
         assert "readers looked 50 times a second, and 100 are promised" in said
-        assert "2.0 times as slow" in said
+        assert ("for 80% of that time some process waited" if when == "then" else "2.0 times as slow") in said

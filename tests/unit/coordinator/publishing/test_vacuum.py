@@ -12,7 +12,7 @@ import pytest
 from tests.support.failpoints import Died
 from tests.unit.coordinator.publishing.test_modes import APPEND, BY_DAY, Nightly
 from unstuck.coordinator.publishing.vacuum import Vacuumed, vacuum
-from unstuck.tasks.errors import DatasetNotFound
+from unstuck.tasks.errors import DatasetNotFound, InputNotPublished, LogBroken
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.steps.inputs import PublishedDatasets
 from unstuck.tasks.warehouse.files import Files
@@ -84,15 +84,24 @@ def test_a_job_that_found_the_warehouse_empty_still_finds_it_empty(nightly: Nigh
     assert published.changed([Read("flights", 0, 0)]) == ""
 
 
-def test_a_job_that_is_stored_while_files_are_looked_for_keeps_its_version(nightly: Nightly) -> None:
+def test_a_job_that_is_stored_before_the_vacuum_is_counted_keeps_its_version(nightly: Nightly) -> None:
     for job in ("one", "two", "three"):
         nightly.publish(job, OutputSpec())
-    reading = iter([None, (2, "late"), (2, "late")])
+    log, jobs = Warehouse(nightly.root), list[tuple[int, str]]()
 
-    done = clean(nightly, begin=lambda oldest: next(reading))
-    assert (done.oldest, done.held_for) == (2, "late")
+    done = clean(nightly, reading=lambda removed: min(jobs, default=None), counted=lambda: jobs.append((2, "late")))
+    assert done == Vacuumed(oldest=3, files=1, bytes=10, held=0, held_for="late")
     assert files_of(nightly) == ["three", "two"]
-    assert Warehouse(nightly.root).dataset("flights", 2).files
+    # The job reads it, and all others are told.
+    (part,) = PublishedDatasets(log, base=2).read("flights").parts
+    assert "/two/" in part.files[0].path
+    with pytest.raises(DatasetNotFound, match="removed by a vacuum"):
+        log.dataset("flights", 2)
+    assert clean(nightly, reading=lambda removed: (2, "late")).files == 0
+
+    assert clean(nightly) == Vacuumed(oldest=3, files=1, bytes=10, held=0)
+    with pytest.raises(InputNotPublished, match="removed by a vacuum"):
+        PublishedDatasets(log, base=2).read("flights")
 
 
 def test_a_reader_of_an_old_version_is_told(nightly: Nightly) -> None:
@@ -141,6 +150,28 @@ def test_a_file_that_was_published_again_stays(nightly: Nightly) -> None:
     log.append("retry", 0, again)
     assert clean(nightly).files == 1
     assert files_of(nightly) == ["one"]
+
+
+def test_a_vacuum_that_would_keep_more_finishes_one_that_died(nightly: Nightly) -> None:
+    for job in ("one", "two", "three", "four"):
+        nightly.publish(job, OutputSpec())
+    assert clean(nightly, needed=lambda path: "/two/" in path) == Vacuumed(oldest=4, files=2, bytes=20, held=1)
+
+    assert clean(nightly, keep=3, dry_run=True) == Vacuumed(oldest=4, files=1, bytes=10, held=0)
+    assert clean(nightly, keep=3, reading=lambda removed: (1, "job")) == Vacuumed(4, 0, 0, 0, held_for="job")
+    assert clean(nightly, keep=3) == Vacuumed(oldest=4, files=1, bytes=10, held=0)
+    assert files_of(nightly) == ["four"]
+
+
+def test_nothing_is_said_to_go_in_a_log_that_cannot_be_read(nightly: Nightly) -> None:
+    for job in ("one", "two", "three"):
+        nightly.publish(job, OutputSpec())
+    (entry,) = Path(nightly.root).rglob("000000000002.json")
+    entry.write_text("{")
+
+    with pytest.raises(LogBroken):
+        clean(nightly)
+    assert Warehouse(nightly.root).readable() == (0, 3)
 
 
 # What a vacuum writes or removes, in its order: of four versions the files of three go.
@@ -214,8 +245,8 @@ def test_what_an_open_job_reads_stays_until_it_has_ended(nightly: Nightly) -> No
     for job in ("one", "two", "three"):
         nightly.publish(job, OutputSpec())
 
-    assert clean(nightly, keep=1, begin=lambda oldest: (2, "job")) == Vacuumed(
+    assert clean(nightly, keep=1, reading=lambda removed: (2, "job")) == Vacuumed(
         oldest=2, files=1, bytes=10, held=0, held_for="job"
     )
     assert files_of(nightly) == ["three", "two"]
-    assert clean(nightly, keep=1, begin=lambda oldest: (3, "job")) == Vacuumed(oldest=3, files=1, bytes=10, held=0)
+    assert clean(nightly, keep=1, reading=lambda removed: (3, "job")) == Vacuumed(oldest=3, files=1, bytes=10, held=0)
