@@ -127,7 +127,7 @@ class Client:
             by: who submits; the OS user by default.
 
         Raises:
-            SpecError: the spec is wrong; nothing was stored.
+            SpecError: the spec is wrong, or names a version that the warehouse does not have; nothing was stored.
             BadKey: the key is empty, longer than 200 characters, or holds control characters; nothing was stored.
             KeyConflict: the key belongs to a job with another spec.
             NotDurable: stored, but not confirmed as durable in time.
@@ -172,7 +172,7 @@ class Client:
             Refused: the job has not ended, or it is FINISHED.
             WarehouseMismatch: its warehouse, in which its work would be looked for, is not to be seen from here.
             WarehouseSilent: its warehouse has not answered in time; nothing was stored.
-            SpecError: the parameters are wrong.
+            SpecError: the parameters are wrong, or the spec names a version that the warehouse does not have yet.
             redis.RedisError: the store could not be asked; asking again is safe.
         """
         state = self._state(job)[0]

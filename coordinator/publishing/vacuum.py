@@ -67,6 +67,7 @@ def vacuum(
     said, head = warehouse.readable()
 
     def hold(oldest: int) -> tuple[int, str]:
+        """``oldest``, or the version before it that a job may read, and that job."""
         return min((oldest, ""), (reading(removed) if oldest > removed else None) or (oldest, ""))
 
     # What an earlier vacuum said goes, even if this one would keep more.
