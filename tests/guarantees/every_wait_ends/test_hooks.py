@@ -21,6 +21,7 @@ from unstuck.tasks.protocol.report import HOOK_RAN, Outcome, OutcomeKind
 S = GroupState
 ONCE_MORE = {"max": 1, "backoff": 0, "jitter": 0.0}
 RAN = failed(HOOK_RAN, recoverable=False)
+QUEUE = "hooked"  # that of the worker; tests without one use another
 
 
 class Fleet:
@@ -42,17 +43,18 @@ class Fleet:
         """The id of a job of a group with this hook, and the groups ``also``, once it has ended."""
         spec = group(
             "a",
+            queue=QUEUE,
             steps=[{"python": f"hook_steps:{step}"}],
             params={"told": str(self.told_in)},
             hooks={on: f"hook_steps:{hook}", **(hooks or {})},
             **more,
         )
-        job = self.coordinator.submit(spec, *also)
+        job = self.coordinator.submit(spec, *({**one, "queue": QUEUE} for one in also))
 
         def ended() -> bool:
             self.coordinator.read()
             self.coordinator.sweep.run()
-            fleet.wake(self.client, "light")
+            fleet.wake(self.client, QUEUE)
             return self.coordinator.status(job).terminal
 
         wait_until(ended, 60, "the job to end", every=0.1)
@@ -70,12 +72,15 @@ def record_of(coordinator: Coordinator, job: str) -> GroupRecord:
     return coordinator.show(job).groups[0].members[0].record
 
 
+@pytest.fixture(scope="module")
+def worker(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with fleet.worker(redis_server.url, tmp_path_factory.mktemp("worker"), queues=QUEUE):
+        yield
+
+
 @pytest.fixture
-def hooked(
-    make_coordinator: Callable[..., Coordinator], redis_server: RedisServer, client: redis.Redis, tmp_path: Path
-) -> Iterator[Fleet]:
-    with fleet.worker(redis_server.url, tmp_path):
-        yield Fleet(make_coordinator(lease_ttl=3.0, sweep_every=0.1), client, tmp_path)
+def hooked(worker: None, make_coordinator: Callable[..., Coordinator], client: redis.Redis, tmp_path: Path) -> Fleet:
+    return Fleet(make_coordinator(lease_ttl=3.0, sweep_every=0.1), client, tmp_path)
 
 
 def test_on_failure_is_called_once_after_the_last_failure_and_before_the_group_is_failed(hooked: Fleet) -> None:

@@ -83,18 +83,12 @@ groups:
 
 
 class Shop:
-    """A fleet, the steps that it runs, and what they left behind."""
+    """A warehouse of a test's own, and what the steps of its jobs left behind."""
 
     def __init__(self, redis_url: str, folder: Path) -> None:
         self.folder, self.warehouse = folder, str(folder / "warehouse")
-        self.environ = {
-            "UNSTUCK_REDIS_URL": redis_url,
-            "UNSTUCK_SPARK_MASTER": "none",
-            "UNSTUCK_WAREHOUSE": self.warehouse,
-            "UNSTUCK_STEP_MODULES": "shop",
-        }
+        self.environ = {"UNSTUCK_REDIS_URL": redis_url, "UNSTUCK_WAREHOUSE": self.warehouse}
         self.client = Client(Settings(redis_url=redis_url, warehouse=self.warehouse))
-        (folder / "shop.py").write_text(STEPS)
 
     def submit(self, spec: str, **params: Any) -> str:
         return self.client.submit(JobSpec.from_text(spec).with_params(params)).id
@@ -119,16 +113,28 @@ class Shop:
         return json.loads(told.stdout)
 
 
-@pytest.fixture
-def shop(redis_server: RedisServer, tmp_path: Path) -> Iterator[Shop]:
-    shop = Shop(redis_server.url, tmp_path)
-    environ = {**shop.environ, "PYTHONPATH": str(tmp_path)}
+@pytest.fixture(scope="module")
+def running(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One fleet for the jobs of all tests; the URL of its Redis."""
+    home = tmp_path_factory.mktemp("fleet")
+    (home / "shop.py").write_text(STEPS)
+    environ = {
+        "UNSTUCK_REDIS_URL": redis_server.url,
+        "UNSTUCK_SPARK_MASTER": "none",
+        "UNSTUCK_STEP_MODULES": "shop",
+        "PYTHONPATH": str(home),
+    }
     with (
-        fleet.worker(redis_server.url, tmp_path, environ=environ),
-        coordinator_processes(tmp_path, shop.environ) as coordinators,
+        fleet.worker(redis_server.url, home, environ=environ),
+        coordinator_processes(home, environ) as coordinators,
     ):
         coordinators.tend(1)
-        yield shop
+        yield redis_server.url
+
+
+@pytest.fixture
+def shop(running: str, tmp_path: Path) -> Shop:
+    return Shop(running, tmp_path)
 
 
 def reasons(view: JobView) -> dict[str, str]:

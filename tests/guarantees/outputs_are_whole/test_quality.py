@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.support import fleet
-from tests.support.paths import PYTHONPATH
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status, published_files
@@ -25,10 +24,11 @@ STEPS = "tests.support.steps.quality_steps"
 
 
 class Fleet:
-    """A worker and a coordinator that run jobs of plain Python."""
+    """Jobs of plain Python, and a warehouse of a test's own."""
 
-    def __init__(self, client: Client, warehouse: str, environ: dict[str, str]) -> None:
-        self._client, self.warehouse, self._environ = client, warehouse, environ
+    def __init__(self, redis_url: str, warehouse: str) -> None:
+        self._client, self.warehouse = Client(Settings(redis_url=redis_url, warehouse=warehouse)), warehouse
+        self._environ = {"UNSTUCK_REDIS_URL": redis_url, "UNSTUCK_WAREHOUSE": warehouse, "COLUMNS": "200"}
 
     def run(self, *groups: dict[str, Any], **more: Any) -> JobView:
         full = [{"spark": False, "retry": {"max": 5, "backoff": "1s"}, **group} for group in groups]
@@ -50,23 +50,22 @@ class Fleet:
         return duckdb.read_parquet(paths, union_by_name=True).count("*").fetchall()[0][0]  # type: ignore[no-any-return]
 
 
-@pytest.fixture
-def whole(redis_server: RedisServer, tmp_path: Path) -> Iterator[Fleet]:
-    warehouse = str(tmp_path / "warehouse")
-    environ = {
-        "UNSTUCK_REDIS_URL": redis_server.url,
-        "UNSTUCK_SPARK_MASTER": "none",
-        "UNSTUCK_WAREHOUSE": warehouse,
-        "PYTHONPATH": PYTHONPATH,
-        "COLUMNS": "200",
-    }
-    client = Client(Settings(redis_url=redis_server.url, warehouse=warehouse))
+@pytest.fixture(scope="module")
+def running(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A worker and a coordinator for the jobs of all tests; the URL of their Redis."""
+    home = tmp_path_factory.mktemp("fleet")
+    environ = {"UNSTUCK_REDIS_URL": redis_server.url, "UNSTUCK_SPARK_MASTER": "none"}
     with (
-        fleet.worker(redis_server.url, tmp_path, concurrency=2, environ=environ),
-        coordinator_processes(tmp_path, environ) as coordinators,
+        fleet.worker(redis_server.url, home, concurrency=2, environ=environ),
+        coordinator_processes(home, environ) as coordinators,
     ):
         coordinators.tend(1)
-        yield Fleet(client, warehouse, environ)
+        yield redis_server.url
+
+
+@pytest.fixture
+def whole(running: str, tmp_path: Path) -> Fleet:
+    return Fleet(running, str(tmp_path / "warehouse"))
 
 
 @pytest.mark.parametrize("caught", [False, True])

@@ -14,6 +14,7 @@ from unstuck.tasks.transport.lease import _plan
 WAIT = 60.0
 NOTES_ITS_WAITS = f"""
 import time
+from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.transport.lease import Lease
 from unstuck.tasks.transport.redis_client import connect
 patient = connect(runner.settings.redis_url, timeout={2 * WAIT})
