@@ -29,7 +29,7 @@ def run(stage: Stage) -> Case:
         fleet.stop("beat")  # its lock in Redis would lapse while nobody sweeps; the coordinator sweeps by itself
         for jobs, width in SHAPES[stage.size]:
             what = f"{jobs:,} jobs of {width:,} groups" if jobs > 1 else f"one job of {width:,} groups"
-            for _ in stage.rounds(most=2 if jobs == 1 else 1):
+            for _ in stage.rounds(most=1):
                 _measure(case, what, fleet, jobs, width)
     return case
 

@@ -21,6 +21,8 @@ import psutil
 import redis
 
 from tests.support.paths import PYTHONPATH
+from tests.support.programs import forked
+from tests.support.programs.forked import Forked
 from tests.support.programs.processes import command_line, lives
 from tests.support.servers import wait_until
 from unstuck.tasks.protocol.keys import Keys
@@ -177,7 +179,7 @@ def reports(client: redis.Redis) -> list[dict[str, str]]:
 class FleetWorker:
     """One real ``celery … worker`` of workers or of coordinators, in a process of its own."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | Forked, log: Path) -> None:
         self.process = process
         self.log = log
 
@@ -254,19 +256,21 @@ def worker(
         "PYTHONDONTWRITEBYTECODE": "1",
         **(environ or {}),
     }
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [
-                *(str(python), "-m", program, "-A", "unstuck.tasks", "worker", "-Q", queues, "-c", str(concurrency)),
-                *("-l", "INFO"),
-                *arguments,
-            ],
-            cwd=folder,
-            env={**os.environ, **settings},
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    command = ["-A", "unstuck.tasks", "worker", "-Q", queues, "-c", str(concurrency), "-l", "INFO", *arguments]
+    whole = {**os.environ, **settings}
+    process: subprocess.Popen[bytes] | Forked
+    if (program, python) == ("celery", sys.executable):
+        process = forked.start(forked.celery, command, folder=folder, environ=whole, out=log, err=log)
+    else:
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [str(python), "-m", program, *command],
+                cwd=folder,
+                env=whole,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
     fleet = FleetWorker(process, log)
     try:
         wait_until(lambda: fleet.ready() or process.poll() is not None, 90, "the worker to be ready")

@@ -5,107 +5,74 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 
 from tests.support.paths import PYTHONPATH
-
-_FORK_SERVER = """
-import logging, os, signal, sys
-from unstuck.coordinator.reconcile.wiring import assemble
-from unstuck.tasks.settings import settings
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps
-logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s")
-for _ in sys.stdin:
-    pid = os.fork()
-    if pid == 0:
-        os.close(0)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        try:
-            assemble(settings()).run()
-        finally:
-            os._exit(1)
-    print(pid, flush=True)
-"""
+from tests.support.programs import forked
 
 
 class CoordinatorProcesses:
-    """The coordinators of one test fleet."""
+    """The coordinators of one test fleet: none at first."""
 
-    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
-        self._process = process
-        self._log = log
-        self._members: list[psutil.Process] = []
+    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
+        self._folder, self._environ = folder, environ
+        self._log = folder / f"coordinators-{os.urandom(2).hex()}.log"
+        self._members: list[forked.Forked] = []
 
     @property
-    def awake(self) -> list[psutil.Process]:
-        """Those that are neither dead nor frozen."""
-        return [one for one in self._members if _status(one) not in (None, psutil.STATUS_STOPPED)]
+    def awake(self) -> list[int]:
+        """The process ids of those that are neither dead nor frozen."""
+        return [one.pid for one in self._members if _awake(one.pid)]
 
     def tend(self, awake: int = 2) -> None:
         """Start others for those that died or are frozen, as a supervisor would."""
-        self._members = [one for one in self._members if _status(one) is not None]
+        self._members = [one for one in self._members if one.poll() is None]
         for _ in range(awake - len(self.awake)):
-            assert self._process.stdin is not None
-            assert self._process.stdout is not None
-            self._process.stdin.write("another\n")
-            self._process.stdin.flush()
-            told = self._process.stdout.readline()
-            assert told, self.text()
-            with suppress(psutil.NoSuchProcess):  # it came to a failpoint, and died there, before it was looked up
-                self._members.append(psutil.Process(int(told)))
+            self._members.append(
+                forked.start(_coordinate, folder=self._folder, environ=self._environ, out=self._log, err=self._log)
+            )
 
     def kill(self) -> None:
         """All of them, at once."""
         for one in self._members:
-            if _status(one) is not None:
-                os.kill(one.pid, signal.SIGKILL)
-        psutil.wait_procs(self._members)
+            one.kill()
+        for one in self._members:
+            one.wait()
         self._members = []
 
     def text(self) -> str:
         return self._log.read_text(errors="replace")
 
 
-def _status(process: psutil.Process) -> str | None:
-    """None for one that is gone."""
+def _coordinate() -> None:
+    from unstuck.coordinator.reconcile.wiring import assemble
+    from unstuck.tasks.settings import settings
+
+    said = "%(asctime)s %(process)d %(levelname)s %(message)s"
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=said)
+    assemble(settings()).run()
+
+
+def _awake(pid: int) -> bool:
+    asleep = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     try:
-        status = process.status()
+        return psutil.Process(pid).status() not in asleep
     except psutil.NoSuchProcess:
-        return None
-    return None if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) else str(status)
+        return False
 
 
 @contextmanager
 def coordinator_processes(folder: Path, environ: Mapping[str, str]) -> Iterator[CoordinatorProcesses]:
     """None at first; all are ended when the block is left."""
-    log = folder / f"coordinators-{os.urandom(2).hex()}.log"
-    paths = PYTHONPATH
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _FORK_SERVER],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": paths, **environ},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=out,
-            text=True,
-            start_new_session=True,
-        )
-    made = CoordinatorProcesses(process, log)
+    made = CoordinatorProcesses(folder, {**os.environ, "PYTHONPATH": PYTHONPATH, **environ})
     try:
         yield made
     finally:
         made.kill()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.close()
-        process.wait()
-        process.stdout.close()

@@ -151,7 +151,7 @@ def test_an_attempt_that_was_taken_with_an_outcome_is_handed_back_by_a_runner_th
     first, second = make_offer(client, tmp_path, job="first"), make_offer(client, tmp_path, job="second")
     fleet.stand(client, second, "light")
     with single_runner(redis_server.url, tmp_path, first, prepared=ENDS_BADLY) as runner:
-        assert runner.wait() != 0
+        assert runner.process.wait() != 0
     assert fleet.outcome(client, first).kind is OutcomeKind.SUCCEEDED
     released = fleet.outcome(client, second)
     assert released.kind is OutcomeKind.RELEASED

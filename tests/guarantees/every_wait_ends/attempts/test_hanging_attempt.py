@@ -66,7 +66,7 @@ def hung(store: redis.Redis, server: RedisServer, folder: Path, offer: Offer) ->
     with single_runner(server.url, folder, offer, environ=SOON) as runner:
         outcome = fleet.outcome(store, offer, 60)
         assert outcome.kind is OutcomeKind.FAILED, outcome
-        assert runner.wait() < 0, "it was killed"
+        assert runner.process.wait() < 0, "it was killed"
     assert outcome.failure is not None
     assert (outcome.failure.code, outcome.failure.recoverable) == ("WAREHOUSE_TIMEOUT", True)
     assert f"the warehouse {folder / 'warehouse'} on " in outcome.failure.text
@@ -147,7 +147,7 @@ files._read_local = slowly
 """
         environ = {"UNSTUCK_WAREHOUSE_TIMEOUT": f"{timeout}s"}
         with single_runner(redis_server.url, tmp_path, offer, prepared=slow, environ=environ) as runner:
-            killed = runner.wait() < 0
+            killed = runner.process.wait() < 0
             times = [*map(float, answers.read_text().split()), time.monotonic()]
             if not killed:
                 assert runner.said() == ["succeeded APPLIED"]
@@ -175,7 +175,7 @@ def test_a_session_that_cannot_be_left_changes_nothing_of_how_the_attempt_ended_
     environ = {"UNSTUCK_SESSION_TIMEOUT": TIMEOUT}
     with single_runner(redis_server.url, tmp_path, offer, prepared=CANNOT_BE_LEFT, environ=environ) as runner:
         outcome = fleet.outcome(client, offer, 60)
-        assert runner.wait() < 0, "it was killed"
+        assert runner.process.wait() < 0, "it was killed"
     assert outcome.kind is (OutcomeKind.FAILED if said else OutcomeKind.SUCCEEDED)
     failure = outcome.failure
     assert ([] if failure is None else [failure.code, failure.text]) == said

@@ -52,7 +52,7 @@ def test_an_error_whose_text_lets_nobody_else_speak_ends_its_attempt_under_its_n
     offer = make_offer(client, tmp_path, "text_holds_the_gil")
     with single_runner(redis_server.url, tmp_path, offer, prepared=SOON) as runner:
         failure = failure_of(client, offer)
-        assert runner.wait() < 0, "it was killed"
+        assert runner.process.wait() < 0, "it was killed"
     assert failure.text.startswith("Hog: its text could not be made within ")
 
 

@@ -1,0 +1,121 @@
+"""Processes that are forked from one that has imported Celery and all, since that takes half a second of a core.
+
+The fork server is that of ``multiprocessing``. What is to be the same to the last instruction, from the start of the
+interpreter on, a test starts by ``subprocess``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+from tests.support.failpoints import arm_this_process
+
+_context = multiprocessing.get_context("forkserver")
+# Nothing that reads the settings: each process has its own.
+_context.set_forkserver_preload(
+    [
+        "celery.apps.worker",
+        "celery.bin.celery",
+        "celery.concurrency.prefork",
+        "celery.worker.consumer",
+        "kombu.transport.redis",
+        "unstuck.coordinator.publishing.background_tries",
+        "unstuck.coordinator.publishing.staging_gc",
+        "unstuck.coordinator.reconcile.heartbeat",
+        "unstuck.tasks.runner.attempt",
+        "unstuck.tasks.runner.runner",
+        "unstuck.tasks.transport.stall_detector",
+    ]
+)
+
+
+class Forked:
+    """A process as ``subprocess.Popen`` shows it."""
+
+    def __init__(self, process: ForkServerProcess) -> None:
+        assert process.pid is not None
+        self._process, self.pid = process, process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, once it has ended; negative: the signal that ended it. Raises: subprocess.TimeoutExpired."""
+        self._process.join(timeout)
+        if (code := self._process.exitcode) is None:
+            raise subprocess.TimeoutExpired(self._process.name, timeout or 0.0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def start(
+    main: Callable[..., None], *arguments: object, folder: Path, environ: Mapping[str, str], out: Path, err: Path
+) -> Forked:
+    """A process that calls ``main`` as the program of a session of its own, in ``folder``, with this environment alone.
+
+    What it says is added to ``out`` and ``err``.
+    """
+    for stream in (out, err):
+        stream.touch()
+    process = _context.Process(
+        name="MainProcess", target=_enter, args=(main, arguments, folder, dict(environ), (out, err))
+    )
+    process.start()
+    return Forked(process)
+
+
+def celery(arguments: Sequence[str]) -> None:
+    """What ``python -m celery`` does with these arguments."""
+    sys.argv = ["celery", *arguments]
+    runpy.run_module("celery", run_name="__main__", alter_sys=True)
+
+
+def _enter(
+    main: Callable[..., None],
+    arguments: tuple[object, ...],
+    folder: Path,
+    environ: dict[str, str],
+    streams: tuple[Path, Path],
+) -> None:
+    os.setsid()
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environ)
+    time.tzset()
+    sys.dont_write_bytecode = bool(environ.get("PYTHONDONTWRITEBYTECODE"))
+    sys.path[:0] = [str(folder), *environ["PYTHONPATH"].split(os.pathsep)]
+    for number, path in enumerate(streams, start=1):
+        opened = os.open(path, os.O_WRONLY | os.O_APPEND)
+        os.dup2(opened, number)
+        os.close(opened)
+    if "UNSTUCK_ARM" in environ:
+        arm_this_process(environ["UNSTUCK_ARM"])
+    try:
+        main(*arguments)
+    finally:
+        atexit._run_exitfuncs()  # multiprocessing leaves by os._exit
