@@ -30,6 +30,7 @@ _context.set_forkserver_preload(
         "celery.concurrency.prefork",
         "celery.worker.consumer",
         "kombu.transport.redis",
+        "unstuck.coordinator.cli.app",
         "unstuck.coordinator.publishing.background_tries",
         "unstuck.coordinator.publishing.staging_gc",
         "unstuck.coordinator.reconcile.heartbeat",
@@ -109,10 +110,11 @@ def _enter(
     time.tzset()
     sys.dont_write_bytecode = bool(environ.get("PYTHONDONTWRITEBYTECODE"))
     sys.path[:0] = [str(folder), *environ["PYTHONPATH"].split(os.pathsep)]
-    for number, path in enumerate(streams, start=1):
-        opened = os.open(path, os.O_WRONLY | os.O_APPEND)
+    for number, path in enumerate((os.devnull, *streams)):
+        opened = os.open(path, os.O_WRONLY | os.O_APPEND if number else os.O_RDONLY)
         os.dup2(opened, number)
         os.close(opened)
+    sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, mode, 1, encoding="utf-8") for n, mode in enumerate("rww"))
     if "UNSTUCK_ARM" in environ:
         arm_this_process(environ["UNSTUCK_ARM"])
     try:
