@@ -239,11 +239,11 @@ def worker(
     environ: dict[str, str] | None = None,
     arguments: Sequence[str] = (),
     program: str = "celery",
-    python: Path | str = sys.executable,
+    python: Path | str | None = None,
 ) -> Iterator[FleetWorker]:
     """A worker that listens to ``queues``; ended, with all that it started, when the block is left.
 
-    ``program``: the module that is run, with the arguments of ``celery``; ``python``: by which Python.
+    ``program``: the module that is run, with the arguments of ``celery``; ``python``: by which Python, newly started.
     """
     log = folder / f"worker-{os.urandom(2).hex()}.log"
     settings = {
@@ -259,12 +259,12 @@ def worker(
     command = ["-A", "unstuck.tasks", "worker", "-Q", queues, "-c", str(concurrency), "-l", "INFO", *arguments]
     whole = {**os.environ, **settings}
     process: subprocess.Popen[bytes] | Forked
-    if (program, python) == ("celery", sys.executable):
+    if program == "celery" and python is None:
         process = forked.start(forked.celery, command, folder=folder, environ=whole, out=log, err=log)
     else:
         with log.open("wb") as out:
             process = subprocess.Popen(
-                [str(python), "-m", program, *command],
+                [str(python or sys.executable), "-m", program, *command],
                 cwd=folder,
                 env=whole,
                 stdout=out,
@@ -278,7 +278,7 @@ def worker(
         with running(fleet):
             yield fleet
     finally:
-        started = _below(process.pid)
+        started = _below(process.pid) if process.poll() is None else []
         for one in started:
             _kill(one)
         process.kill()

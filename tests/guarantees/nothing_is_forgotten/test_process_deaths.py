@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -412,7 +413,8 @@ def main_deaths(place: Place) -> dict[Point, Case]:
     runners = [runner.pid for runner in place.worker.runners]
     place.worker.process.kill()
     place.worker.process.wait()
-    with fleet.worker(place.server.url, place.home, environ=place.environ):
+    # By a newly started Python: its hashes have another seed than those of the dead.
+    with fleet.worker(place.server.url, place.home, environ=place.environ, python=sys.executable):
         place.run(cases.values())
     wait_until(lambda: all(map(fleet.gone, runners)), 20, "its runners to be gone, the frozen ones too")
     return cases

@@ -5,6 +5,7 @@ Work by other code is never taken over, and each group says why it ran or did no
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,8 +61,10 @@ class Shop:
     @contextmanager
     def running(self) -> Iterator[None]:
         environ = {"UNSTUCK_REDIS_URL": self._url, "UNSTUCK_SPARK_MASTER": "none"}
+        own = {**environ, "PYTHONPATH": str(self.folder)}
         with (
-            fleet.worker(self._url, self.folder, environ={**environ, "PYTHONPATH": str(self.folder)}),
+            # Each has a seed of its own for hashes, as after a restart.
+            fleet.worker(self._url, self.folder, environ=own, python=sys.executable),
             coordinator_processes(self.folder, environ) as coordinators,
         ):
             coordinators.tend(1)

@@ -1,7 +1,7 @@
 """Processes that are forked from one that has imported Celery and all, since that takes half a second of a core.
 
-The fork server is that of ``multiprocessing``. What is to be the same to the last instruction, from the start of the
-interpreter on, a test starts by ``subprocess``.
+The fork server is that of ``multiprocessing``. All its processes have one seed for hashes, and none runs the code of an
+interpreter's start: where that matters, a test starts a program by ``subprocess``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.context import ForkServerProcess
@@ -114,10 +116,16 @@ def _enter(
         opened = os.open(path, os.O_WRONLY | os.O_APPEND if number else os.O_RDONLY)
         os.dup2(opened, number)
         os.close(opened)
-    sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, mode, 1, encoding="utf-8") for n, mode in enumerate("rww"))
+    sys.stdin, sys.stdout = os.fdopen(0, encoding="utf-8"), os.fdopen(1, "w", encoding="utf-8")
+    sys.stderr = os.fdopen(2, "w", 1, encoding="utf-8", errors="backslashreplace")
+    multiprocessing.set_start_method(None, force=True)
     if "UNSTUCK_ARM" in environ:
         arm_this_process(environ["UNSTUCK_ARM"])
     try:
         main(*arguments)
-    finally:
-        atexit._run_exitfuncs()  # multiprocessing leaves by os._exit
+    except Exception:
+        traceback.print_exc()  # first: a handler may hang
+        raise
+    finally:  # as an interpreter does; multiprocessing leaves by os._exit
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
