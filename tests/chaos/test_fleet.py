@@ -78,12 +78,8 @@ def runner_of(client: Client, job: str, group: str) -> RunnerStatus:
 
 
 def celery_processes(*words: str) -> list[psutil.Process]:
-    """Celery processes of the fleet with these words on their command line, or in the title they gave themselves."""
-    return [
-        process
-        for process in below(psutil.Process())
-        if "celery" in (line := command_line(process)) and all(word in line for word in words)
-    ]
+    """Celery processes of the fleet with these arguments."""
+    return [one for one in below(psutil.Process()) if {"celery", *words} <= set(command_line(one).split())]
 
 
 def until_step(tmp_path: Path, name: str = "hold", **more: Any) -> tuple[dict[str, Any], Path]:
@@ -179,7 +175,7 @@ def test_a_coordinator_killed_in_the_middle_of_a_wide_job_is_followed_by_the_oth
     }
     job = client.submit(spec).id
     wait_until(lambda: client.show(job).done > 40, 60, "some groups to be done")
-    celery_processes("coordinator", "worker")[0].kill()
+    celery_processes("unstuck.coordinator", "worker")[0].kill()
     assert client.wait(job).job.status is Status.FINISHED
     events = kinds(client, job)
     assert len(events) == 301
