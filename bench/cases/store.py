@@ -20,7 +20,7 @@ from unstuck import Status
 
 ROOT = Path(__file__).parents[2]
 JOBS = {"tiny": (4, 2), "quick": (1_000, 100), "full": (10_000, 1_000)}  # paused, running
-SWEEPS = {"tiny": 1, "quick": 5, "full": 6}
+SWEEPS = {"tiny": 1, "quick": 5, "full": 12}
 NOOP = {"queue": "light", "spark": False, "steps": [{"python": "noop_steps:hop"}]}
 
 

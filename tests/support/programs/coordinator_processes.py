@@ -26,15 +26,10 @@ class CoordinatorProcesses:
         self._log = folder / f"coordinators-{os.urandom(2).hex()}.log"
         self._members: list[forked.Forked] = []
 
-    @property
-    def awake(self) -> list[int]:
-        """The process ids of those that are neither dead nor frozen."""
-        return [one.pid for one in self._members if _awake(one.pid)]
-
     def tend(self, awake: int = 2) -> None:
         """Start others for those that died or are frozen, as a supervisor would."""
         self._members = [one for one in self._members if one.poll() is None]
-        for _ in range(awake - len(self.awake)):
+        for _ in range(awake - sum(_awake(one.pid) for one in self._members)):
             self._members.append(
                 forked.start(_coordinate, folder=self._folder, environ=self._environ, out=self._log, err=self._log)
             )
@@ -61,6 +56,7 @@ def _coordinate() -> None:
 
 
 def _awake(pid: int) -> bool:
+    """False for one that is dead or frozen."""
     asleep = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     try:
         return psutil.Process(pid).status() not in asleep

@@ -37,6 +37,7 @@ def _run(prepared: str, offers: Sequence[str]) -> None:
     from unstuck.tasks.runner.runner import start_runner
     from unstuck.tasks.runner.take import run_ready
 
+    sys.path.insert(0, os.getcwd())
     logging.basicConfig(stream=sys.stderr, level=logging.INFO)
     runner = start_runner(queues=["light"], slots=1)
     exec(prepared, {"runner": runner})
