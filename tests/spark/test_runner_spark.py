@@ -335,7 +335,10 @@ def test_a_runner_whose_jvm_died_between_attempts_claims_nothing_and_is_replaced
     store: redis.Redis, make_offer: MakeOffer, worker: fleet.FleetWorker
 ) -> None:
     done(store, make_offer("g", python("spark_numbers", "numbers")))
-    (jvm,) = [c for r in worker.runners for c in r.children() if "java" in command_line(c)]
+    (runner,) = worker.runners
+    (jvm,) = [child for child in runner.children() if "java" in command_line(child)]
+    # Before that it may have asked the JVM already when it dies, and claim after that.
+    wait_until(lambda: fleet.asleep(store, runner), 20, "the runner to wait for a wake-up")
     jvm.kill()
     # One that is still ending may answer when the runner asks before it claims: then the attempt is lost, not refused.
     wait_until(lambda: fleet.gone(jvm.pid), 30, "the JVM to end")

@@ -130,6 +130,12 @@ def runner_of(client: redis.Redis, offer: Offer, timeout: float = 60) -> psutil.
     return psutil.Process(int(claimed(client, offer, timeout)["worker"].rpartition(":")[2]))
 
 
+def asleep(client: redis.Redis, runner: psutil.Process) -> bool:
+    """The runner takes no offers by itself; for a moment after each attempt it would."""
+    ids = [one.id for one in listed(client) if one.pid == runner.pid]
+    return bool(ids) and all(float(client.hget(KEYS.awake, one) or 0) < 0 for one in ids)
+
+
 def gone(pid: int) -> bool:
     """True if there is no such process any more. A zombie is gone once all its threads are, and its sockets closed."""
     try:

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from redis._parsers import _HiredisParser
+from redis.connection import DefaultParser
 
 from tests.matrix import UNPINNED
 from tests.support.paths import ROOT
@@ -70,6 +72,10 @@ def test_the_pins_satisfy_what_the_project_asks_for() -> None:
 def test_the_tests_run_with_the_versions_that_are_pinned() -> None:
     pinned = {name: pin for name, pin in pins().items() if name not in ELSEWHERE}
     assert {name: version(name) for name in pinned} == pinned
+
+
+def test_the_client_of_redis_reads_replies_with_hiredis() -> None:
+    assert issubclass(DefaultParser, _HiredisParser)
 
 
 def test_the_pins_name_no_host() -> None:

@@ -17,9 +17,9 @@ from tests.support.paths import ROOT
 from tests.support.programs.processes import lives
 from tests.support.servers import wait_until
 
-# As `make test` has them, but one process for each of the three files of a suite here.
+# As `make test` has them, but for the number of test processes.
 OPTIONS = re.findall(r"^PYTEST_OPTIONS := -n \d+ (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0]
-PROCESSES = ["-n", "3", *OPTIONS.split()]
+TWO, THREE, FIVE = (["-n", number, *OPTIONS.split()] for number in "235")
 # A fleet as tests have them: it ignores SIGTERM, in sessions of its own.
 HEAD = """
 import ctypes, os, signal, subprocess, sys, threading, time
@@ -107,7 +107,7 @@ def suite(tmp_path: Path) -> Iterator[Suite]:
         process.kill()
 
 
-@pytest.mark.parametrize("processes", [(), PROCESSES], ids=len)
+@pytest.mark.parametrize("processes", [(), TWO], ids=len)
 def test_a_signal_of_the_keyboard_reaches_what_a_test_starts_though_a_script_started_the_suite(
     suite: Suite, processes: Sequence[str]
 ) -> None:
@@ -123,7 +123,7 @@ def test_ends(number):
     assert suite.run(*processes) == 0, suite.text
 
 
-@pytest.mark.parametrize("processes", [(), PROCESSES], ids=len)
+@pytest.mark.parametrize("processes", [(), THREE], ids=len)
 def test_a_test_that_runs_out_of_time_fails_with_its_fleet_and_the_others_go_on(
     suite: Suite, processes: Sequence[str]
 ) -> None:
@@ -154,14 +154,16 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("how", ENDS)
-def test_a_test_process_that_dies_or_hangs_takes_its_fleet_with_it_and_the_suite_ends(suite: Suite, how: str) -> None:
-    suite.file("bad", f"{BEFORE}@pytest.mark.timeout(1)\ndef test_bad(fleet):\n    {ENDS[how]}\n")
-    for name in "cd":
+def test_test_processes_that_die_or_hang_take_their_fleets_with_them_and_the_suite_ends(suite: Suite) -> None:
+    for name, how in zip("abc", ENDS.values(), strict=True):
+        suite.file(name, f"{BEFORE}@pytest.mark.timeout(1)\ndef test_bad(fleet):\n    {how}\n")
+    for name in "de":
         suite.file(name, "def test_good(): ...\n")
-    assert suite.run(*PROCESSES, grace_after_timeout=3) == 1
-    assert re.search(r"worker '\w+' crashed while running '.*test_bad.py::test_bad'", suite.text), suite.text
-    assert "1 failed, 3 passed" in suite.text
+    assert suite.run(*FIVE, grace_after_timeout=3) == 1
+    for name in "abc":
+        found = re.search(rf"worker '\w+' crashed while running '.*test_{name}.py::test_bad'", suite.text)
+        assert found, suite.text
+    assert "3 failed, 5 passed" in suite.text
     suite.nothing_is_left()
 
 
@@ -175,13 +177,13 @@ def test_the_only_test_process_that_dies_or_hangs_takes_its_fleet_with_it(suite:
 def test_a_test_process_that_is_frozen_is_ended_when_there_was_no_news_for_long(suite: Suite) -> None:
     suite.file("bad", "@pytest.mark.timeout(10)\ndef test_bad(fleet):\n    os.kill(os.getpid(), signal.SIGSTOP)\n")
     suite.file("good", "def test_good(): ...\n")
-    assert suite.run(*PROCESSES, timeout=1, grace_after_timeout=1, longest_silence=15) == 1
+    assert suite.run(*TWO, timeout=1, grace_after_timeout=1, longest_silence=15) == 1
     suite.nothing_is_left()
 
 
 def test_a_controller_that_is_killed_takes_the_test_processes_and_their_fleets_with_it(suite: Suite) -> None:
     suite.file("bad", "def test_bad(fleet):\n    os.kill(os.getppid(), signal.SIGKILL)\n    time.sleep(1000)\n")
-    assert suite.run(*PROCESSES) != 0
+    assert suite.run(*TWO) != 0
     suite.nothing_is_left()
 
 

@@ -246,7 +246,7 @@ def test_a_spec_keeps_its_outputs() -> None:
     assert JobSpec.from_text(written.to_json()).outputs == {"flights": BY_DAY}
 
 
-SIZES = (300, 1000, 3000)
+SIZES = (300, 3000)
 
 
 @pytest.fixture(scope="module")
@@ -310,11 +310,14 @@ def test_publishing_costs_what_is_linear_in_the_number_of_files(staged_files: Pa
             root = str(staged_files / str(size))
             before, request = (request_of(root, job, output, size) for job in ("before", "after"))
 
-            def again(root: str = root, before: PublishRequest = before) -> None:
-                shutil.rmtree(f"{root}/_log", ignore_errors=True)
-                assert publish(before).failed is None
+            shutil.rmtree(f"{root}/_log", ignore_errors=True)
+            assert publish(before).failed is None
+            shutil.copytree(f"{root}/_log", f"{root}/log before")
 
-            again()
+            def again(root: str = root) -> None:
+                shutil.rmtree(f"{root}/_log")
+                shutil.copytree(f"{root}/log before", f"{root}/_log")
+
             calls[size] = calls_of(request) / size
             for number in range(20):  # the least is what it takes: a busy machine adds to it
                 again()
@@ -324,5 +327,6 @@ def test_publishing_costs_what_is_linear_in_the_number_of_files(staged_files: Pa
                 seconds[size] = min(took, seconds.get(size, took))
                 if number >= 4 if size == 300 else seconds[size] <= 2 * seconds[300]:
                     break
+            shutil.rmtree(f"{root}/log before")
     assert max(calls.values()) <= 1.1 * calls[300], calls
     assert max(seconds.values()) <= 2 * seconds[300], seconds
