@@ -39,6 +39,7 @@ _context.set_forkserver_preload(
         "unstuck.tasks.runner.attempt",
         "unstuck.tasks.runner.runner",
         "unstuck.tasks.transport.stall_detector",
+        "tests.support.programs.frozen_heap",
     ]
 )
 
