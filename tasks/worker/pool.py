@@ -6,6 +6,7 @@ child that hangs between attempts is killed by SIGALRM (``hang_alarm``).
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import select
@@ -127,6 +128,8 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
     def on_start(self) -> None:
         become_main_process(self.options["initargs"][1]).set_signal_handlers()  # Celery has set its own by now
         adopt_orphans()
+        gc.collect()
+        gc.freeze()  # a collection in a child would write to every page that it shares with this process
         super().on_start()
 
     def on_close(self) -> None:

@@ -112,6 +112,17 @@ def test_a_worker_stopped_gently_leaves_no_process_and_no_line_in_the_fleet_list
         assert not [one for one in fleet.listed(store) if one.pid == runner.pid]
 
 
+def test_a_runner_does_not_look_through_what_its_worker_made_so_both_share_its_memory(
+    redis_server: RedisServer, store: redis.Redis, tmp_path: Path
+) -> None:
+    with fleet.worker(redis_server.url, tmp_path, queues="shared"):
+        steps = [{"python": "fleet_steps:looks_through"}]
+        group = {"name": "g", "spark": False, "queue": "shared", "steps": steps}
+        assert fleet.outcome(store, fleet.make_offer(store, tmp_path / "w", "shared", group)).results == {
+            "looks_through": False
+        }
+
+
 def test_a_pool_without_processes_is_refused_with_the_reason(redis_server: RedisServer, tmp_path: Path) -> None:
     with (
         pytest.raises(AssertionError, match="needs the prefork pool"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import logging
 import os
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from unstuck import Unrecoverable
+from unstuck.tasks.worker.shutdown import this_worker
 
 
 def table(spark: Any, ctx: Any, rows: int = 3) -> Any:
@@ -175,6 +177,12 @@ def hoard(spark: Any, ctx: Any) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
     while True:
         _HOARD.append(os.open(os.devnull, os.O_RDONLY))
+
+
+def looks_through(spark: Any, ctx: Any) -> None:
+    """Does a collection of garbage look through what the main process of the worker made before it forked?"""
+    made_before = this_worker()
+    ctx.result("looks_through", any(one is made_before for one in gc.get_objects()))
 
 
 def leave_a_thread(spark: Any, ctx: Any) -> None:
