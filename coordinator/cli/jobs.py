@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import groupby
 from typing import Annotated
 
 import typer
@@ -193,15 +194,19 @@ def errors_of(view: JobView) -> Iterator[Text | Padding]:
 
 
 def why(job: JobArgument, as_json: AsJson = False) -> None:
-    """Say what a job waits for: since when, what was tried, what happens next and when, and what would help."""
+    """Say what a job waits for: since when, what was tried, what happens next and when, and what would help.
+
+    Groups in a row of which the same is to be said have one explanation.
+    """
     with connected() as connection:
         found = connection.client.explain(resolve(connection.client, job))
     if as_json:
         emit([explanation_json(one) for one in found])
         return
-    for one in found:
-        stdout.print(Text.assemble((one.subject, "bold"), f"  {one.state}" if one.state else ""), soft_wrap=True)
-        for label, text in _explained(one):
+    for (state, lines), alike in groupby(found, lambda one: (one.state, _explained(one))):
+        subjects = ", ".join(one.subject for one in alike)
+        stdout.print(Text.assemble((subjects, "bold"), f"  {state}" if state else ""), soft_wrap=True)
+        for label, text in lines:
             said = printable(text.strip()).replace("\n", "\n" + 10 * " ")
             stdout.print(Text(f"  {label:<8}{said}"), soft_wrap=True)
 

@@ -113,3 +113,14 @@ def test_in_json_every_time_is_in_utc_and_what_is_not_known_is_null(cli: Cli, ha
     assert heavy["gives_up"] == "never by itself: a worker may come at any time"
     assert heavy["gives_up_at"] is None
     assert heavy["help"] == ["celery -A unstuck.tasks worker -Q heavy"]
+
+
+def test_groups_that_wait_for_the_same_share_one_explanation(cli: Cli, hand: ByHand) -> None:
+    groups = [{"name": name, "queue": "heavy"} for name in ("clean", "load", "send")]
+    job = hand.submit(*groups, {"name": "month", "queue": "heavy", "for_each": {"m": [1, 2]}}, {"name": "other"})
+    hand.decide(job)
+    said = cli("why", job).stdout.splitlines()
+    assert "clean, load, send, month[0], month[1]  QUEUED" in said
+    assert "other  QUEUED" in said
+    assert [line for line in said if "queue heavy" in line] == ["  why     queue heavy: no worker listens on it"]
+    assert len(cli.json("why", job)) == 7  # a program finds each group by its name
