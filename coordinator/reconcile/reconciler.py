@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from unstuck.coordinator.decide.deadlines import Uniform
 from unstuck.coordinator.decide.decide import decide
-from unstuck.coordinator.decide.receipts import Delivered, receipt
+from unstuck.coordinator.decide.receipts import Applied, Delivered, receipt
 from unstuck.coordinator.errors import NewerJob
 from unstuck.coordinator.model.decision import Acks, Decision, Environment, PublishResult
 from unstuck.coordinator.model.records import JobRecord, Reason
@@ -227,6 +227,8 @@ class Pass:
 
     def _round(self) -> CommitAnswer:
         """Load, decide and commit once."""
+        if self._begun.ended and not any(delivered.report.refused for delivered in self.reports):
+            return self._settle(Applied.TERMINAL, None)  # as after an outage: of a wide job there are many
         at, cached = self._reconciler.cache.pop(self.job, (0.0, None))
         if not 0 <= self._begun.now - at < CACHE_SECONDS:
             cached = None
@@ -336,8 +338,12 @@ class Pass:
         return self._look_later("HALTED", HALTED_LOOK)
 
     def _look_later(self, counter: str, wait: float) -> CommitAnswer:
-        """Look at the job again after ``wait`` seconds; its reports are counted and acknowledged."""
+        """Look at the job again after ``wait`` seconds."""
+        return self._settle(counter, self._begun.now + wait)
+
+    def _settle(self, counter: str, due: float | None) -> CommitAnswer:
+        """Decide nothing: the reports are counted and acknowledged."""
         entries = tuple(delivered.entry for delivered in self.reports)
         acks = Acks(entries, {counter: len(entries)} if entries else {})
-        self._store.settle(self.job, self._begun.now + wait, self._begun.due_seen, acks)
+        self._store.settle(self.job, due, self._begun.due_seen, acks)
         return CommitAnswer.APPLIED

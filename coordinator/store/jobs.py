@@ -21,7 +21,7 @@ from unstuck.coordinator.model.decision import Acks, Decision
 from unstuck.coordinator.model.loading import bare_state, state_of
 from unstuck.coordinator.model.records import AttemptRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.model.status import TERMINAL, Status
 from unstuck.coordinator.store.answers import (
     BeginAnswer,
     Begun,
@@ -88,24 +88,24 @@ class Store:
 
         ``groups``: whose attempts `load` will want; they are read in the same round trip.
         """
-        commit, attempts = None, None
+        ended, commit, attempts = False, None, None
         if groups:
             keys, names = self._keys.of(job), list(dict.fromkeys(groups))
             pipe = self._redis.pipeline(transaction=False)
             self._scripts["lock_job"].put_into(pipe, job, owner=owner, lock_ms=self._lock_ms)
-            pipe.hget(keys.job, "commit")
+            pipe.hmget(keys.job, "commit", "status")
             pipe.hmget(keys.attempts, names)
             try:
-                answer, commit, texts = pipe.execute()
+                answer, (commit, status), texts = pipe.execute()
             except NoScriptError:
                 return self.begin(job, owner)
-            attempts = dict(zip(names, texts, strict=True))
+            ended, attempts = status in TERMINAL, dict(zip(names, texts, strict=True))
         else:
             answer = self._scripts["lock_job"](job, owner=owner, lock_ms=self._lock_ms)
-        kind = BeginAnswer(answer[0])
+        kind, now = BeginAnswer(answer[0]), float(answer[1])
         if kind is not BeginAnswer.LOCKED:
-            return Begun(kind, float(answer[1]))
-        return Begun(kind, float(answer[1]), str(answer[2]), float(answer[3]), float(answer[4]), commit, attempts)
+            return Begun(kind, now)
+        return Begun(kind, now, str(answer[2]), float(answer[3]), float(answer[4]), ended, commit, attempts)
 
     def end(self, job: str, owner: str, *, anyway: bool = False) -> EndAnswer:
         """Release the lock, unless another pass met it busy meanwhile.

@@ -60,6 +60,27 @@ def test_a_pass_that_gives_up_lets_go_of_the_lock(coordinator: Coordinator) -> N
     )
 
 
+def test_reports_that_come_after_the_end_of_a_job_are_counted_without_its_groups(coordinator: Coordinator) -> None:
+    """After an outage those of a wide job come in many batches, and the first pass has applied them all."""
+    job = coordinator.submit(group("only"))
+    coordinator.read()
+    (offer,) = coordinator.offers()
+    coordinator.work(offer)
+    coordinator.read()
+    assert coordinator.status(job) is Status.FINISHED
+    loads: list[str] = []
+    coordinator.store.load = lambda job_id, *_, **__: loads.append(job_id)  # type: ignore[method-assign, assignment]
+    token = str(offer.held_by("runner1"))
+    for n in range(3):
+        coordinator.redis.xadd(
+            coordinator.keys.reports, {"v": 1, "id": f"late {n}", "token": token, "kind": "succeeded", "at": 1}
+        )
+    coordinator.read()
+    assert not loads
+    assert coordinator.client.queries.counters()["TERMINAL"] == 3
+    assert coordinator.redis.zscore(coordinator.keys.due, job) is None
+
+
 def test_a_lock_met_busy_costs_its_holder_one_more_look_not_twenty_five(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:

@@ -64,7 +64,13 @@ class StoreAtHand:
 
     def begin(self, job: str, owner: str, groups: Sequence[str] = ()) -> Begun:
         """What the real store reads in the same round trip is read one by one here: more can come between."""
-        return self._call(f"begin {job}", lambda: self._core.begin(job, owner))
+
+        def begin_and_read() -> Begun:
+            begun = self._core.begin(job, owner)
+            stored = self._core.jobs.get(job)
+            return replace(begun, ended=bool(groups) and stored is not None and stored.record.terminal)
+
+        return self._call(f"begin {job}", begin_and_read)
 
     def end(self, job: str, owner: str, *, anyway: bool = False) -> EndAnswer:
         return self._call(f"end {job}", lambda: self._core.end(job, owner, anyway=anyway))
