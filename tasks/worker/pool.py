@@ -129,7 +129,7 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
         become_main_process(self.options["initargs"][1]).set_signal_handlers()  # Celery has set its own by now
         adopt_orphans()
         gc.collect()
-        gc.freeze()  # a collection in a child would write to every page that it shares with this process
+        gc.freeze()  # a collection in a child would write to the pages that it shares with this process
         super().on_start()
 
     def on_close(self) -> None:
