@@ -228,6 +228,7 @@ class Pass:
     def _round(self) -> CommitAnswer:
         """Load, decide and commit once."""
         if self._begun.ended and not any(delivered.report.refused for delivered in self.reports):
+            self._reconciler.cache.pop(self.job, None)
             return self._settle(Applied.TERMINAL, None)  # as after an outage: of a wide job there are many
         at, cached = self._reconciler.cache.pop(self.job, (0.0, None))
         if not 0 <= self._begun.now - at < CACHE_SECONDS:

@@ -39,7 +39,7 @@ class Begun:
     due_seen: str = ""
     alive_at: float = 0.0
     grace_until: float = 0.0
-    ended: bool = False  # the job had ended, if that was read too
+    ended: bool = False  # the job had ended, and this release can read it, if that was read too
     commit: str | None = None  # of the job, if it was read too
     attempts: Mapping[str, str | None] | None = None  # by group, as stored, if they were read too
 

@@ -19,7 +19,7 @@ from redis.exceptions import NoScriptError
 from unstuck.coordinator.errors import Damaged
 from unstuck.coordinator.model.decision import Acks, Decision
 from unstuck.coordinator.model.loading import bare_state, state_of
-from unstuck.coordinator.model.records import AttemptRecord, JobRecord, Reason
+from unstuck.coordinator.model.records import JOB_SCHEMA, AttemptRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import TERMINAL, Status
 from unstuck.coordinator.store.answers import (
@@ -90,16 +90,16 @@ class Store:
         """
         ended, commit, attempts = False, None, None
         if groups:
-            keys, names = self._keys.of(job), list(dict.fromkeys(groups))
-            pipe = self._redis.pipeline(transaction=False)
+            keys, names, pipe = self._keys.of(job), list(dict.fromkeys(groups)), self._redis.pipeline(transaction=False)
             self._scripts["lock_job"].put_into(pipe, job, owner=owner, lock_ms=self._lock_ms)
-            pipe.hmget(keys.job, "commit", "status")
+            pipe.hmget(keys.job, "commit", "status", "schema")
             pipe.hmget(keys.attempts, names)
             try:
-                answer, (commit, status), texts = pipe.execute()
+                answer, (commit, status, schema), texts = pipe.execute()
             except NoScriptError:
                 return self.begin(job, owner)
-            ended, attempts = status in TERMINAL, dict(zip(names, texts, strict=True))
+            ended = status in TERMINAL and int(schema or JOB_SCHEMA) <= JOB_SCHEMA
+            attempts = dict(zip(names, texts, strict=True))
         else:
             answer = self._scripts["lock_job"](job, owner=owner, lock_ms=self._lock_ms)
         kind, now = BeginAnswer(answer[0]), float(answer[1])
