@@ -196,7 +196,7 @@ def errors_of(view: JobView) -> Iterator[Text | Padding]:
 def why(job: JobArgument, as_json: AsJson = False) -> None:
     """Say what a job waits for: since when, what was tried, what happens next and when, and what would help.
 
-    Groups in a row of which the same is to be said have one explanation.
+    Neighbouring groups whose explanation is the same, times included, are shown together.
     """
     with connected() as connection:
         found = connection.client.explain(resolve(connection.client, job))

@@ -98,7 +98,7 @@ class Store:
                 answer, (commit, status, schema), texts = pipe.execute()
             except NoScriptError:
                 return self.begin(job, owner)
-            ended = status in TERMINAL and int(schema or JOB_SCHEMA) <= JOB_SCHEMA
+            ended = status in TERMINAL and schema == str(JOB_SCHEMA)
             attempts = dict(zip(names, texts, strict=True))
         else:
             answer = self._scripts["lock_job"](job, owner=owner, lock_ms=self._lock_ms)
