@@ -63,7 +63,7 @@ class StoreAtHand:
         return self._line.call(what, effect)
 
     def begin(self, job: str, owner: str, groups: Sequence[str] = ()) -> Begun:
-        """The attempts, which the real store reads in the same round trip, are read one by one: more can come between."""
+        """The attempts, which the real store reads in the same round trip, are read one by one."""
 
         def begin_and_read() -> Begun:
             begun = self._core.begin(job, owner)
