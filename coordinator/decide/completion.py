@@ -57,6 +57,9 @@ def complete(draft: Draft) -> None:
     # A result for a job that is not publishing belongs to a record that a rollback of the store has undone.
     result = draft.env.published if draft.job.phase == PUBLISHING else None
     if draft.job.phase != PUBLISHING:
+        if draft.state.without_outputs:
+            finished(draft, PublishResult())
+            return
         draft.job = replace(draft.job, phase=PUBLISHING)
         draft.tell("PUBLISHING")
     result = result or _no_answer(draft)
@@ -132,9 +135,14 @@ def published(draft: Draft, result: PublishResult) -> None:
         draft.job = replace(draft.job, publish_tries=tries, publish_next=at, publish_heard=0.0, reason=result.trouble)
         draft.tell("PUBLISH_TROUBLE", code=result.trouble.code, text=result.trouble.text)
     else:
-        draft.job = replace(draft.job, version=result.version, published=dict(result.rows))
-        what = f" and published as version {result.version}" if result.version else _unpublished(draft)
-        finish(draft, Status.FINISHED, Reason("DONE", f"all groups are done{what}"))
+        finished(draft, result)
+
+
+def finished(draft: Draft, result: PublishResult) -> None:
+    """All groups are done, and what was to be published is."""
+    draft.job = replace(draft.job, version=result.version, published=dict(result.rows))
+    what = f" and published as version {result.version}" if result.version else _unpublished(draft)
+    finish(draft, Status.FINISHED, Reason("DONE", f"all groups are done{what}"))
 
 
 def _unpublished(draft: Draft) -> str:

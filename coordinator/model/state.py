@@ -107,6 +107,12 @@ class JobState:
         return bool(count) and ended == count
 
     @property
+    def without_outputs(self) -> bool:
+        """No group has made an output, and the spec names none: there is nothing to publish, and the log is not asked."""
+        named = self.plan.publish or self.plan.outputs
+        return not named and not any(record.rows for record in self.groups.values())
+
+    @property
     def active(self) -> list[str]:
         """Groups with an attempt on offer, running or being canceled."""
         states = (GroupState.QUEUED, GroupState.RUNNING, GroupState.CANCELING)

@@ -161,7 +161,7 @@ _JOB_MOVES: tuple[tuple[Collection[Status], Collection[Status], str], ...] = (
     ({*_OPEN} - {_J.CANCELING}, (_J.STOPPED,), "the user stopped it, and nothing was running"),
     (_OPEN, (_J.CANCELED,), "the user canceled it and nothing was running; or by force"),
     ({*_OPEN} - {_J.STOPPING, _J.CANCELING}, (_J.FAILED,), _FAILED),
-    ({*_OPEN} - {_J.RETRYING}, (_J.FINISHED,), "its package is published"),
+    (_OPEN, (_J.FINISHED,), "its package is published, or there was nothing to publish"),
     ((_J.STOPPING,), (_J.STOPPED,), "the last running attempt has ended"),
     ((_J.CANCELING,), (_J.CANCELED,), "the last running attempt has ended, or the deadline has come"),
     ((_J.STOPPING,), (_J.FINISHED,), "its package stood before the stop"),

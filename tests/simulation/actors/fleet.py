@@ -360,7 +360,8 @@ class Host:
         # Other values at every run: what was frozen or adopted must not be mixed with them.
         values: list[Any] = list(range(self._stage.rng.randint(0, 3)))
         forks = {} if silent else {wanted.key: values for wanted in order.plan.collect}
-        return ModelMarker(token, order.fingerprint, {order.group.name: self._stage.rng.randint(0, 9)}, forks)
+        outputs = {order.group.name: self._stage.rng.randint(0, 9)} if self._jobs[token.job].makes_outputs else {}
+        return ModelMarker(token, order.fingerprint, outputs, forks)
 
 
 def _success(staging: str, marker: ModelMarker, *, adopted: bool = False) -> Outcome:

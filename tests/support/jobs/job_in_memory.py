@@ -71,11 +71,12 @@ class Job:
         return {one.subject: one for one in explain(self.state, Environment(now=self.now, nonce=""), None)}
 
     def run(self, name: str, outcome: Outcome | None = None, **more: Any) -> Decision:
-        """Claim and end an attempt, and decide. Without an outcome it succeeds."""
+        """Claim and end an attempt, and decide. Without an outcome it succeeds, and has made an output."""
         attempt = self.state.attempts[name]
         if not attempt.claimant:
             self.claim(name)
-        succeeded = Outcome(OutcomeKind.SUCCEEDED, staging=f"_staging/j/{name}/{attempt.epoch}", **more)
+        made = {"rows": {"data": 1}, **more}
+        succeeded = Outcome(OutcomeKind.SUCCEEDED, staging=f"_staging/j/{name}/{attempt.epoch}", **made)
         self.finish(name, outcome or succeeded)
         return self.decide()
 

@@ -47,7 +47,7 @@ FOR_HISTORIES: dict[str, dict[str, Any]] = {
 }
 
 OUTCOMES: dict[str, Outcome] = {
-    "succeeded": Outcome(OutcomeKind.SUCCEEDED, results={"n": 1}),
+    "succeeded": Outcome(OutcomeKind.SUCCEEDED, rows={"data": 1}, results={"n": 1}),
     "failed": Outcome(OutcomeKind.FAILED, failure=Failure("BOOM", "it went wrong")),
     "failed for good": Outcome(OutcomeKind.FAILED, failure=Failure("BOOM", "it went wrong", recoverable=False)),
     "timed out": Outcome(OutcomeKind.FAILED, failure=Failure("TIMEOUT", "it took too long")),

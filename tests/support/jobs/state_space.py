@@ -284,7 +284,7 @@ class SmallWorld:
             outcome = replace(outcome, staging=f"_staging/{name}/{attempt.epoch}/{attempt.nonce}")
         if how in VALUES:
             keys = {key for _, key in self.plan.groups[split_member(name)[0]].feeds}
-            outcome = replace(outcome, forks=dict.fromkeys(keys, VALUES[how]), rows={"data": 1})
+            outcome = replace(outcome, forks=dict.fromkeys(keys, VALUES[how]))
         self.attempts[name] = replace(attempt, outcome=outcome, outcome_at=self.now)
         self.due = min(self.due, self.now)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -289,11 +290,30 @@ def test_only_what_has_been_published_is_finished() -> None:
 
 
 def test_a_job_that_had_nothing_to_publish_does_not_say_that_it_published() -> None:
-    job = all_done()
-    job.decide(published=PublishResult(version=0, rows={}))
+    job = Job(group("a"))
+    job.decide()
+    decision = job.run("a", rows={})
+    assert (decision.publish, decision.due) == (False, None), "no warehouse is asked, and none can keep it from its end"
     assert job.state.job.reason is not None
     said = job.state.job.reason.text
     assert (job.status(), said) == (Status.FINISHED, "all groups are done; there was nothing to publish")
+
+
+@pytest.mark.parametrize(
+    ("named", "rows"),
+    [
+        ({"publish": ["a"]}, {}),
+        ({"outputs": {"a": {"mode": "append"}}}, {}),
+        ({}, {"a": 0}),
+        ({"publish": []}, {"a": 0}),
+    ],
+)
+def test_a_job_whose_spec_or_groups_know_an_output_asks_the_log(named: dict[str, Any], rows: dict[str, int]) -> None:
+    """An output without rows is published too, and one that is named and missing is a failure."""
+    job = Job(group("a"), **named)
+    job.decide()
+    assert job.run("a", rows=rows).publish
+    assert (job.status(), job.state.job.phase) == (Status.RUNNING, "publishing")
 
 
 def test_a_job_that_published_none_of_its_outputs_names_them_and_says_how_to_publish_them() -> None:
@@ -318,7 +338,7 @@ def test_a_package_of_a_job_that_is_not_publishing_is_found_again_when_it_is() -
     job.claim("a")
     job.decide()
     assert job.status() is Status.RETRYING
-    job.finish("a", Outcome(OutcomeKind.SUCCEEDED, staging="_staging/j/a/2"))
+    job.finish("a", Outcome(OutcomeKind.SUCCEEDED, staging="_staging/j/a/2", rows={"a": 3}))
     decision = job.decide(published=PublishResult(version=7, rows={"a": 3}))
     assert (job.status(), job.state.job.phase) == (Status.RUNNING, "publishing")
     assert decision.publish, "whoever publishes now finds the entry in the log"
