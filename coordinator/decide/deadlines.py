@@ -150,7 +150,7 @@ def due_at(state: JobState, env: Environment, more: bool = False) -> float:
         elif attempt is not None:
             # A lapsed lease is looked at again after a moment, when a grace may end.
             held = min(held_until(record, attempt, env), now + env.lease_ttl)
-            times.append(max(held + 0.01, now + 0.5))
+            times.append(held + 0.01 if held > now else now + 0.5)
     for group_id in state.by_state[S.BACKOFF]:
         times.append(retry_at(state.groups[group_id], state.planned(group_id).retry, env))
     for group_id in state.recovering:

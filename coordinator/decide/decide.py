@@ -51,6 +51,8 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
         reset_budgets(draft)
     for group_id in state.active if changed is None else [g for g in changed if g in state.groups]:
         read_attempt(draft, group_id)
+        if draft.decision.more:
+            break  # this commit has no room for another
     if not draft.ends:
         check_queue_timeouts(draft)
         check_hook_waits(draft)

@@ -148,10 +148,11 @@ class AttemptRecord:
     order: str = ""  # what the runner is told at its next renewal: CANCEL, DRAIN
     outcome: Annotated[Outcome | None, BeforeValidator(_outcome)] = None
     outcome_at: float = 0.0
+    stored: str = field(default="", compare=False, repr=False)  # the text that it was read from
 
     @classmethod
     def from_json(cls, text: str) -> AttemptRecord:
-        return _ATTEMPT.validate_python(json.loads(text))
+        return _ATTEMPT.validate_python({**json.loads(text), "stored": text})
 
     @property
     def shown_progress(self) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class JobState:
 
     @property
     def without_outputs(self) -> bool:
-        """No group has made an output, and the spec names none: there is nothing to publish, and the log is not asked."""
+        """No group has made an output, and the spec names none: there is nothing to publish, and no log to ask."""
         named = self.plan.publish or self.plan.outputs
         return not named and not any(record.rows for record in self.groups.values())
 

@@ -265,7 +265,9 @@ class Pass:
             return CommitAnswer.APPLIED
         everything = self.groups is None
         decision = decide(state, self.groups, self._environment(state))
-        if everything:
+        if decision.more:
+            state.looked_at = 0.0  # the next pass looks at everything, whatever report it is for
+        elif everything:
             state.looked_at = now
         elif decision.due is not None:
             # The pass began by pushing the due away, and has not looked at what may have made the job due.

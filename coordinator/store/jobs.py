@@ -146,7 +146,7 @@ class Store:
                 for name, text in read.items():
                     if text is None:
                         cached.attempts.pop(name, None)
-                    else:
+                    elif name not in cached.attempts or cached.attempts[name].stored != text:
                         cached.attempts[name] = AttemptRecord.from_json(text)
                 return cached
         pipe = self._redis.pipeline(transaction=True)

@@ -155,6 +155,27 @@ def test_a_job_of_n_groups_costs_the_same_per_report_at_any_n(
 
 
 @pytest.mark.usefixtures("unhurried")
+def test_outcomes_that_have_piled_up_cost_the_same_each_in_a_job_of_any_width(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
+    """As after an outage. A commit takes 250 of them, and before each all others were read once more: O(N^2)."""
+
+    def per_outcome(width: int) -> float:
+        coordinator = make_coordinator(dispatch_window=10_000, sweep_every=3600)
+        job = coordinator.submit(group("g", for_each={"n": list(range(width))}), join("end", "g"), name=f"w{width}")
+        coordinator.read()
+        for offer in coordinator.offers():
+            coordinator.work(offer)
+        with Lines() as lines:
+            coordinator.read()
+        assert coordinator.status(job) is Status.FINISHED
+        return lines.count / width
+
+    narrow, wide = per_outcome(400), per_outcome(4_000)
+    assert wide < 1.2 * narrow, f"{narrow:.0f} lines of Python an outcome at 400 groups, {wide:.0f} at 4,000"
+
+
+@pytest.mark.usefixtures("unhurried")
 def test_many_dynamic_forks_cost_a_report_no_more_than_one(make_coordinator: Callable[..., Coordinator]) -> None:
     """settle: each collected key judges every group again: N sources are O(N^2)."""
 

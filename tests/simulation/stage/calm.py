@@ -141,7 +141,7 @@ class Calm:
         return claim.token
 
     def finish(self, token: Token, outcome: Outcome | None = None) -> None:
-        outcome = outcome or Outcome(OutcomeKind.SUCCEEDED, staging=token.staging)
+        outcome = outcome or Outcome(OutcomeKind.SUCCEEDED, staging=token.staging, rows={"data": 1})
         self.core.finish(token, outcome, f"f{token.group}", f"r-{token.offer}")
 
     def deliver(self, *more: Delivered) -> None:

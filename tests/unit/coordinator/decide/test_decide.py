@@ -409,6 +409,16 @@ def test_every_wait_is_due_when_it_ends() -> None:
     assert decision.due == job.now + 30.0, "publishing is looked at again"
 
 
+def test_a_lease_that_lapses_in_a_moment_is_looked_at_when_it_lapses() -> None:
+    """Found by the simulator (seed 21846): a look just before put the next one off by half a second, past a sweep."""
+    job = Job(group("a"))
+    job.decide()
+    job.claim("a")
+    lapses = job.now + LEASE
+    job.now = lapses - 0.2
+    assert job.decide(dispatch_timeout=60.0).due == pytest.approx(lapses, abs=0.05)
+
+
 def test_what_is_overdue_and_cannot_be_helped_now_is_looked_at_again_soon_and_not_in_a_loop() -> None:
     job = Job(group("a"))
     job.decide()
