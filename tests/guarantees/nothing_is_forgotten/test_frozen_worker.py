@@ -76,7 +76,10 @@ def test_a_worker_whose_main_process_is_frozen_holds_up_nobody_and_does_not_coun
 
             # Then: the other worker is woken and takes it; and who is idle below the frozen one is not counted,
             wait_until(finished(*more), 20, "the jobs to end that were submitted after the freeze")
-            busy = {one.pid for one in coordinator.client.fleet().runners if one.job == held}
+            busy = wait_until(
+                lambda: {one.pid for one in coordinator.client.fleet().runners if one.job == held},
+                *(10, "a runner to be shown at work"),
+            )
             assert busy < mine
             wait_until(lambda: listening() == busy | others, 10, "the idle runner to fall silent")
             # nor who was at work, once that is done, which counts.

@@ -386,7 +386,7 @@ def test_a_coordinator_killed_after_reading_500_reports_is_followed_and_each_is_
     for number in range(members):
         claim = lease.take(["by-hand"], f"me{number}", "host:1", f"{number}-claim")
         assert claim is not None
-        lease.finish(claim.token, Outcome(OutcomeKind.SUCCEEDED), f"{number}-finish")
+        lease.finish(claim.token, Outcome(OutcomeKind.SUCCEEDED, rows={"n": 1}), f"{number}-finish")
     assert lease.take(["by-hand"], "me", "host:1", "nothing") is None
     death = order(place.arms, Point.AFTER_READ, Effect.KILL, job)
     place.coordinators.tend(awake=1)

@@ -157,7 +157,7 @@ def test_values_of_a_fork_that_are_gone_halt_the_job_and_why_says_so(coordinator
     fork = group("fork", "a", for_each={"n": {"from": "a.n"}})
     job = coordinator.submit(group("a"), fork)
     coordinator.read()
-    ended = Outcome(OutcomeKind.SUCCEEDED, forks={"a.n": (1, 2)})
+    ended = Outcome(OutcomeKind.SUCCEEDED, rows={"a": 2}, forks={"a.n": (1, 2)})
     coordinator.work(coordinator.offers()[0], ended)
     coordinator.read()
     assert [offer.group for offer in coordinator.sent] == ["fork[0]", "fork[1]"]

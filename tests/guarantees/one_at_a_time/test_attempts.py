@@ -453,7 +453,7 @@ def test_everything_is_right_without_the_lock(make_coordinator: Callable[..., Co
     assert coordinators[0].status(job) is Status.FINISHED
     events = [(e.get("group"), e["kind"]) for _, e in coordinators[0].client.queries.events(job)]
     assert len(events) == len(set(events)), "no event twice"
-    assert len(events) == 1 + 42 * 3 + 2
+    assert len(events) == 1 + 42 * 3 + 1
 
 
 def test_two_commits_race_and_the_loser_writes_nothing(make_coordinator: Callable[..., Coordinator]) -> None:

@@ -140,7 +140,7 @@ MUTANTS = (
         "no due for the end of a lease",
         broken.LOST_WORKER,
         0,
-        line(deadlines.due_at, "times.append(max(held + 0.01, now + 0.5))", "times.append(later)"),
+        line(deadlines.due_at, "times.append(held + 0.01 if held > now else now + 0.5)", "times.append(later)"),
     ),
     mutant(
         "a lease is believed for twice its term",

@@ -70,9 +70,9 @@ def judge(
             raise Broken(f"the job moved from {before.status} to {after.status}")
         seen.jobs.add((before.status, after.status))
     if after.intent is not Intent.RUN or after.halted is not None:
-        begins = after.phase == "publishing" != before.phase
+        begins = before.phase != "publishing" and (after.phase == "publishing" or after.status is Status.FINISHED)
         if decision.offered or begins:
-            raise Broken(f"{'publishing' if begins else list(decision.offered)} begins under {after.intent}")
+            raise Broken(f"{'the end' if begins else list(decision.offered)} begins under {after.intent}")
     _judge_events(state, decision, old, seen)
     _judge_records(state)
     shown = derive(

@@ -31,7 +31,10 @@ SPECS: dict[str, dict[str, Any]] = {
             group("end", "a", "b", join={"at_least": 2}),
         ],
     },
-    "empty": {"groups": [group("none", for_each={"n": []}), group("end", "none", steps=[], join="none_failed")]},
+    "empty": {
+        "groups": [group("none", for_each={"n": []}), group("end", "none", steps=[], join="none_failed")],
+        "outputs": {"data": {"mode": "append"}},  # so the log is asked all the same
+    },
     "impatient": {
         "groups": [group("a", queue_timeout="5s", retry=BUDGET), group("b", "a")],
         "timeout": "8s",
