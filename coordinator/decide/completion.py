@@ -57,7 +57,7 @@ def complete(draft: Draft) -> None:
     # A result for a job that is not publishing belongs to a record that a rollback of the store has undone.
     result = draft.env.published if draft.job.phase == PUBLISHING else None
     if draft.job.phase != PUBLISHING:
-        if draft.state.without_outputs:
+        if draft.state.without_outputs and draft.env.published is None:
             finished(draft, PublishResult())
             return
         draft.job = replace(draft.job, phase=PUBLISHING)

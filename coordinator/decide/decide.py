@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from unstuck.coordinator.decide.attempts import read_attempt
+from unstuck.coordinator.decide.attempts import MOVES_OF_ATTEMPT, read_attempt
 from unstuck.coordinator.decide.completion import complete
 from unstuck.coordinator.decide.deadlines import PUBLISHING, due_at
 from unstuck.coordinator.decide.dispatch import offer_again, queue_ready
@@ -50,9 +50,10 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
         # Before the attempts are read: an attempt that failed since the resume is charged to the new budget.
         reset_budgets(draft)
     for group_id in state.active if changed is None else [g for g in changed if g in state.groups]:
+        if not draft.decision.has_room(MOVES_OF_ATTEMPT):
+            draft.decision.more = True
+            break
         read_attempt(draft, group_id)
-        if draft.decision.more:
-            break  # this commit has no room for another
     if not draft.ends:
         check_queue_timeouts(draft)
         check_hook_waits(draft)
@@ -70,7 +71,7 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
         if changed is None:
             # While the job was held back, what was taken off the ready sets was dropped.
             offer_again(draft, at_once=resumed)
-    if not state.open_groups:
+    if not state.open_groups and not draft.job.requests:
         complete(draft)
     conclude(draft)
     return draft.decision

@@ -108,9 +108,14 @@ class JobState:
 
     @property
     def without_outputs(self) -> bool:
-        """No group has made an output, and the spec names none: there is nothing to publish, and no log to ask."""
-        named = self.plan.publish or self.plan.outputs
-        return not named and not any(record.rows for record in self.groups.values())
+        """All groups have succeeded without an output, and the spec names none: no package of this job can stand.
+
+        After a rollback of the store it may stand although the groups make no output this time: if the user has altered
+        the job or had groups run again, or if one was skipped or failed. Then only the log knows.
+        """
+        if self.plan.publish or self.plan.outputs or self.job.alterations or self.job.reruns:
+            return False
+        return all(record.state is GroupState.SUCCEEDED and not record.rows for record in self.groups.values())
 
     @property
     def active(self) -> list[str]:

@@ -166,7 +166,12 @@ _JOB_MOVES: tuple[tuple[Collection[Status], Collection[Status], str], ...] = (
     ((_J.CANCELING,), (_J.CANCELED,), "the last running attempt has ended, or the deadline has come"),
     ((_J.STOPPING,), (_J.FINISHED,), "its package stood before the stop"),
     ((_J.CANCELING,), (_J.FINISHED,), "its package stood before the cancel"),
-    ((_J.PAUSING,), (_J.FINISHED,), "it was publishing when the pause came, which was too late"),
+    (
+        (_J.PAUSING,),
+        (_J.FINISHED,),
+        "it was publishing when the pause came, which was too late; or the user "
+        "resumed it, and there was nothing to publish",
+    ),
 )
 JOB_MOVES = {(old, new): why for olds, news, why in _JOB_MOVES for old in Status if old in olds for new in news}
 

@@ -360,7 +360,9 @@ class Host:
         # Other values at every run: what was frozen or adopted must not be mixed with them.
         values: list[Any] = list(range(self._stage.rng.randint(0, 3)))
         forks = {} if silent else {wanted.key: values for wanted in order.plan.collect}
-        outputs = {order.group.name: self._stage.rng.randint(0, 9)} if self._jobs[token.job].makes_outputs else {}
+        outputs = {}
+        if self._jobs[token.job].makes_outputs(order.params):
+            outputs[order.group.name] = self._stage.rng.randint(0, 9)
         return ModelMarker(token, order.fingerprint, outputs, forks)
 
 

@@ -84,7 +84,7 @@ def ended(after: StoredJob, state: JobState, depot: Depot, outlasted: Set[str]) 
     if job.status is Status.FINISHED:
         wanted = package_of(state, depot)
         standing = [(slot, entry if job.id not in outlasted else wanted) for slot, entry in packages]
-        if wanted.outputs and standing != [(job.version, wanted)]:
+        if (wanted.outputs or packages) and standing != [(job.version, wanted)]:
             yield SHOWN, f"{job.id} is FINISHED as version {job.version}; the log holds {entries}"
         if not packages and (entries or job.intent in word.ENDED_BY_USER):
             yield WORD, f"{job.id} is FINISHED under {job.intent}, and the log holds {entries or 'nothing'}"

@@ -49,10 +49,10 @@ class SimulatedJob:
     runs: dict[str, int] = field(default_factory=dict)  # group id → times that user code was run
     root: str = ""  # of a retry: the job that was submitted first
 
-    @property
-    def makes_outputs(self) -> bool:
-        """All jobs do but the third of a history, and its retries."""
-        return (self.root or self.record.id) != "job3"
+    def makes_outputs(self, params: dict[str, Any]) -> bool:
+        """All jobs do but the third of a history and its retries, and the second one where it was altered."""
+        root = self.root or self.record.id
+        return root != "job3" and not (root == "job2" and params.get("fixed"))
 
     def behaviour(self, group: str) -> Behaviour:
         return self.behaviours[group]

@@ -31,10 +31,7 @@ SPECS: dict[str, dict[str, Any]] = {
             group("end", "a", "b", join={"at_least": 2}),
         ],
     },
-    "empty": {
-        "groups": [group("none", for_each={"n": []}), group("end", "none", steps=[], join="none_failed")],
-        "outputs": {"data": {"mode": "append"}},  # so the log is asked all the same
-    },
+    "empty": {"groups": [group("none", for_each={"n": []}), group("end", "none", steps=[], join="none_failed")]},
     "impatient": {
         "groups": [group("a", queue_timeout="5s", retry=BUDGET), group("b", "a")],
         "timeout": "8s",

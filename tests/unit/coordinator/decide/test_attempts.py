@@ -13,7 +13,7 @@ from tests.support.jobs.job_in_memory import LEASE, LOST, NO_JITTER, Job, failur
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.decide.attempts import MAX_RELEASES
 from unstuck.coordinator.model.decision import Environment, PublishResult
-from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.records import Alteration, Reason
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
@@ -314,6 +314,27 @@ def test_a_job_whose_spec_or_groups_know_an_output_asks_the_log(named: dict[str,
     job.decide()
     assert job.run("a", rows=rows).publish
     assert (job.status(), job.state.job.phase) == (Status.RUNNING, "publishing")
+
+
+def test_a_job_of_which_more_is_known_than_its_groups_say_asks_the_log() -> None:
+    """After a rollback of Redis its package may stand, though the groups make no output this time."""
+    altered = Alteration(1.0, "ada", "", ())
+    for more in ({"alterations": (altered,)}, {"reruns": {"a": "w"}}):
+        job = Job(group("a"))
+        job.decide()
+        job.state.job = replace(job.state.job, **more)
+        assert job.run("a", rows={}).publish, more
+    job = Job(group("a", optional=True, queue_timeout="5s"), group("b"))
+    job.decide()
+    job.now += 5.0
+    job.decide()
+    assert job.record("a").state is GroupState.FAILED
+    assert job.run("b", rows={}).publish, "a group that failed may have made an output before"
+    job = Job(group("a"))
+    job.decide()
+    job.claim("a")
+    job.finish("a", Outcome(OutcomeKind.SUCCEEDED, staging="_staging/j/a/1"))
+    assert job.decide(published=PublishResult(version=7, rows={"a": 3})).publish, "somebody has seen it"
 
 
 def test_a_job_that_published_none_of_its_outputs_names_them_and_says_how_to_publish_them() -> None:

@@ -14,6 +14,7 @@ from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Decision, Environment
 from unstuck.coordinator.model.records import AttemptRecord, Reason
 from unstuck.coordinator.model.status import GroupState, IllegalMove, Status
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.spec.group import FrozenInputs, GroupPlan
 
 S = GroupState
@@ -217,6 +218,20 @@ def test_a_group_that_feeds_more_forks_than_a_commit_has_room_for_is_taken_in_al
         decision = job.decide()
     assert not decision.more
     assert job.count(GroupState.QUEUED) == 64, "as many as are offered at once"
+
+
+def test_who_feeds_more_forks_than_a_commit_has_room_for_holds_up_nobody_behind_it() -> None:
+    """Found by a reader: as long as each look found one fresh claim, nobody behind it in the order was looked at."""
+    forks = [group(f"d{n}", "a", for_each={"n": {"from": f"a.c{n}"}}) for n in range(498)]
+    job = Job(group("a"), group("w", for_each={"n": list(range(10))}), *forks)
+    job.decide()
+    for name in ("a", "w[0]"):
+        job.claim(name)
+        job.decide()
+    job.finish("w[0]", Outcome(OutcomeKind.SUCCEEDED))
+    job.claim("w[1]")
+    job.decide()
+    assert job.record("w[0]").state is GroupState.SUCCEEDED
 
 
 def test_a_fork_whose_column_nobody_made_fails_with_its_reason() -> None:

@@ -10,7 +10,7 @@ from tests.support.jobs.job_in_memory import LEASE, LOST, Job, failure, group
 from unstuck.coordinator.commands.group import rerun, skip
 from unstuck.coordinator.commands.job import Answer, Command, Commanded, command, status_is_settled
 from unstuck.coordinator.explain.job import explain
-from unstuck.coordinator.model.decision import Environment, PublishResult
+from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Environment, PublishResult
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.spec.group import GroupPlan
@@ -140,6 +140,25 @@ def test_what_comes_after_a_rerun_runs_too_although_it_reads_the_same() -> None:
     assert "b" not in said.plans
     assert GroupPlan.model_validate_json(said.plans["c"]).rerun == "w"
     assert said.plans["c"] != before
+
+
+@pytest.mark.parametrize("rows", [{}, {"x": 1}], ids=["without outputs", "with an output"])
+def test_a_job_does_not_end_while_a_request_is_on_its_record(rows: dict[str, int]) -> None:
+    """Found by a reader: the skips filled the commit, all groups were done, and the job ended or was published."""
+    job = Job(group("x"), group("f", for_each={"n": list(range(MAX_TRANSITIONS))}, retry=RETRY))
+    for _ in range(2):
+        job.decide(dispatch_window=5_000)
+    job.run("x", rows=rows)
+    job.run("f[0]", failure())
+    said = skip(job.state, "f")
+    assert said.answer is Answer.DONE
+    job.state.job = said.job
+    _rerun(job, "x")
+    decision = job.decide()
+    assert (decision.more, decision.publish, job.status().terminal, job.state.job.phase) == (True, False, False, "")
+    while job.state.job.requests:
+        decision = job.decide()
+    assert list(decision.forgotten) == ["x"], "it runs again"
 
 
 def test_a_job_whose_rerun_is_under_way_is_not_shown_retrying() -> None:
