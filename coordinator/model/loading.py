@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 from unstuck.coordinator.errors import NewerJob
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord
@@ -68,7 +69,8 @@ def bare_state(job: str, fields: Mapping[str, str]) -> JobState:
 
     Raises: NewerJob.
     """
-    record = JobRecord.salvaged(job, fields)
+    # Without what was asked of single groups: these may be in no spec that can be read.
+    record = replace(JobRecord.salvaged(job, fields), requests=())
     plan: Plan = NO_GROUPS
     with suppress(Exception):
         plan = plan_of(record.spec, record.texts)

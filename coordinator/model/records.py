@@ -231,8 +231,8 @@ class JobRecord:
         commit: uuid of the last commit; the compare-and-set of every commit.
         spec: as JSON, with references in place of long texts; see `written`.
         texts: the long texts of the spec, by digest (``tasks.protocol.texts``). One that an ``alter`` took out stays.
-        phase: empty, or ``publishing`` between "all groups done" and the package in the warehouse log; a job that has
-            nothing to publish never has it.
+        phase: empty, or ``publishing`` between "all groups done" and the package in the warehouse log; a job that
+            need not ask the log never has it.
         aborting: the user ended the job while it was publishing; the slot in the warehouse log is being asked.
         publish_tries: how often publishing brought trouble, or no answer; ``publish_next`` when it is looked at next.
         publish_heard: the last sign of life of the try of publishing that is under way; 0 while none is.

@@ -108,10 +108,10 @@ class JobState:
 
     @property
     def without_outputs(self) -> bool:
-        """All groups have succeeded without an output, and the spec names none: no package of this job can stand.
+        """All groups have succeeded without an output, and the spec names none: the log need not be asked.
 
-        After a rollback of the store it may stand although the groups make no output this time: if the user has altered
-        the job or had groups run again, or if one was skipped or failed. Then only the log knows.
+        A job that was altered, or of which a group ran again, was skipped or failed, may have published before the
+        store was rolled back, although it has no output now. Only the log knows.
         """
         if self.plan.publish or self.plan.outputs or self.job.alterations or self.job.reruns:
             return False

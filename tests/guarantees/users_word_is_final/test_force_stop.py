@@ -86,6 +86,19 @@ def test_a_damaged_job_is_shown_and_ended_by_force(coordinator: Coordinator, whi
     assert coordinator.client.force_stop(job).answer == "ALREADY", "it has ended so"
 
 
+@pytest.mark.parametrize("which", ["a spec that is none", "a group that is no JSON"])
+def test_a_damaged_job_is_ended_by_force_whatever_was_asked_of_its_groups(coordinator: Coordinator, which: str) -> None:
+    """Found by a reader: the request that stood on its record named a group of a spec that nobody could read."""
+    job = coordinator.submit(group("a"), group("b"))
+    assert coordinator.client.pause(job).answer == "DONE"
+    act(coordinator, job)
+    assert coordinator.client.skip(job, "a").answer == "DONE"
+    damage(coordinator, job, *DAMAGES[which])
+    assert coordinator.client.force_stop(job).answer == "DONE"
+    act(coordinator, job)
+    assert coordinator.status_of_record(job) is Status.CANCELED
+
+
 @pytest.mark.parametrize("key", ["plans", "groups", "forks", "inputs", "attempts", "events"])
 def test_a_job_of_which_a_key_is_missing_is_ended_by_force(coordinator: Coordinator, key: str) -> None:
     job = running(coordinator)

@@ -16,7 +16,7 @@ from itertools import count
 import pytest
 
 from tests.support.jobs.invariants import Seen
-from tests.support.jobs.sample_jobs import SPECS
+from tests.support.jobs.sample_jobs import SPECS, WITHOUT_OUTPUT
 from tests.support.jobs.state_space import COMMANDS, LOOK, WAIT, SmallWorld, Step
 from unstuck import Status
 from unstuck.coordinator.commands.job import LEGAL, Answer, Command
@@ -75,6 +75,10 @@ LONG = {
             *(LOOK, _claim("a"), _claim("b"), _ends("a", "succeeded"), _ends("b", "failed"), LOOK),
             *(PAUSE, LOOK, Step("rerun", "a"), Step("command", Command.RESUME), LOOK),
         ],
+    ),
+    "a job without outputs whose last group had failed": (
+        "alone",
+        [LOOK, _claim("a"), _ends("a", "failed"), LOOK, WAIT, LOOK, _claim("a"), _ends("a", WITHOUT_OUTPUT), LOOK],
     ),
     "canceled before its hook is called": (
         "hooked",

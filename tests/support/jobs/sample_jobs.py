@@ -43,6 +43,7 @@ SPECS: dict[str, dict[str, Any]] = {
 
 # In which single histories are played, and not every step from everywhere.
 FOR_HISTORIES: dict[str, dict[str, Any]] = {
+    "alone": {"groups": [group("a", retry=BUDGET)]},
     "hooked": {"groups": [group("a", retry={"max": 0}, hooks={"on_failure": "steps:told"})]},
 }
 
@@ -55,5 +56,7 @@ OUTCOMES: dict[str, Outcome] = {
     "released": Outcome(OutcomeKind.RELEASED),
     "canceled": Outcome(OutcomeKind.CANCELED),
 }
+WITHOUT_OUTPUT = "without output"
+RARE: dict[str, Outcome] = {WITHOUT_OUTPUT: Outcome(OutcomeKind.SUCCEEDED)}  # in single histories, likewise
 # What a group that makes the values of a fork may come back with; "succeeded" brings none.
 VALUES = {"made values": [1, 2], "made others": [3], "made none": []}

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tests.support.jobs.invariants import Broken, Seen, judge
 from tests.support.jobs.job_in_memory import LEASE
-from tests.support.jobs.sample_jobs import FOR_HISTORIES, OUTCOMES, SPECS, VALUES
+from tests.support.jobs.sample_jobs import FOR_HISTORIES, OUTCOMES, RARE, SPECS, VALUES
 from unstuck import JobSpec, Status
 from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.group import rerun, skip
@@ -279,7 +279,7 @@ class SmallWorld:
         attempt = self.attempts.get(name)
         if attempt is None or not attempt.claimant or attempt.outcome is not None or self.job.terminal:
             return
-        outcome = OUTCOMES["succeeded" if how in VALUES else how]
+        outcome = (OUTCOMES | RARE)["succeeded" if how in VALUES else how]
         if outcome.kind is OutcomeKind.SUCCEEDED:
             outcome = replace(outcome, staging=f"_staging/{name}/{attempt.epoch}/{attempt.nonce}")
         if how in VALUES:
