@@ -280,6 +280,7 @@ def test_a_stopped_runner_is_not_renewed_for_and_ends_itself_when_it_thaws_too_l
 ) -> None:
     offer = make_offer("sleep_on")
     runner = fleet.runner_of(store, offer)
+    fleet.renewed(store, offer)  # before that, the answer to its claim may still be on its way
     runner.send_signal(signal.SIGSTOP)
     wait_until(lambda: runner.status() == psutil.STATUS_STOPPED, 5, "the runner to be stopped")
 
