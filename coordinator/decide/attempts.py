@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from unstuck.coordinator.decide.deadlines import backoff, lapsed, loss_backoff
 from unstuck.coordinator.decide.draft import Draft
-from unstuck.coordinator.model.decision import Guard
+from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Guard
 from unstuck.coordinator.model.records import AttemptRecord, FinalFailure, GroupRecord, Reason
 from unstuck.coordinator.model.size import megabytes
 from unstuck.coordinator.model.status import GroupState
@@ -24,7 +24,6 @@ from unstuck.tasks.spec.outputs import REJECTED
 
 S = GroupState
 MAX_RELEASES = 50
-MOVES_OF_ATTEMPT = 2  # if it was claimed and has ended since the last look; one more for each fork that it feeds
 
 
 def read_attempt(draft: Draft, group_id: str) -> None:
@@ -33,7 +32,10 @@ def read_attempt(draft: Draft, group_id: str) -> None:
     attempt = draft.state.attempts.get(group_id)
     if record.state not in (S.QUEUED, S.RUNNING, S.CANCELING):
         return
-    if not draft.decision.has_room(MOVES_OF_ATTEMPT + len(draft.planned(group_id).feeds)):
+    # An attempt that was claimed and has ended since the last look takes two moves, and one more for each fork that it
+    # feeds. The first attempt of a commit is always applied: one that no commit has room for would wait for ever.
+    moves = draft.decision.moves
+    if moves and moves > MAX_TRANSITIONS - 2 - len(draft.planned(group_id).feeds):
         draft.decision.more = True
         return
     if attempt is None or (attempt.epoch, attempt.nonce) != (record.epoch, record.nonce):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from unstuck.coordinator.decide.attempts import MOVES_OF_ATTEMPT, read_attempt
+from unstuck.coordinator.decide.attempts import read_attempt
 from unstuck.coordinator.decide.completion import complete
 from unstuck.coordinator.decide.deadlines import PUBLISHING, due_at
 from unstuck.coordinator.decide.dispatch import offer_again, queue_ready
@@ -50,9 +50,6 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
         # Before the attempts are read: an attempt that failed since the resume is charged to the new budget.
         reset_budgets(draft)
     for group_id in state.active if changed is None else [g for g in changed if g in state.groups]:
-        if not draft.decision.has_room(MOVES_OF_ATTEMPT):
-            draft.decision.more = True
-            break
         read_attempt(draft, group_id)
     if not draft.ends:
         check_queue_timeouts(draft)

@@ -94,10 +94,6 @@ class Decision:
     def full(self) -> bool:
         return self.moves >= MAX_TRANSITIONS
 
-    def has_room(self, moves: int) -> bool:
-        """Room for so many moves. The first always fit: what no commit has room for would wait for ever."""
-        return not self.moves or self.moves + moves <= MAX_TRANSITIONS
-
     @property
     def empty(self) -> bool:
         """Nothing to commit."""

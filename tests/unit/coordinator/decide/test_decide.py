@@ -221,7 +221,7 @@ def test_a_group_that_feeds_more_forks_than_a_commit_has_room_for_is_taken_in_al
 
 
 def test_who_feeds_more_forks_than_a_commit_has_room_for_holds_up_nobody_behind_it() -> None:
-    """Found by a reader: as long as each look found one fresh claim, nobody behind it in the order was looked at."""
+    """A look that ends where there is no room for it would starve the others while each look finds a fresh claim."""
     forks = [group(f"d{n}", "a", for_each={"n": {"from": f"a.c{n}"}}) for n in range(498)]
     job = Job(group("a"), group("w", for_each={"n": list(range(10))}), *forks)
     job.decide()
