@@ -157,6 +157,8 @@ def test_a_retry_runs_again_what_it_is_told_to(
     assert (record.reruns.keys(), record.any_code) == (again, adopts)
     (same,) = cli.json("retry", job, *more)
     assert (same["id"], same["answer"]) == (new["id"], "ALREADY")
+    (also,) = cli.json("retry", job, *more, "--rerun", "a", "--adopt-all")
+    assert (also["answer"], also["id"] == new["id"]) == ("DONE", False), "what was asked for is another retry"
     (other,) = cli.json("retry", job)
     assert other["answer"] == "DONE", "a retry without it is another one"
 

@@ -104,6 +104,17 @@ def test_rejected_rows_name_the_rules_that_they_break(write: Write, tmp_path: Pa
     assert {path.suffix for path in (tmp_path / "flights").iterdir() if not path.name.startswith(".")} == {".parquet"}
 
 
+def test_of_many_rules_each_row_names_those_that_it_breaks_and_no_other(write: Write, tmp_path: Path) -> None:
+    rules = {f"not_{n}": f"id <> {n}" for n in range(1, 13)}
+    table = FLIGHTS.slice(0, 1).set_column(0, "id", pa.array([11], pa.int64()))
+    good, rejected = write(pa.concat_tables([FLIGHTS, table]), rules=rules)
+
+    assert rows(tmp_path, good) == []
+    assert {row["id"]: row["_rejected_by"] for row in rows(tmp_path, rejected)} == {
+        n: [f"not_{n}"] for n in (1, 2, 3, 4, 5, 11)
+    }
+
+
 def test_where_all_rows_are_good_the_rejected_ones_are_a_dataset_without_rows(write: Write, tmp_path: Path) -> None:
     good, rejected = write(rules={"any": "id > 0"}, ratio=0.0)
 

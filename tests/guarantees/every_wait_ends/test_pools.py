@@ -100,6 +100,44 @@ def test_a_pool_that_is_made_larger_or_smaller_counts_at_once_and_what_runs_goes
     assert len(runners.take_all()) == 1
 
 
+def test_a_claim_that_a_rollback_undid_holds_its_slot_again_from_its_next_renewal_on(
+    coordinator: Coordinator, runners: Runners
+) -> None:
+    job = coordinator.submit(members(2, pool="p"))
+    coordinator.read()
+    attempts = coordinator.keys.of(job).attempts
+    before = coordinator.redis.hgetall(attempts)
+    held = runners.take()
+    assert held is not None
+    coordinator.redis.hset(attempts, mapping=before)  # type: ignore[arg-type]
+    coordinator.redis.delete(coordinator.keys.held)
+
+    assert coordinator.lease.renew(held, "w") == "CONTINUE"
+    assert runners.take() is None
+    (pool,) = coordinator.client.pools.all()
+    assert (pool.used, pool.waiting) == (1, 1)
+    assert coordinator.finish(held) == "APPLIED"
+    coordinator.read()
+    assert runners.take() is not None, "the slot that it gave back is free"
+
+
+def test_a_turn_that_is_past_sets_no_queue_back(coordinator: Coordinator, runners: Runners) -> None:
+    """A long wait for a slot leaves an offer an early turn; no job that comes later may get a turn before the others."""
+    coordinator.client.pools.set("p", 0)
+    coordinator.submit(members(1, pool="p"), name="pooled")
+    coordinator.read()
+    coordinator.submit(members(30), name="others")
+    coordinator.read()
+    for _ in range(20):
+        assert runners.take() is not None
+    turn = coordinator.redis.hget(coordinator.keys.turn, "light")
+    coordinator.client.pools.set("p", 1)
+    late = runners.take()
+    assert late is not None
+    assert late.group == "g[0]"
+    assert coordinator.redis.hget(coordinator.keys.turn, "light") == turn
+
+
 def test_the_slot_of_a_lost_runner_is_free_once_its_loss_is_known(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:

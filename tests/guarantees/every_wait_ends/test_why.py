@@ -580,6 +580,19 @@ def test_of_a_wide_fork_the_member_in_trouble_is_explained_though_only_some_are(
     assert len(coordinator.client.show(job, why=True).why) == 61
 
 
+def test_of_a_wide_fork_what_runs_is_explained_before_what_is_queued(coordinator: Coordinator) -> None:
+    job = coordinator.submit(group("w", for_each={"n": list(range(30))}))
+    coordinator.read()
+    claimed = {"w[3]", "w[22]", "w[29]"}
+    for offer in coordinator.offers():
+        if offer.group in claimed:
+            coordinator.claim(offer)
+    coordinator.read()
+    shown = [one for one in coordinator.client.explain(job) if one.subject.startswith("w[")]
+    assert [one.subject for one in shown[:3]] == ["w[3]", "w[22]", "w[29]"]
+    assert [one.state for one in shown] == ["RUNNING"] * 3 + ["QUEUED"] * 17
+
+
 def test_explaining_changes_nothing_that_deciding_sees(coordinator: Coordinator) -> None:
     job = half_a_fork(coordinator)
     one, two = coordinator.store.load(job), coordinator.store.load(job)

@@ -95,3 +95,19 @@ def test_a_list_is_right_at_every_moment_while_300_jobs_are_canceled(coordinator
     assert lister.looks > 10, "the list was hardly looked at meanwhile"
     assert lister.seen[Status.CANCELING], "the list never saw a job on its way"
     assert {job.status for job in coordinator.client.jobs(limit=None)} == {Status.CANCELED}
+
+
+def test_a_list_of_several_statuses_keeps_the_newest_of_them_all_in_their_order(coordinator: Coordinator) -> None:
+    jobs = [coordinator.submit(group("a"), name=f"job-{n}") for n in range(24)]
+    coordinator.read()
+    for job in jobs[::3]:
+        coordinator.client.cancel(job)
+    for job in jobs[1::3]:
+        coordinator.client.pause(job)
+    coordinator.read()
+    asked = [Status.CANCELED, Status.PAUSED]
+    newest = [job for n, job in enumerate(jobs) if n % 3 != 2][::-1]
+    for limit in (1, 5, 11):
+        listed = coordinator.client.jobs(status=asked, limit=limit)
+        assert [job.id for job in listed] == newest[:limit]
+        assert {job.status for job in listed} <= set(asked)

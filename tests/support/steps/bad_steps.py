@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import decimal
 import gc
+import importlib
 import json
 import locale
 import logging
@@ -105,6 +106,11 @@ def leave(spark: Any, ctx: Any, what: str, then: str = "") -> None:
     (CODE | STATE)[what]()
     if then:
         raise ValueError(then)
+
+
+def import_and_leave(spark: Any, ctx: Any, module: str, what: str) -> None:
+    importlib.import_module(module)
+    leave(spark, ctx, what)
 
 
 def found(spark: Any, ctx: Any) -> None:

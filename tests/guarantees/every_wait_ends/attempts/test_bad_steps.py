@@ -105,6 +105,21 @@ def test_what_a_module_adds_while_it_is_imported_stays_and_what_else_it_sets_rep
 IMPORTED = [("a", "adds_at_import"), ("b", "adds_at_import"), ("c", "sets_at_import"), ("d", "sets_at_import")]
 
 
+def test_a_step_that_imports_in_its_function_and_sets_a_variable_gets_its_runner_replaced(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    (tmp_path / "imported_late.py").write_text("value = 1\n")
+    offers = [
+        make_offer(client, tmp_path, "plain", "bad_steps:leave", what="variable"),
+        make_offer(client, tmp_path, "job", "bad_steps:import_and_leave", module="imported_late", what="variable"),
+        make_offer(client, tmp_path, "next", "bad_steps:found"),
+    ]
+    with single_runner(redis_server.url, tmp_path, *offers, prepared=REPLACED) as runner:
+        done = "succeeded APPLIED"
+        assert runner.said() == [done, "replaced", done, done]
+    assert "LEFT_BY_A_STEP" not in fleet.outcome(client, offers[-1], 0).results["found"]["environment"]
+
+
 def test_a_step_sets_a_variable_for_the_next_one_of_its_group_and_no_code(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -165,6 +165,20 @@ def test_two_retries_append_their_rows_once_also_when_the_table_is_optimized_in_
     assert lake.ids == [2, 5]
 
 
+def test_two_retries_append_their_rows_once_also_when_the_dataset_was_replaced_into_another_table_in_between(
+    lake: Lake,
+) -> None:
+    append, elsewhere = lake.spec("append"), replace(lake, path=f"{lake.path}_elsewhere")
+    failed = lake.stage("failed", append, [row(2)])
+    publish(replace(failed, publish_id="first", job="first"))
+    lake.publish("beside", append, [row(5)])
+    elsewhere.publish("other", elsewhere.spec("replace"), [row(7)])
+    DeltaTable(lake.path).optimize.compact()  # now the log alone knows what was appended
+
+    publish(replace(failed, publish_id="second", job="second"))
+    assert (lake.ids, elsewhere.ids) == ([2, 5], [7])
+
+
 def test_replace_leaves_the_new_rows_alone_and_old_versions_of_the_table_stand(lake: Lake) -> None:
     lake.publish("one", lake.spec("replace"), [row(1), row(2)])
     lake.publish("two", lake.spec("replace"), [row(3)])

@@ -135,7 +135,8 @@ def test_what_a_job_may_need_stays_until_it_does_not(nightly: Nightly) -> None:
     assert files_of(nightly) == ["three"]
 
 
-def test_a_file_that_was_published_again_stays(nightly: Nightly) -> None:
+@pytest.mark.parametrize(("keep", "stay"), [(1, ["one"]), (2, ["one", "two"])])
+def test_a_file_that_was_published_again_stays(nightly: Nightly, keep: int, stay: list[str]) -> None:
     """Two retries of one job publish what it had made, one after the other, with another job in between."""
     nightly.publish("one", OutputSpec())
     nightly.publish("two", OutputSpec())
@@ -148,8 +149,8 @@ def test_a_file_that_was_published_again_stays(nightly: Nightly) -> None:
         return Entry(n, n - 1, "retry", "package", "retry", "flights", PUBLISHED_AT, {}, {"flights": change})
 
     log.append("retry", 0, again)
-    assert clean(nightly).files == 1
-    assert files_of(nightly) == ["one"]
+    assert clean(nightly, keep=keep).files == 2 - keep
+    assert files_of(nightly) == stay
 
 
 def test_a_vacuum_that_would_keep_more_finishes_one_that_died(nightly: Nightly) -> None:
