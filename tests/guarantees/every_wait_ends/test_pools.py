@@ -122,7 +122,7 @@ def test_a_claim_that_a_rollback_undid_holds_its_slot_again_from_its_next_renewa
 
 
 def test_a_turn_that_is_past_sets_no_queue_back(coordinator: Coordinator, runners: Runners) -> None:
-    """A long wait for a slot leaves an offer an early turn; no job that comes later may get a turn before the others."""
+    """An offer that waited long for its slot has an early turn; later jobs must not get one before the others."""
     coordinator.client.pools.set("p", 0)
     coordinator.submit(members(1, pool="p"), name="pooled")
     coordinator.read()
