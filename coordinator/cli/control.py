@@ -35,7 +35,6 @@ from unstuck.coordinator.cli.render.terminal import (
     coloured,
     emit,
     for_people,
-    printable,
     stderr,
     stdout,
     table,
@@ -323,7 +322,7 @@ def show_answers(
     for one in answers if not as_json else ():
         bad = one["answer"] in BAD
         if bad or not filtered:
-            (stderr if bad else stdout).print(printable(one["text"]), soft_wrap=True)
+            (stderr if bad else stdout).print(one["text"], soft_wrap=True)
     counts = Counter(one["answer"] for one in answers)
     if filtered or len(answers) > 1:
         counted = [*(f"{counts[answer]:,} {name}" for answer, name in COUNTED.items() if counts[answer]), more]

@@ -16,12 +16,13 @@ import typer
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.datasets import warehouse_at
 from unstuck.coordinator.cli.options import Follow, JobArgument, JsonLines, resolve
-from unstuck.coordinator.cli.render.terminal import clock, emit_line, printable, stderr
+from unstuck.coordinator.cli.render.terminal import clock, emit_line, stderr
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.views.jobs import JobView
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.protocol.token import GROUP_ID, split_member
+from unstuck.tasks.terminal import printable
 from unstuck.tasks.warehouse.files import Files
 
 EVERY = 0.5  # seconds between two reads

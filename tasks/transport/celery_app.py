@@ -6,6 +6,7 @@ acknowledgement a dropped connection gives every running task a second copy at o
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from celery import Celery, signals
@@ -14,6 +15,7 @@ from kombu import Exchange, Queue
 
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings, leave, settings_or_leave
+from unstuck.tasks.terminal import PrintableFormatter
 from unstuck.tasks.transport.kombu_fixes import BrokerConnection
 from unstuck.tasks.transport.redis_client import REPLY_WITHIN, broker_url
 
@@ -107,6 +109,15 @@ def refuse_other_pools(app: Celery, sentence: str) -> None:
     # Signals are global to a process, and a coordinator's worker knows both apps.
     signals.worker_init.connect(look, weak=False)
 
+
+def _log_printably(logger: logging.Logger, **_: Any) -> None:
+    """Names of jobs and hosts, and errors, come from anybody: the terminal that shows the log must not obey them."""
+    for handler in logger.handlers:
+        handler.setFormatter(PrintableFormatter(handler.formatter or logging.Formatter()))
+
+
+signals.after_setup_logger.connect(_log_printably)
+signals.after_setup_task_logger.connect(_log_printably)
 
 app = celery_app("unstuck.tasks", QUEUES, settings_or_leave())
 app.conf.update(worker_concurrency=1, worker_proc_alive_timeout=START_WITHIN)

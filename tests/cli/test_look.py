@@ -16,12 +16,12 @@ import redis
 from tests.cli.conftest import ByHand, Cli
 from tests.support.servers import wait_until
 from unstuck.coordinator.cli.logs import shown_line
-from unstuck.coordinator.cli.render.terminal import printable
 from unstuck.coordinator.store.reports import ReportStream
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.log import AttemptLog
+from unstuck.tasks.terminal import printable
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, Entry

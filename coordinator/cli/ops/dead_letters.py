@@ -19,7 +19,6 @@ from unstuck.coordinator.cli.render.terminal import (
     emit,
     iso,
     one_line,
-    printable,
     stderr,
     stdout,
     table,
@@ -85,7 +84,7 @@ def show_dead(
     shown.show_header = False
     stdout.print(shown)
     stdout.print()
-    stdout.print(printable(json.dumps(one.raw, indent=2, ensure_ascii=False)), soft_wrap=True)
+    stdout.print(json.dumps(one.raw, indent=2, ensure_ascii=False), soft_wrap=True)
 
 
 @dead.command("replay", epilog="Example: unstuck dead replay --all")

@@ -9,26 +9,26 @@ from __future__ import annotations
 import datetime
 import errno
 import json
-import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unicodedata import category
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from unstuck.tasks.terminal import printable
 
 PIPED_WIDTH = 1000  # what reads a pipe wants whole lines, not lines folded to a terminal that is not there
 BAR = 16
 
-# Colours and moves of the cursor (CSI), and titles and links (OSC).
-_HARMLESS = "\n\t\N{ZERO WIDTH JOINER}"
-_REPLACED = "\N{REPLACEMENT CHARACTER}"
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+# Other, format and separator characters that json.dumps leaves as they are.
+_NOT_IN_JSON = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 _STATES = {
     "dim": ("PENDING", "WAITING", "SKIPPED"),
@@ -43,9 +43,9 @@ STYLES = {state: style for style, states in _STATES.items() for state in states}
 
 
 class _Console(Console):
-    """Prints lines without trailing spaces into a pipe, and leaves it to ``cli.main`` to end when the reader has gone.
+    """Prints what a terminal may be shown, and leaves it to ``cli.main`` to end when the reader has gone.
 
-    Rich pads the cells of a table to the width of the console, and that of a pipe is ``PIPED_WIDTH``.
+    Into a pipe it prints lines without trailing spaces, since Rich pads the cells of a table to ``PIPED_WIDTH``.
     """
 
     def print(self, *objects: Any, **options: Any) -> None:
@@ -56,6 +56,10 @@ class _Console(Console):
             super().print(*objects, **options)
         self.file.write("\n".join(line.rstrip(" ") for line in captured.get().split("\n")))
         self.file.flush()
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -85,21 +89,21 @@ def can_live(console: Console) -> bool:
 
 def emit(value: Any) -> None:
     """One JSON document on standard output."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(_json(value, indent=2) + "\n")
 
 
 def emit_line(value: Any) -> None:
     """One JSON document on one line of standard output, at once."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.write(_json(value) + "\n")
     sys.stdout.flush()
 
 
-def printable(text: str) -> str:
-    """``text`` without the escape sequences and control characters that a terminal would obey."""
-    if text.isprintable():
+def _json(value: Any, indent: int | None = None) -> str:
+    """``value`` as JSON in which characters that a terminal would obey are escaped, and others can be read."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    if text.isascii() and "\x7f" not in text:
         return text
-    plain = _ESCAPES.sub("", text)
-    return "".join(c if c.isprintable() or c in _HARMLESS or category(c) == "Zs" else _REPLACED for c in plain)
+    return "".join(json.dumps(c)[1:-1] if c != "\n" and category(c) in _NOT_IN_JSON else c for c in text)
 
 
 def one_line(text: str) -> str:

@@ -1,0 +1,41 @@
+"""Text for a terminal, without the escape sequences and characters that a terminal would obey."""
+
+from __future__ import annotations
+
+import logging
+import re
+from unicodedata import category
+
+# Colours and moves of the cursor (CSI), and titles and links (OSC).
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+_HARMLESS = "\n\t\N{ZERO WIDTH JOINER}"
+_REPLACED = "\N{REPLACEMENT CHARACTER}"
+
+
+def printable(text: str) -> str:
+    """``text`` without the escape sequences, control characters and changes of direction that a terminal would obey."""
+    if text.isprintable():
+        return text
+    plain = _ESCAPES.sub("", text)
+    return "".join(c if c.isprintable() or c in _HARMLESS or category(c) == "Zs" else _REPLACED for c in plain)
+
+
+class PrintableFormatter(logging.Formatter):
+    """Formats a record as another formatter does, once its message and its traceback are printable.
+
+    Celery's own formatter adds the colours of the levels afterwards.
+    """
+
+    def __init__(self, inner: logging.Formatter) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def format(self, record: logging.LogRecord) -> str:
+        clean = logging.makeLogRecord(record.__dict__)  # other handlers have the record, too
+        try:
+            clean.msg, clean.args = printable(record.getMessage()), None
+        except (TypeError, ValueError):
+            return self._inner.format(record)  # the error of its own message, which logging reports
+        if record.exc_info:
+            clean.exc_text, clean.exc_info = printable(self._inner.formatException(record.exc_info)), None
+        return self._inner.format(clean)
