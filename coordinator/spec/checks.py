@@ -20,7 +20,14 @@ from typing import Any
 from unstuck.coordinator.errors import ConditionError
 from unstuck.coordinator.spec.condition import parse
 from unstuck.coordinator.spec.output_checks import MAX_NAME, Hint, output_problems, outputs_of, stream_problems
-from unstuck.coordinator.spec.params import scalar_problem, value_problems, values_of, wrong_declarations, wrong_overlay
+from unstuck.coordinator.spec.params import (
+    reference_problems,
+    scalar_problem,
+    value_problems,
+    values_of,
+    wrong_declarations,
+    wrong_overlay,
+)
 from unstuck.coordinator.spec.problems import (
     MAX_PROBLEMS,
     Loc,
@@ -33,6 +40,7 @@ from unstuck.coordinator.spec.problems import (
 from unstuck.coordinator.spec.sql import groups_read, sql_problems
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 from unstuck.tasks.protocol.secrets import reference_in
+from unstuck.tasks.protocol.texts import texts_in
 from unstuck.tasks.spec.group import MAX_FORK, ForkFrom, GroupSpec, Step
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.spec.spark_conf import static_conf
@@ -65,13 +73,14 @@ def problems_in(
         _graph(every, hint),
         *(_join(("groups", i), group, groups) for i, group in enumerate(every)),
         *(_fork(("groups", i), group, groups, owners, values, hint) for i, group in enumerate(every) if group.for_each),
-        _conditions(every, groups, params, hint),
+        _conditions(every, groups, values, hint),
         output_problems(every, publish, outputs, hint),
         sql_problems(every, groups, params),
         *(_inputs(("groups", i), group, groups) for i, group in enumerate(every) if group.inputs),
         stream_problems(every, publish, outputs),
         _params(every, params),
         _conf(every, conf),
+        reference_problems(every, outputs),
     )
     return list(islice(found, MAX_PROBLEMS))
 
@@ -342,7 +351,14 @@ def _conditions(
 def _wrong_param(name: str, group: GroupSpec, params: Mapping[str, Any], hint: Hint) -> str:
     if name in group.fork_params:
         return f"{name!r} is the fork's parameter; a condition is on the group, before it has members"
-    return "" if name in params else f"unknown parameter {shorten(name)}{hint(name, params, 'there are')}"
+    if name not in params:
+        return f"unknown parameter {shorten(name)}{hint(name, params, 'there are')}"
+    if (found := next(filter(None, map(reference_in, texts_in(params[name]))), None)) is not None:
+        return (
+            f"{name!r} holds {shorten(found)}, which only a worker can resolve, and a condition is judged elsewhere; "
+            "record the value by ctx.result in a group before, and ask for that"
+        )
+    return ""
 
 
 def _wrong_result(

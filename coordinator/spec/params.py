@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
@@ -19,6 +19,8 @@ from unstuck.coordinator.spec.messages import problems_of
 from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, describe, listed, shorten, suggestion
 from unstuck.tasks.protocol.secrets import reference_in
 from unstuck.tasks.spec.fields import Listed, Strict
+from unstuck.tasks.spec.group import GroupSpec
+from unstuck.tasks.spec.outputs import OutputSpec
 
 MAX_PARAM_DEPTH = 20
 MAX_KEY = 200  # characters of a submit key
@@ -42,6 +44,7 @@ _TIMES: dict[str, tuple[re.Pattern[str], Callable[[str], object]]] = {
         datetime.datetime.fromisoformat,
     ),
 }
+_REFERENCE = re.compile(r"\$\{(?:env|secret):[^}\s]*\}?")  # in text where nothing escapes it
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _A_MAP = "; a default that is a mapping with the key type is written as {type: map, default: {type: …}}"
@@ -228,7 +231,7 @@ def _no_choice(choices: Any, value: Any) -> str:
 
 
 def value_problems(value: Any, loc: Loc, depth: int = 0) -> Iterator[Problem]:
-    """Find mistakes in the parts of a value, and in ``${env:NAME}`` in them."""
+    """Find mistakes in the parts of a value, and in the references in them."""
     if depth > MAX_PARAM_DEPTH:
         yield Problem(f"nested more than {MAX_PARAM_DEPTH} levels deep", loc)
     elif isinstance(value, dict):
@@ -248,8 +251,32 @@ def value_problems(value: Any, loc: Loc, depth: int = 0) -> Iterator[Problem]:
     elif wrong := scalar_problem(value):
         yield Problem(wrong, loc)
     elif isinstance(value, str) and (found := reference_in(value, wrong=True)) is not None:
-        message = f"expected a reference such as ${{env:NAME}}, not {shorten(found)}"
+        message = f"expected a reference such as ${{env:NAME}} or ${{secret:NAME}}, not {shorten(found)}"
         yield Problem(f"{message}; where the text itself is meant, write $${{ for ${{", loc)
+
+
+def reference_problems(every: Sequence[GroupSpec], outputs: Mapping[str, OutputSpec]) -> Iterator[Problem]:
+    """Find references in streams and outputs, where nobody resolves them."""
+    texts: list[tuple[str | None, Loc]] = []
+    for i, group in enumerate(every):
+        for name, stream in group.streams.items():
+            at: Loc = ("groups", i, "inputs", name)
+            texts += [(stream.stream, (*at, "stream")), (stream.columns, (*at, "schema"))]
+            texts += [(value, (*at, "options", key)) for key, value in stream.options.items()]
+    for name, output in outputs.items():
+        texts.append((output.path, ("outputs", name, "path")))
+        rules = {} if output.quality is None else output.quality.rules
+        texts += [(rule, ("outputs", name, "quality", "rules", key)) for key, rule in rules.items()]
+    for text, loc in texts:
+        if wrong := unresolved(text or ""):
+            yield Problem(wrong, loc)
+
+
+def unresolved(text: str) -> str:
+    """Say that ``text`` has a reference that no worker resolves; empty if it has none."""
+    # Spark would resolve some in SQL, from the environment of its JVM, and leave the others as they are.
+    found = _REFERENCE.search(text)
+    return f"{shorten(found[0])}: no reference is resolved here" if found else ""
 
 
 def scalar_problem(value: Any) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from unstuck.coordinator.spec.params import unresolved
 from unstuck.coordinator.spec.problems import Problem, shorten, suggestion
 from unstuck.tasks.spec.group import GroupSpec
 from unstuck.tasks.spec.sql import ResultMarker, result_markers
@@ -29,6 +30,8 @@ def sql_problems(
             if step.sql is None:
                 continue
             loc = ("groups", i, "steps", j, "sql")
+            if wrong := unresolved(step.sql):
+                yield Problem(f"{wrong}; put it under params:, and write :name for the parameter", loc)
             if several(step.sql):
                 yield Problem(ONE_STATEMENT, loc)
             # A parameter of the name ``results`` may hold a struct, whose fields are written in the same way.

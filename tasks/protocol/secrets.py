@@ -1,7 +1,7 @@
-"""Resolves ``${env:NAME}`` in parameters and conf, in the worker alone, and takes the values out of all it says.
+"""Resolves ``${env:NAME}`` (configuration) and ``${secret:NAME}`` in parameters and conf, in the worker alone.
 
 Only what the spec itself wrote is resolved: a person who writes data must not read a worker's environment. No secret
-ever stands in a spec, a record, a marker, a report or a log.
+ever stands in a spec, a record, a marker, a report or a log: it is taken out of text, and refused in data.
 """
 
 from __future__ import annotations
@@ -9,19 +9,35 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
 
 from unstuck.tasks.errors import Unrecoverable
-from unstuck.tasks.protocol.texts import map_texts
+from unstuck.tasks.protocol.texts import map_texts, texts_in
 
 # ``$${`` stands for the text ``${``. The last group is what was meant as a reference and is none.
 _REFERENCE = re.compile(
-    r"(?P<escaped>\$\$\{)|\$\{env:(?P<name>[A-Za-z_][A-Za-z0-9_]*)\}|(?P<wrong>\$\{\s*[\w.-]*:[^}\s]*\}?)"
+    r"(?P<escaped>\$\$\{)|\$\{(?P<kind>env|secret):(?P<name>[A-Za-z_][A-Za-z0-9_]*)\}"
+    r"|(?P<wrong>\$\{\s*[\w.-]*:[^}\s]*\}?)"
 )
-_SHORTEST = 4  # characters; shorter values would blot out ordinary text, so they are no secrets
+# A shorter value, or a common word, stands in ordinary text, which must stay as it is.
+_SHORTEST = 6  # characters
+_SHORTEST_LINE = 4  # characters, of a secret of several lines
+_COMMON = re.compile(
+    "true|false|null|none|name|type|text|user|test|prod"
+    "|date|long|byte|char|short|array|bigint|binary|boolean|decimal|double|integer|interval|string|timestamp|variant"
+    "|disabled|enabled|default|unknown|nothing|debugging|verbose|warning|localhost"
+    "|development|preview|product(ion|ive)?|release|sandbox|stable|staging|testing|primary|replica|private|public"
+    "|admin(istrator)?|changeme|client|database|master|minioadmin|passwd|password|postgres|secret|server|service|system"
+    "|unstuck|warehouse|worker",
+    re.IGNORECASE,
+)
+_IN_NAMES = 8  # characters; a shorter secret is looked for as a whole name alone
 _PIECE = 256  # characters; a longer line of a secret is looked for in pieces, so that a stream is held back little
 _WHOLE = 1024  # characters; a longer secret is looked for by its lines and pieces alone
+_FILE = "_FILE"  # after the name of a variable: another variable, which names the file that holds the secret
+_FILE_BYTES = 64 * 1024
 
 # How programs write a text into another one. What is written twice, such as JSON in a repr, is found as well.
 _ESCAPES: tuple[Callable[[str], str], ...] = (
@@ -42,31 +58,33 @@ def reference_in(text: str, *, wrong: bool = False) -> str | None:
 
 
 class Secrets:
-    """Resolves references against one environment, and remembers what it gave out."""
+    """Resolves references against one environment, and remembers the secrets that it gave out."""
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self._environ = environ or {}
         self._names: dict[str, str] = {}  # what a secret may look like → its variable
         self._longest = 1  # characters of what may be torn where a stream is written in parts
         self._found: re.Pattern[str] | None = None
-        self.given: dict[str, str] = {}  # variable → value, of those that are secrets
+        self.given: dict[str, str] = {}  # variable → the secret in it
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Secrets:
+        """The secrets that another process has ``given`` out."""
+        secrets = cls()
+        for name, value in given.items():
+            secrets._remember(name, value)
+        return secrets
 
     def resolve(self, value: Any) -> Any:
-        """``value`` with each ``${env:NAME}`` in its strings replaced, at any depth of lists and objects.
+        """``value`` with each reference in its strings replaced, at any depth of lists and objects.
 
-        Raises: Unrecoverable: the worker has no such variable. Names the variable; there is no value to name.
+        Raises: Unrecoverable: the worker has no such variable, or what it holds can be no secret. Names the variable.
         """
         return map_texts(value, lambda text: _REFERENCE.sub(self._replace, text))
 
-    def expect(self, text: str) -> None:
-        """``text`` has its references resolved by somebody else: Spark does so in SQL."""
-        for found in _REFERENCE.finditer(text):
-            if found["name"] in self._environ:
-                self._look_up(found["name"])
-
     def clean(self, text: str) -> str:
-        """``text`` with every value that was given out replaced by its reference."""
-        return text if self._found is None else self._found.sub(lambda at: f"${{env:{self._names[at[0]]}}}", text)
+        """``text`` with every secret that was given out replaced by its reference."""
+        return text if self._found is None else self._found.sub(lambda at: self._reference(at[0]), text)
 
     def clean_all(self, value: Any) -> Any:
         """``clean`` for every string in a JSON value."""
@@ -74,10 +92,18 @@ class Secrets:
             return {self.clean(key): self.clean_all(part) for key, part in value.items()}
         return [self.clean_all(part) for part in value] if isinstance(value, list) else map_texts(value, self.clean)
 
-    def named_in(self, value: Any) -> str | None:
-        """The reference to the first secret in a text ``value``."""
-        found = self._found.search(value) if self._found is not None and isinstance(value, str) else None
-        return f"${{env:{self._names[found[0]]}}}" if found else None
+    def in_data(self, value: Any) -> str | None:
+        """The reference to the first secret in a text or key of ``value``, at any depth of lists and objects."""
+        if self._found is None:
+            return None
+        return next((self._reference(at[0]) for text in texts_in(value) if (at := self._found.search(text))), None)
+
+    def in_name(self, name: str) -> str | None:
+        """The reference to the secret that ``name`` is, or has in it: a short one may be part of it by chance."""
+        for found in self._found.finditer(name) if self._found is not None else ():
+            if found[0] == name or len(found[0]) >= _IN_NAMES:
+                return self._reference(found[0])
+        return None
 
     def ready(self, text: str) -> int:
         """How much of ``text`` no text to come can change: all but the end of an unfinished line."""
@@ -88,26 +114,59 @@ class Secrets:
         # What begins before the cut and goes beyond it is a whole secret already.
         return max([cut, *(found.end() for found in self._found.finditer(text) if found.start() < cut)])
 
+    def _reference(self, form: str) -> str:
+        return f"${{secret:{self._names[form]}}}"
+
     def _replace(self, found: re.Match[str]) -> str:
         if found["escaped"]:
             return "${"
-        return found[0] if found["wrong"] else self._look_up(found["name"])
-
-    def _look_up(self, name: str) -> str:
+        if found["wrong"]:
+            return found[0]
+        name = found["name"]
+        if found["kind"] == "secret":
+            if name not in self.given:
+                self._remember(name, self._secret(name))
+            return self.given[name]
         if (value := self._environ.get(name)) is None:
             raise Unrecoverable(
-                f"the environment variable {name} is not set on this worker, and ${{env:{name}}} asks for it; "
+                f"the environment variable {name} is not set on this worker, and {found[0]} asks for it; "
                 "set it where the worker starts"
             )
-        if name not in self.given:
-            self._remember(name, value)
+        return value
+
+    def _secret(self, name: str) -> str:
+        """The value of the variable, or the text of the file that ``NAME_FILE`` names. Raises: Unrecoverable."""
+        value, path = self._environ.get(name), self._environ.get(name + _FILE)
+        if (value is None) == (path is None):
+            which = "neither" if value is None else "both"
+            raise Unrecoverable(
+                f"${{secret:{name}}} asks for the environment variable {name}, or for {name}{_FILE} with the name of a "
+                f"file, and this worker has {which}; set one where the worker starts"
+            )
+        if path is not None:
+            try:
+                with Path(path).open("rb") as file:
+                    if len(data := file.read(_FILE_BYTES + 1)) > _FILE_BYTES:
+                        raise ValueError(f"it has more than {_FILE_BYTES // 1024} KB")
+                    value = data.decode()
+            except (OSError, ValueError) as error:
+                # An error of the decoder would tell bytes of the file.
+                why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)
+                raise Unrecoverable(
+                    f"${{secret:{name}}}: the file {path}, which {name}{_FILE} names, cannot be read: {why}"
+                ) from None
+            value = value.removesuffix("\n").removesuffix("\r")  # as editors and `echo` end a file
+        assert value is not None
+        if not _is_secret(value):
+            raise Unrecoverable(
+                f"what {name} holds on this worker can be no secret: it is shorter than {_SHORTEST} characters, or a "
+                f"common word, and would be taken out of ordinary text. Configuration is written as ${{env:{name}}}"
+            )
         return value
 
     def _remember(self, name: str, value: str) -> None:
         pieces = {form for piece in _pieces(value) for form in _forms(piece)}
-        whole = _forms(value) if len(value) <= _WHOLE and len(value.strip()) >= _SHORTEST else set()
-        if not pieces and not whole:
-            return
+        whole = _forms(value) if len(value) <= _WHOLE or not pieces else set()
         self.given[name] = value
         self._longest = max([self._longest, *map(len, pieces)])
         self._names = {**dict.fromkeys(pieces | whole, name), **self._names}
@@ -139,8 +198,13 @@ def _pieces(value: str) -> Iterator[str]:
     for line in value.splitlines():
         line = line.strip()
         for at in range(0, len(line), _PIECE):
-            if len(piece := line[at : at + _PIECE]) >= _SHORTEST:
+            if _is_secret(piece := line[at : at + _PIECE], _SHORTEST_LINE):
                 yield piece
+
+
+def _is_secret(text: str, shortest: int = _SHORTEST) -> bool:
+    """False for what stands in ordinary text by chance."""
+    return len(text.strip()) >= shortest and _COMMON.fullmatch(text.strip()) is None
 
 
 def _forms(text: str) -> set[str]:

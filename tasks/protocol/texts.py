@@ -7,7 +7,7 @@ write a reference; ``take.lua`` finds references by the same form.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 LONG = 1000  # characters; a longer text is stored apart
@@ -53,3 +53,16 @@ def map_texts(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, list | tuple):
         return [map_texts(child, change) for child in value]
     return value
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Every text in ``value``, made of what JSON can say; the keys of mappings too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, child in value.items():
+            yield key
+            yield from texts_in(child)
+    elif isinstance(value, list | tuple):
+        for child in value:
+            yield from texts_in(child)

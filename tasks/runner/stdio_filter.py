@@ -87,9 +87,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # meant for the writers; this process ends after them
     reads = json.loads(sys.argv[1])
-    given = json.loads(sys.stdin.buffer.read())
-    secrets = Secrets(given)
-    secrets.resolve([f"${{env:{name}}}" for name in given])
+    secrets = Secrets.of(json.loads(sys.stdin.buffer.read()))
     with selectors.DefaultSelector() as waiting:
         for fd, read in reads.items():
             decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")

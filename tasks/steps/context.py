@@ -113,7 +113,7 @@ class Work:
             raise OutputInvalid(f"the output {name} was written twice; write it once, or give the second another name")
         if name in self.inputs or name in self.streams:
             raise OutputInvalid(f"the output {name} has the name of an input of this group; give it another one")
-        if secret := self.secrets.named_in(name):
+        if secret := self.secrets.in_name(name):
             raise OutputInvalid(f"an output has the value of {secret} in its name, and names are stored and shown")
         checks = self._checks_of(name)
         folder = f"{self.token.staging}/{name}"
@@ -127,18 +127,27 @@ class Work:
             raise
         self.refused.pop(name, None)
         staged = made[folder]
-        if secret := self.secrets.named_in(staged.schema):
+        if secret := self._in_columns(json.loads(staged.schema)):
             for one in made:
                 self.files.remove_tree(one)
             raise OutputInvalid(
-                f"the output {name} has the value of {secret} in the name of a column, and names are stored and shown. "
-                "Rename the column"
+                f"the output {name} has the value of {secret} in the name or the metadata of a column, and both are "
+                "stored and shown. Rename the column"
             )
         reach(Point.AFTER_OUTPUT, self.token.job)
         for one, output in made.items():
             self.outputs[one.rpartition("/")[2]] = output
             self.show(one.rpartition("/")[2])
         return staged
+
+    def _in_columns(self, schema: Any) -> str | None:
+        """The first secret in the names of the columns and fields of a schema, or in what is noted beside them."""
+        if isinstance(schema, list):
+            return next(filter(None, map(self._in_columns, schema)), None)
+        if not isinstance(schema, dict):
+            return None  # the name of a type
+        found = self.secrets.in_name(schema.get("name", "")) or self.secrets.in_data(schema.get("metadata"))
+        return found or self._in_columns([part for key, part in schema.items() if key != "metadata"])
 
     def fork_values(self, order: WorkOrder) -> dict[str, list[Any]]:
         """The values that dynamic forks wait for, by ``output.column``.
@@ -157,7 +166,7 @@ class Work:
                 (found,) = self.inputs[wanted.output].parts  # a published dataset has one
             if found is not None:
                 values = forks[wanted.key] = collect(self.files, found, wanted, room)
-                if secret := next(filter(None, map(self.secrets.named_in, values)), None):
+                if secret := self.secrets.in_data(values):
                     raise ForkValuesInvalid(
                         f"a value of {wanted.key} holds the value of {secret}, and the values of a fork are stored "
                         "and shown. Fork over another column, which names what is meant"
@@ -332,7 +341,7 @@ class StepContext:
         Numbers and booleans of numpy and its like are taken as Python's.
 
         Raises:
-            OutputInvalid: it is not JSON, or all results together are over 64 KiB.
+            OutputInvalid: it is not JSON, it holds a secret, or all results together are over 64 KiB.
         """
         results = {**self._work.results, str(key): value}
         try:
@@ -346,6 +355,11 @@ class StepContext:
                 f"the result {key!r} is not a JSON value: {error}. Expected: text, a finite number, true, false, none, "
                 "or a list or mapping of these. Cast what it holds, as with float(), str() or list()"
             ) from error
+        if secret := self._work.secrets.in_data({str(key): kept[str(key)]}):
+            raise OutputInvalid(
+                f"the result {key!r} holds the value of {secret}, and results are stored and shown. Record what names "
+                "the secret instead"
+            )
         if len(text) > MAX_RESULTS:
             raise OutputInvalid(
                 f"with {key!r} the results of this attempt are over {MAX_RESULTS // 1024} KiB; write a frame instead"

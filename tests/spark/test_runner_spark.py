@@ -41,6 +41,9 @@ def worker(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) 
         "PATH": os.pathsep.join([str(other.parent), os.environ["PATH"]]),
         "TMPDIR": str(home),
         "SPARK_FLEET_PASSWORD": "hunter2-hunter2",
+        "SPARK_FLEET_TYPE": "long",
+        "SPARK_FLEET_TRUE": "true",
+        "SPARK_FLEET_NR": "nr",
     }
     with fleet.worker(redis_server.url, home, queues="spark", environ=environ) as running:
         yield running
@@ -219,23 +222,34 @@ def test_an_error_of_spark_says_its_condition_and_class_by_which_retry_on_may_na
     assert condition in RetryPolicy(never_retry_on=(condition,)).why_final(what)
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("SELECT '${env:SPARK_FLEET_PASSWORD}' AS x FROM nowhere", "SQL_INVALID"),
-        ("SELECT 1 AS `${env:SPARK_FLEET_PASSWORD}`", "OUTPUT_INVALID"),
-    ],
-)
-def test_a_secret_that_spark_itself_puts_into_sql_is_in_no_reason_and_no_column(
-    worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer, tmp_path: Path, text: str, code: str
+def test_a_secret_that_sql_gets_as_a_parameter_is_in_no_reason_and_no_file(
+    store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
-    found = failure(store, make_offer("g", sql(text, "o")))
-    assert found.code == code
-    assert "${env:SPARK_FLEET_PASSWORD}" in found.text
+    step = {**sql("SELECT :pw AS x FROM nowhere", "o"), "params": {"pw": "${secret:SPARK_FLEET_PASSWORD}"}}
+    found = failure(store, make_offer("g", step))
+    assert found.code == "SQL_INVALID"
+    raised = {**sql("SELECT raise_error(concat('no login with ', :pw)) AS x", "o"), "params": step["params"]}
+    found = failure(store, make_offer("h", raised))
+    assert "no login with ${secret:SPARK_FLEET_PASSWORD}" in found.text + found.traceback
     assert "hunter2" not in found.text + found.traceback
     for path in (tmp_path / "warehouse").rglob("*"):
-        assert "hunter2" not in path.name
         assert path.is_dir() or b"hunter2" not in path.read_bytes(), path
+
+
+def test_a_column_whose_comment_holds_a_secret_is_refused(
+    store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
+) -> None:
+    step = {**python("commented"), "output": "o", "params": {"text": "by ${secret:SPARK_FLEET_PASSWORD}"}}
+    assert failure(store, make_offer("g", step)).code == "OUTPUT_INVALID"
+    for path in (tmp_path / "warehouse").rglob("*"):
+        assert path.is_dir() or b"hunter2" not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize("word", ["TYPE", "TRUE", "NR"])
+def test_configuration_is_looked_for_in_no_schema(store: redis.Redis, make_offer: MakeOffer, word: str) -> None:
+    text = "SELECT named_struct('nr', id, 'part', :word) AS s, current_date() AS d, id AS nr FROM range(3)"
+    outcome = done(store, make_offer("g", {**sql(text, "o"), "params": {"word": f"${{env:SPARK_FLEET_{word}}}"}}))
+    assert outcome.rows == {"o": 3}
 
 
 def test_conf_of_a_group_holds_for_it_alone_and_static_conf_is_refused_by_name(

@@ -155,10 +155,10 @@ def test_the_traceback_begins_with_the_users_own_code_in_the_failure_and_in_the_
 def test_a_secret_reaches_the_step_and_nothing_else(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
-    offer = make_offer("with_secret", step_params={"password": "${env:FLEET_PASSWORD}"})
+    offer = make_offer("with_secret", step_params={"password": "${secret:FLEET_PASSWORD}"})
     failure = fleet.outcome(store, offer).failure
     assert failure is not None
-    assert failure.text == "RuntimeError: login with ${env:FLEET_PASSWORD} failed"
+    assert failure.text == "RuntimeError: login with ${secret:FLEET_PASSWORD} failed"
     for file in (tmp_path / "warehouse").rglob("*"):
         assert file.is_dir() or b"hunter2" not in file.read_bytes(), file
     assert "hunter2" not in worker.text()
@@ -168,7 +168,7 @@ def test_a_secret_reaches_the_step_and_nothing_else(
 def test_a_secret_that_is_not_there_is_named_and_not_retried(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
-    failure = fleet.outcome(store, make_offer("with_secret", step_params={"password": "${env:NOT_SET}"})).failure
+    failure = fleet.outcome(store, make_offer("with_secret", step_params={"password": "${secret:NOT_SET}"})).failure
     assert failure is not None
     assert not failure.recoverable
     assert "NOT_SET" in failure.text

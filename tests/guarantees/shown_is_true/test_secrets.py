@@ -18,8 +18,8 @@ from unstuck.tasks.spec.group import Collect
 
 KEY = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\nBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj\n-----END KEY-----\n"
 PASSWORD = "hunter2/'2"
-ENVIRON = {"KEY": KEY, "PW": PASSWORD, "NAME": "hunter2_2"}
-PARAMS = {"password": "${env:PW}"}
+ENVIRON = {"KEY": KEY, "PW": PASSWORD, "NAME": "hunter2_2", "SHORT": "id_key"}
+PARAMS = {"password": "${secret:PW}"}
 
 
 class Ran:
@@ -71,13 +71,13 @@ def run(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> Any:
 
 
 def test_a_secret_that_a_step_logs_prints_and_fails_with_is_in_no_log_and_no_reason(run: Any) -> None:
-    ran = run({"python": "told", "params": {**PARAMS, "key": "${env:KEY}"}})
+    ran = run({"python": "told", "params": {**PARAMS, "key": "${secret:KEY}"}})
     assert ran.failure.startswith("STEP_FAILED True RuntimeError: xxx")
     (log,) = ran.logs
-    assert log.count("one line: ${env:KEY}") == 4
+    assert log.count("one line: ${secret:KEY}") == 4
     assert log.count("in another form: ") == 4
-    assert "INFO step.stdout: ${env:PW}\n" in log, "it was written in two parts"
-    assert "WARNING ${env:PW}: a logger of this name" in log
+    assert "INFO step.stdout: ${secret:PW}\n" in log, "it was written in two parts"
+    assert "WARNING ${secret:PW}: a logger of this name" in log
     for part in ("hunt", "%27", "MIIE", "BKcw", "-----"):
         assert part not in ran.everything().replace("warehouse-", "")
 
@@ -86,8 +86,8 @@ def test_what_children_and_libraries_write_to_the_descriptors_of_a_runner_is_cle
     ran = run({"python": "past_python", "params": PARAMS}, {"python": "plain"})
     assert [outcome.kind for outcome in ran.outcomes] == [OutcomeKind.SUCCEEDED] * 2
     for said in ("written: ", "child: ", "grandchild: ", "library: "):
-        assert re.search(rf"^{said}\$\{{env:PW\}}$", ran.own, re.MULTILINE), said
-    assert "${env:PW} written in two\n" in ran.own
+        assert re.search(rf"^{said}\${{secret:PW\}}$", ran.own, re.MULTILINE), said
+    assert "${secret:PW} written in two\n" in ran.own
     assert "x" * 300_000 + "\n" in ran.own
     assert "y" * 300_000 + "\n" in ran.own
     assert "printed after that" in ran.own
@@ -112,32 +112,55 @@ def test_a_secret_in_the_name_of_a_thread_that_is_left_is_not_in_the_log_of_the_
 @pytest.mark.parametrize(
     ("step", "says"),
     [
-        ("column", "OUTPUT_INVALID False the output o has the value of ${env:NAME} in the name of a column"),
-        ("nested_column", "OUTPUT_INVALID False the output o has the value of ${env:NAME} in the name of a column"),
-        ("named", "OUTPUT_INVALID False an output has the value of ${env:NAME} in its name"),
+        (
+            "column",
+            "OUTPUT_INVALID False the output o has the value of ${secret:NAME} in the name or the metadata of a column",
+        ),
+        (
+            "nested_column",
+            "OUTPUT_INVALID False the output o has the value of ${secret:NAME} in the name or the metadata of a column",
+        ),
+        ("named", "OUTPUT_INVALID False an output has the value of ${secret:NAME} in its name"),
     ],
 )
 def test_an_output_with_a_secret_in_a_name_is_refused_and_nothing_of_it_is_left(run: Any, step: str, says: str) -> None:
     output = {} if step == "named" else {"output": "o"}
-    ran = run({"python": step, "params": {"password": "${env:NAME}"}, **output})
+    ran = run({"python": step, "params": {"password": "${secret:NAME}"}, **output})
     assert ran.failure.startswith(says)
+    assert "hunter2" not in ran.everything()
+
+
+def test_a_short_secret_is_refused_as_a_whole_name_and_not_as_a_part_of_one(run: Any) -> None:
+    params = {"password": "${secret:SHORT}"}
+    ran = run(
+        {"python": "column", "params": params, "output": "o"}, {"python": "part", "params": params, "output": "o"}
+    )
+    assert ran.failure.startswith("OUTPUT_INVALID False the output o has the value of ${secret:SHORT}")
+    assert ran.outcomes[1].kind is OutcomeKind.SUCCEEDED
+
+
+@pytest.mark.parametrize("kind", ["text", "key", "url", "deep"])
+def test_a_result_that_holds_a_secret_is_refused_and_not_replaced(run: Any, kind: str) -> None:
+    ran = run({"python": "result", "params": {**PARAMS, "kind": kind}})
+    assert ran.failure.startswith("OUTPUT_INVALID False the result "), ran.failure
+    assert "holds the value of ${secret:PW}" in ran.failure
     assert "hunter2" not in ran.everything()
 
 
 def test_a_fork_over_a_column_with_a_secret_in_it_is_refused(run: Any) -> None:
     ran = run({"python": "values", "params": PARAMS, "output": "o"}, collect=[Collect(output="o", column="who")])
-    assert ran.failure.startswith("FORK_VALUES_INVALID False a value of o.who holds the value of ${env:PW}")
+    assert ran.failure.startswith("FORK_VALUES_INVALID False a value of o.who holds the value of ${secret:PW}")
     assert "hunter2" not in ran.own + ran.outcomes[0].to_json()
 
 
 def test_a_reference_in_data_reaches_a_step_as_the_text_that_it_is(run: Any) -> None:
     made = run({"python": "gives_references", "output": "o"}, collect=[Collect(output="o", column="who")])
-    assert made.outcomes[0].forks == {"o.who": ["ann", "${env:PW}", "${env:NOT_SET}"]}
-    assert made.outcomes[0].results == {"who": "${env:PW}"}
+    assert made.outcomes[0].forks == {"o.who": ["ann", "${secret:PW}", "${secret:NOT_SET}"]}
+    assert made.outcomes[0].results == {"who": "${secret:PW}"}
 
 
-@pytest.mark.parametrize("value", ["${env:PW}", "${env:NOT_SET}", "$${env:PW}", "${env:"])
+@pytest.mark.parametrize("value", ["${secret:PW}", "${secret:NOT_SET}", "$${secret:PW}", "${secret:"])
 def test_the_value_of_a_fork_reaches_the_step_as_it_is(run: Any, value: str) -> None:
     group = {"for_each": {"who": []}}
-    ran = run({"python": "lengths", "params": PARAMS}, group=group, value=value, params={"who": "${env:KEY}"})
+    ran = run({"python": "lengths", "params": PARAMS}, group=group, value=value, params={"who": "${secret:KEY}"})
     assert ran.outcomes[0].results == {"who": len(value), "password": len(PASSWORD)}

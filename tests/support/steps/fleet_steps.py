@@ -245,6 +245,10 @@ def views(spark: Any, ctx: Any) -> None:
     ctx.result("tags", sorted(spark.sparkContext.getJobTags()))
 
 
+def commented(spark: Any, ctx: Any, text: str) -> Any:
+    return spark.range(3).withMetadata("id", {"comment": text})
+
+
 def jvm_dies_when_left(spark: Any, ctx: Any) -> None:
     """In the middle of it: when the session is cleaned."""
     clear, jvm = spark.catalog.clearCache, spark.sparkContext._gateway.proc

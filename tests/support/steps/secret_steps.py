@@ -66,6 +66,17 @@ def column(spark: Any, ctx: Any, password: str) -> Any:
     return pa.table({password: [1]})
 
 
+def part(spark: Any, ctx: Any, password: str) -> Any:
+    import pyarrow as pa
+
+    return pa.table({f"{password}s": [1]})
+
+
+def result(spark: Any, ctx: Any, kind: str, password: str) -> None:
+    made = {"text": password, "key": {password: 1}, "url": f"jdbc://{quote(password, safe='')}@h"}
+    ctx.result("r", made.get(kind, [1, {"a": [f"x {password} y"]}]))
+
+
 def nested_column(spark: Any, ctx: Any, password: str) -> Any:
     import pyarrow as pa
 
@@ -92,11 +103,21 @@ def lengths(spark: Any, ctx: Any, who: str, password: str = "") -> None:
 def gives_references(spark: Any, ctx: Any) -> Any:
     import pyarrow as pa
 
-    ctx.result("who", "${env:PW}")
-    return pa.table({"who": ["ann", "${env:PW}", "${env:NOT_SET}"]})
+    ctx.result("who", "${secret:PW}")
+    return pa.table({"who": ["ann", "${secret:PW}", "${secret:NOT_SET}"]})
 
 
 def left_child(spark: Any, ctx: Any, password: str) -> None:
     """A child that lives on and holds the streams."""
     subprocess.Popen(["sleep", "600"])
     ctx.result("pid", os.getpid())
+
+
+def configured(spark: Any, ctx: Any, debug: str, stage: str) -> Any:
+    """Data that hold the words that it is configured with."""
+    import pandas as pd
+
+    print("it is", debug, "that this is", stage)
+    ctx.result("changed", "true")
+    ctx.result(stage, [f"{stage}_new", {debug: True}])
+    return pd.DataFrame({"true": ["production", "long"], "id": [1, 2]})

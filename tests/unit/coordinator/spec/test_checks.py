@@ -254,23 +254,23 @@ def test_a_job_has_bounds() -> None:
     [
         (
             "name: j\nparams: {home: '${env:HOME'}\ngroups:\n" + A,
-            "s.yaml:2:16: params.home: expected a reference such as ${env:NAME}, not '${env:HOME'; where the text"
-            " itself is meant, write $${ for ${",
+            "s.yaml:2:16: params.home: expected a reference such as ${env:NAME} or ${secret:NAME},"
+            " not '${env:HOME'; where the text itself is meant, write $${ for ${",
         ),
         (
             "name: j\nparams: {deep: [1, {key: 'x ${env:} y'}]}\ngroups:\n" + A,
-            "s.yaml:2:26: params.deep[1].key: expected a reference such as ${env:NAME}, not '${env:}'; where the text"
-            " itself is meant, write $${ for ${",
+            "s.yaml:2:26: params.deep[1].key: expected a reference such as ${env:NAME} or ${secret:NAME},"
+            " not '${env:}'; where the text itself is meant, write $${ for ${",
         ),
         (
             HEAD + "  - {name: a, steps: [{python: 'm:f', params: {key: '${vault:x}'}}]}\n",
-            "s.yaml:3:53: groups[0].steps[0].params.key: expected a reference such as ${env:NAME}, not '${vault:x}';"
-            " where the text itself is meant, write $${ for ${",
+            "s.yaml:3:53: groups[0].steps[0].params.key: expected a reference such as ${env:NAME} or ${secret:NAME},"
+            " not '${vault:x}'; where the text itself is meant, write $${ for ${",
         ),
         (
             HEAD + "  - {name: a, conf: {spark.x: '${env:}'}, steps: [{python: 'm:f'}]}\n",
-            "s.yaml:3:31: groups[0].conf[\"spark.x\"]: expected a reference such as ${env:NAME}, not '${env:}'; where"
-            " the text itself is meant, write $${ for ${",
+            's.yaml:3:31: groups[0].conf["spark.x"]: expected a reference such as ${env:NAME} or ${secret:NAME}, not'
+            " '${env:}'; where the text itself is meant, write $${ for ${",
         ),
         (
             "name: j\nparams: {maps: {'${env:A}': 1}}\ngroups:\n" + A,
@@ -280,6 +280,30 @@ def test_a_job_has_bounds() -> None:
             HEAD + "  - {name: a, for_each: {m: [x, '${env:A}']}, steps: [{python: 'm:f'}]}\n",
             "s.yaml:3:33: groups[0].for_each.m[1]: '${env:A}': the values of a fork are stored and shown, so no"
             " reference is resolved in them; put it under params:",
+        ),
+        (
+            HEAD + "  - {name: a, steps: [{sql: 'SELECT 1 AS x$${env:A}', output: o}]}\n",
+            "s.yaml:3:29: groups[0].steps[0].sql: '${env:A}': no reference is resolved here; put it under"
+            " params:, and write :name for the parameter",
+        ),
+        (
+            HEAD + "  - {name: a, steps: [{sql: 'SELECT 1 -- ${secret:A}', output: o}]}\n",
+            "s.yaml:3:29: groups[0].steps[0].sql: '${secret:A}': no reference is resolved here; put it under"
+            " params:, and write :name for the parameter",
+        ),
+        (
+            "name: j\noutputs: {o: {format: delta, path: 's3://${env:B}/t'}}\ngroups:\n" + A,
+            "s.yaml:2:36: outputs.o.path: '${env:B}': no reference is resolved here",
+        ),
+        (
+            "name: j\noutputs: {o: {quality: {rules: {r: \"a <> '${env:B}'\"}}}}\ngroups:\n" + A,
+            "s.yaml:2:36: outputs.o.quality.rules.r: '${env:B}': no reference is resolved here",
+        ),
+        (
+            "name: j\nparams: {stage: '${env:B}'}\ngroups:\n"
+            "  - {name: a, when: 'params.stage == \"prod\"', steps: [{python: 'm:f'}]}\n",
+            "s.yaml:4:21: groups[0].when: at character 1: 'stage' holds '${env:B}', which only a worker can resolve,"
+            " and a condition is judged elsewhere; record the value by ctx.result in a group before, and ask for that",
         ),
     ],
 )

@@ -6,6 +6,7 @@ import json
 import random
 import re
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import quote, quote_plus, urlencode
 
 import pytest
@@ -29,49 +30,88 @@ def secrets_of(*values: str) -> Secrets:
     """Secrets that were given out, named S0, S1 and so on."""
     environ = {f"S{n}": value for n, value in enumerate(values)}
     secrets = Secrets(environ)
-    secrets.resolve([f"${{env:{name}}}" for name in environ])
+    secrets.resolve([f"${{secret:{name}}}" for name in environ])
     return secrets
 
 
 # -- references ------------------------------------------------------------------------------------------------
 
 
-def test_references_are_resolved_at_any_depth_and_cleaned_out_again() -> None:
-    secrets = Secrets({"PW": "hunter2!", "HOST": "db"})
-    value = secrets.resolve({"url": "jdbc://${env:HOST}/?p=${env:PW}", "list": ["${env:PW}", 3]})
-    assert value == {"url": "jdbc://db/?p=hunter2!", "list": ["hunter2!", 3]}
-    assert secrets.clean("login hunter2! at db") == "login ${env:PW} at db"  # two letters are no secret
-    assert secrets.clean_all({"hunter2!": ["hunter2!", 1]}) == {"${env:PW}": ["${env:PW}", 1]}
+def test_references_are_resolved_at_any_depth_and_secrets_are_cleaned_out_again() -> None:
+    secrets = Secrets({"PW": "hunter2!", "HOST": "db-host-1", "DEBUG": "true"})
+    value = secrets.resolve({"url": "jdbc://${env:HOST}/?p=${secret:PW}", "list": ["${secret:PW}", 3, "${env:DEBUG}"]})
+    assert value == {"url": "jdbc://db-host-1/?p=hunter2!", "list": ["hunter2!", 3, "true"]}
+    assert secrets.clean("login hunter2! at db-host-1, true") == "login ${secret:PW} at db-host-1, true"
+    assert secrets.clean_all({"hunter2!": ["hunter2!", 1]}) == {"${secret:PW}": ["${secret:PW}", 1]}
+    assert secrets.given == {"PW": "hunter2!"}
 
 
-def test_a_missing_variable_is_named() -> None:
-    with pytest.raises(Unrecoverable, match="NOT_THERE is not set"):
-        Secrets({}).resolve(["${env:NOT_THERE}"])
+@pytest.mark.parametrize("reference", ["${env:NOT_THERE}", "${secret:NOT_THERE}"])
+def test_a_missing_variable_is_named(reference: str) -> None:
+    with pytest.raises(Unrecoverable, match=r"NOT_THERE.* this worker"):
+        Secrets({}).resolve([reference])
+
+
+@pytest.mark.parametrize(
+    "value", ["", "     ", "12345", " abcde ", "true", "String", "timestamp", "PRODUCTION", "password"]
+)
+def test_a_common_word_or_a_short_text_can_be_no_secret_and_the_reason_does_not_say_it(value: str) -> None:
+    secrets = Secrets({"WORD": value})
+    with pytest.raises(Unrecoverable, match="what WORD holds on this worker can be no secret") as refused:
+        secrets.resolve("${secret:WORD}")
+    assert not value.strip() or value.strip() not in str(refused.value).replace("shorter than 6", "")
+    assert secrets.resolve("${env:WORD}") == value
+
+
+def test_a_secret_may_stand_in_a_file_that_another_variable_names(tmp_path: Path) -> None:
+    file = tmp_path / "pw"
+    file.write_text("hunter2!\r\n")
+    environ = {"PW_FILE": str(file)}
+    assert Secrets(environ).resolve("${secret:PW}") == "hunter2!"
+    with pytest.raises(Unrecoverable, match="PW is not set"):
+        Secrets(environ).resolve("${env:PW}")
+    with pytest.raises(Unrecoverable, match="this worker has both"):
+        Secrets({**environ, "PW": "hunter2!"}).resolve("${secret:PW}")
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [(None, "No such file"), (b"x" * 70_000, "more than 64 KB"), (b"hunter2\xff", "not UTF-8"), (b"", "no secret")],
+)
+def test_a_file_that_holds_no_secret_is_refused_with_its_name(tmp_path: Path, data: bytes | None, why: str) -> None:
+    file = tmp_path / "pw"
+    if data is not None:
+        file.write_bytes(data)
+    with pytest.raises(Unrecoverable, match=f"PW.*{why}") as refused:
+        Secrets({"PW_FILE": str(file)}).resolve("${secret:PW}")
+    assert "hunter2" not in str(refused.value)
 
 
 def test_what_a_variable_holds_is_not_resolved_again_and_a_doubled_dollar_stands_for_the_text() -> None:
-    secrets = Secrets({"A": "${env:B}", "B": "hunter2!"})
-    assert secrets.resolve("${env:A} $${env:B} $$${env:B}") == "${env:B} ${env:B} $${env:B}"
-    assert secrets.given == {"A": "${env:B}"}
+    secrets = Secrets({"A": "${secret:B}", "B": "hunter2!"})
+    assert secrets.resolve("${secret:A} $${secret:B} $$${env:B}") == "${secret:B} ${secret:B} $${env:B}"
+    assert secrets.given == {"A": "${secret:B}"}
 
 
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        ("x ${env:HOME and more", "${env:HOME"),
-        ("${env:}", "${env:}"),
-        ("${env:1A}", "${env:1A}"),
-        ("${env: HOME}", "${env:"),
+        ("x ${secret:HOME and more", "${secret:HOME"),
+        ("${secret:}", "${secret:}"),
+        ("${secret:1A}", "${secret:1A}"),
+        ("${secret: HOME}", "${secret:"),
         ("${ENV:HOME}", "${ENV:HOME}"),
         ("${vault:x}", "${vault:x}"),
-        ("${env:A}/${aws.sm:x/y}", "${aws.sm:x/y}"),
+        ("${secret:A}/${aws.sm:x/y}", "${aws.sm:x/y}"),
     ],
 )
 def test_what_is_meant_as_a_reference_and_is_none_is_found(text: str, wrong: str) -> None:
     assert reference_in(text, wrong=True) == wrong
 
 
-@pytest.mark.parametrize("text", ["${env:HOME}", "$${vault:x}", "${name}", "$5 {a: b}", "${}", "${env_name}", "a$"])
+@pytest.mark.parametrize(
+    "text", ["${env:HOME}", "${secret:A}", "$${vault:x}", "${name}", "$5 {a: b}", "${}", "${env_name}", "a$"]
+)
 def test_references_and_plain_text_are_not_wrong(text: str) -> None:
     assert reference_in(text, wrong=True) is None
 
@@ -84,9 +124,9 @@ def test_of_a_secret_that_contains_another_one_no_tail_is_left(order: int) -> No
     secrets = secrets_of(*["hunter2", "hunter2-and-more", "my-hunter2-and"][::order])
     for text in ("hunter2-and-more", "(my-hunter2-and)", "hunter2"):
         cleaned = secrets.clean(text)
-        assert cleaned.strip("()").startswith("${env:S"), cleaned
+        assert cleaned.strip("()").startswith("${secret:S"), cleaned
         assert cleaned.strip("()").endswith("}"), cleaned
-        assert cleaned.count("${env:") == 1, cleaned
+        assert cleaned.count("${secret:") == 1, cleaned
 
 
 @pytest.mark.parametrize(
@@ -116,29 +156,33 @@ def test_a_secret_is_found_in_every_form_in_which_it_is_written(write: Callable[
     cleaned = secrets_of(value).clean(f"before {written} after")
     assert cleaned.startswith("before "), cleaned
     assert cleaned.endswith(" after"), cleaned
-    rest = cleaned.replace("${env:S0}", "")
+    rest = cleaned.replace("${secret:S0}", "")
     for word in re.findall("[a-zA-Z0-9]{4,}", value):
         assert word not in rest
-    assert "${env:S0}" in cleaned
+    assert "${secret:S0}" in cleaned
 
 
 def test_a_key_is_taken_out_line_by_line_and_in_one() -> None:
     secrets = secrets_of(KEY)
     for line in KEY.splitlines():
-        assert secrets.clean(f"    {line}") == "    ${env:S0}"
+        assert secrets.clean(f"    {line}") == "    ${secret:S0}"
     assert "MII" not in secrets.clean(f"key:\n{KEY}\n")
-    assert secrets_of("ab\ncd\nef").clean("ab\ncd\nef, ab, cd") == "${env:S0}, ab, cd"
+    assert secrets_of("ab\ncd\nef").clean("ab\ncd\nef, ab, cd") == "${secret:S0}, ab, cd"
 
 
-def test_a_value_of_blanks_or_of_a_few_characters_is_no_secret() -> None:
-    secrets = secrets_of("        ", "abc", "\n\n\n\n", "")
-    text = "abc        abc\n\n\n\n"
-    assert secrets.clean(text) == text
+def test_data_hold_a_secret_in_any_form_and_names_a_short_one_only_as_a_whole() -> None:
+    secrets = secrets_of("hunter2!", "id_key", "a'secret\\b")
+    assert secrets.in_data({"a": [1, {"b": "x hunter2! y"}]}) == "${secret:S0}"
+    assert secrets.in_data({"a": {"hunter2!": None}}) == "${secret:S0}"
+    assert secrets.in_data([repr("a'secret\\b")]) == "${secret:S2}"
+    assert secrets.in_data(["ids_keys", 1, None]) is None
+    assert (secrets.in_name("id_key"), secrets.in_name("valid_keys")) == ("${secret:S1}", None)
+    assert secrets.in_name("my_hunter2!_and") == "${secret:S0}"
 
 
 def test_a_long_value_is_taken_out_whole() -> None:
     value = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=50_000))
-    assert secrets_of(value).clean(f"<{value}>").replace("${env:S0}", "") in ("<>", f"<{value[-3:]}>")
+    assert secrets_of(value).clean(f"<{value}>").replace("${secret:S0}", "") in ("<>", f"<{value[-3:]}>")
 
 
 # -- streams ---------------------------------------------------------------------------------------------------
@@ -147,8 +191,20 @@ def test_a_long_value_is_taken_out_whole() -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_a_text_in_parts_is_cleaned_as_in_one_wherever_it_is_torn(seed: int) -> None:
     dice = random.Random(seed)
-    secrets = secrets_of("hunter2", "hunter2-and-more", "abab", STRANGE, KEY)
-    words = ["hunter2", "hunter2-and-more", "hunt", "ababab", KEY, repr(STRANGE), "\n", "plain ", "p", "-----BEG"]
+    secrets = secrets_of("hunter2", "hunter2-and-more", "ababab", STRANGE, KEY)
+    words = [
+        "hunter2",
+        "hunter2-and-more",
+        "hunt",
+        "abababab",
+        "abab",
+        KEY,
+        repr(STRANGE),
+        "\n",
+        "plain ",
+        "p",
+        "-----BEG",
+    ]
     text = "".join(dice.choice(words) for _ in range(40))
     stream, out, at = Stream(secrets), "", 0
     while at < len(text):
@@ -156,9 +212,9 @@ def test_a_text_in_parts_is_cleaned_as_in_one_wherever_it_is_torn(seed: int) -> 
         out += stream.feed(text[at : at + step])
         at += step
     out += stream.finish()
-    assert out.replace("${env:S4}\n", "").replace("${env:S4}", "") == secrets.clean(text).replace(
-        "${env:S4}\n", ""
-    ).replace("${env:S4}", "")
+    assert out.replace("${secret:S4}\n", "").replace("${secret:S4}", "") == secrets.clean(text).replace(
+        "${secret:S4}\n", ""
+    ).replace("${secret:S4}", "")
 
 
 def test_a_stream_holds_back_the_end_of_an_unfinished_line_and_no_more_than_a_secret_is_long() -> None:
@@ -166,7 +222,7 @@ def test_a_stream_holds_back_the_end_of_an_unfinished_line_and_no_more_than_a_se
     assert stream.feed("line\n") == "line\n"
     shown = stream.feed("x" * 1000 + "hunt")
     assert (len(shown) > 900, "hunt" in shown) == (True, False)
-    assert shown + stream.feed("er2 and\n") == "x" * 1000 + "${env:S0} and\n"
+    assert shown + stream.feed("er2 and\n") == "x" * 1000 + "${secret:S0} and\n"
     assert stream.feed("hu") == ""
     assert stream.finish() == "hu"
     assert Stream(Secrets({})).feed("anything") == "anything"

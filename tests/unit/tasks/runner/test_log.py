@@ -20,7 +20,7 @@ from unstuck.tasks.warehouse.files import Files
 
 def hush() -> Secrets:
     secrets = Secrets({"S": "hush-hush"})
-    secrets.resolve("${env:S}")
+    secrets.resolve("${secret:S}")
     return secrets
 
 
@@ -102,7 +102,7 @@ def test_a_secret_in_a_traceback_that_a_handler_of_a_step_has_shown_first_is_tak
     finally:
         logging.getLogger().removeHandler(root)
     for text in (text_of(log), console.getvalue()):
-        assert "ValueError: ${env:S}" in text
+        assert "ValueError: ${secret:S}" in text
         assert "hush" not in text
 
 
@@ -124,8 +124,8 @@ def test_a_secret_in_the_name_of_a_logger_a_thread_or_a_level_is_taken_out(tmp_p
     finally:
         logging.addLevelName(35, "Level 35")
         logging.getLogger().removeHandler(handler)
-    assert "${env:S} of.${env:S} ${env:S} ${env:S} said" in console.getvalue()
-    assert "${env:S} of.${env:S}: said" in text_of(log)
+    assert "${secret:S} of.${secret:S} ${secret:S} ${secret:S} said" in console.getvalue()
+    assert "${secret:S} of.${secret:S}: said" in text_of(log)
     assert "hush" not in console.getvalue() + text_of(log)
 
 

@@ -116,7 +116,7 @@ def test_lines_of_several_threads_are_not_mixed(paper: Paper) -> None:
 
 
 def test_a_secret_is_taken_out_wherever_lines_are_cut(paper: Paper) -> None:
-    paper.secrets.resolve("${env:S}")
+    paper.secrets.resolve("${secret:S}")
     paper.tee.write("x" * (tee.MAX_LINE - 3))
     paper.tee.write("hush-hush")
     paper.tee.write("x" * (tee.MAX_LINE - 3) + "hush-hush, and ")
@@ -128,8 +128,8 @@ def test_a_secret_is_taken_out_wherever_lines_are_cut(paper: Paper) -> None:
     assert "hush" not in "".join(paper.lines) + paper.stream.getvalue()
     paper.tee.finish()
     for text in ("".join(paper.lines), paper.stream.getvalue()):
-        assert text.count("${env:S}") == 4
-        assert text.endswith("${env:S}, and hu")
+        assert text.count("${secret:S}") == 4
+        assert text.endswith("${secret:S}, and hu")
 
 
 def test_what_the_workers_own_stream_cannot_show_is_in_the_log_all_the_same() -> None:
@@ -183,7 +183,7 @@ def test_a_step_may_print_on_a_worker_that_has_no_streams(tmp_path: Path) -> Non
 )
 def test_a_secret_is_taken_out_in_whatever_encoding_a_step_prints(paper: Paper, secret: str, encoding: str) -> None:
     paper.secrets = Secrets({"PW": secret})
-    paper.secrets.resolve("${env:PW}")
+    paper.secrets.resolve("${secret:PW}")
     paper.tee = Tee("paper", paper.stream, paper.lines.append, secrets=paper.secrets)
     paper.tee.reconfigure(encoding=encoding)
     print(f"login with {secret}", file=paper.tee)
