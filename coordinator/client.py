@@ -36,6 +36,7 @@ from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.publishing.breaker import LISTING, CircuitBreaker
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.params import check_key
+from unstuck.coordinator.spec.unused import unused_params
 from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submission, VacuumSince
 from unstuck.coordinator.store.dead_letters import DeadLetterResult, DeadLetters
 from unstuck.coordinator.store.jobs import Store
@@ -64,6 +65,7 @@ class Submitted:
     id: str
     new: bool
     new_warehouse: bool = False
+    warnings: tuple[str, ...] = ()  # parameters of the spec that nothing uses
 
 
 def new_job_id(now: float) -> str:
@@ -131,15 +133,16 @@ class Client:
             BadKey: the key is empty, longer than 200 characters, or holds control characters; nothing was stored.
             KeyConflict: the key belongs to a job with another spec.
             NotDurable: stored, but not confirmed as durable in time.
-            WarehouseSilent: the warehouse has not answered in time; nothing was stored.
-            OSError: the warehouse answers with an error; nothing was stored.
+            WarehouseSilent, OSError: the warehouse has not answered in time, or with an error; nothing was stored.
             redis.RedisError: the store could not be asked. Submitting again under a key is safe, and answered with the
                 job if it is stored, also while the warehouse does not answer.
         """
         if key is not None:
             check_key(key)
+        job_spec = JobSpec.of(spec, params or {})
         try:
-            return self._store_job(JobSpec.of(spec, params or {}), self.settings.warehouse, key or "", by)
+            found = self._store_job(job_spec, self.settings.warehouse, key or "", by)
+            return replace(found, warnings=tuple(map(str, unused_params(job_spec))))
         except KeyTaken as taken:
             raise KeyConflict(
                 f"the key {key!r} belongs to job {taken}, which has another spec or other parameters; "

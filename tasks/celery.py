@@ -94,6 +94,9 @@ def _count_slots(instance: Any, **_: Any) -> None:
         _slots = int(instance.concurrency)
         # Imported here, and shared by the runners that are forked from this process, and by their watchdogs.
         import unstuck.tasks.runner.runner  # noqa: F401
+        from unstuck.tasks.steps.loaded import loaded
+
+        loaded.look()
 
 
 @signals.worker_process_init.connect  # type: ignore[untyped-decorator]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,8 +19,11 @@ from unstuck.coordinator.cli.render.json import job_json
 from unstuck.coordinator.cli.render.terminal import count_of, emit, for_people, stderr, stdout
 from unstuck.coordinator.cli.watch import await_end
 from unstuck.coordinator.client import Client, Submitted
+from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.model.size import compile_to_store
-from unstuck.coordinator.spec.problems import SpecError
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.problems import Problem, SpecError
+from unstuck.coordinator.spec.unused import Takes, unused_params
 
 SPEC = "A job spec, YAML or JSON; `-` is standard input."
 
@@ -45,6 +52,7 @@ def submit(
             code = await_end(connection.client, submitted.id, for_people(as_json))
         if as_json:
             answer: dict[str, Any] = {"id": submitted.id, "name": job_spec.name, "new": submitted.new}
+            answer["warnings"] = list(submitted.warnings)
             emit({**job_json(connection.client.show(submitted.id)), **answer} if wait else answer)
         elif not wait:
             stdout.print(f"  watch it   unstuck watch {submitted.id}\n  state      unstuck show {submitted.id}")
@@ -54,6 +62,7 @@ def submit(
 def _show_submitted(client: Client, name: str, submitted: Submitted, as_json: bool) -> None:
     """Say which job this is, whether it is new, and whether its warehouse is."""
     out = for_people(as_json)
+    _warn(submitted.warnings)
     if submitted.new_warehouse:
         stderr.print(
             f"A new warehouse was made at {client.settings.warehouse}, where there was none. If one should be there, "
@@ -69,6 +78,9 @@ def _show_submitted(client: Client, name: str, submitted: Submitted, as_json: bo
 def validate(
     spec: Annotated[Path | None, typer.Argument(metavar="SPEC", help=SPEC, show_default=False)] = None,
     param: Params = None,
+    imports: Annotated[
+        bool, typer.Option("--imports", help="Import the code of the steps, and check that it takes their parameters.")
+    ] = False,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of a spec, for editors.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -83,6 +95,7 @@ def validate(
     try:
         job = read_spec(spec, param)
         plan = compile_to_store(job).plan
+        warnings = list(map(str, unused_params(job, _imported(job) if imports else None)))
     except SpecError as error:
         if not as_json:
             raise
@@ -99,10 +112,12 @@ def validate(
         "members": None if dynamic else members,
         "steps": sum(len(group.spec.steps) for group in plan.groups.values()),
         "problems": [],
+        "warnings": warnings,
     }
     if as_json:
         emit(answer)
         return
+    _warn(warnings)
     open_ended = f", {dynamic} of them dynamic" if dynamic else ""
     size = f"at least {members}" if dynamic else str(members)
     source = "standard input" if spec == STANDARD_INPUT else spec
@@ -110,3 +125,38 @@ def validate(
         f"OK: {source}: job {job.name}, {count_of(len(plan.groups), 'group')} ({len(forks)} forked{open_ended}), "
         f"{count_of(answer['steps'], 'step')}, {size} to run"
     )
+
+
+def _warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        stderr.print(f"Warning: {warning}")
+
+
+def _imported(job: JobSpec) -> Takes:
+    """The parameters that the Python of each group takes. A process of its own imports it, as a worker does.
+
+    Raises:
+        SpecError: some of it cannot be imported, or does not fit the spec.
+        BadRequest: nothing can be imported here.
+    """
+    from unstuck.coordinator.spec.plan import compile_plan
+
+    groups = compile_plan(job).groups
+    asked = {
+        "groups": [group.spec.model_dump(mode="json", by_alias=True) for group in groups.values()],
+        "params": job.values,
+        "allowed": settings_here().step_modules,
+    }
+    program = [sys.executable, "-m", "unstuck.tasks.steps.calls"]
+    done = subprocess.run(program, input=json.dumps(asked), text=True, stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise BadRequest("the code of the steps cannot be imported here; validate it where workers run")
+    answer = json.loads(done.stdout)
+    problems = [
+        Problem(text, ("groups", i, *(("hooks",) if step is None else ("steps", step, "python"))))
+        for i, group in enumerate(job.groups)
+        for step, text in answer[group.name]["problems"]
+    ]
+    if problems:
+        raise SpecError(problems)
+    return {name: found["takes"] for name, found in answer.items()}

@@ -16,6 +16,7 @@ from typing import Any
 from unstuck.coordinator.spec.checks import values_reader
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.output_checks import appended_outputs
+from unstuck.coordinator.spec.unused import for_python_alone
 from unstuck.tasks.protocol.texts import Packer, unpack
 from unstuck.tasks.spec.fields import ForkValue, Scalar
 from unstuck.tasks.spec.group import READ_VALUES, Collect, ForkFrom, GroupPlan, GroupSpec, Step
@@ -53,6 +54,7 @@ class Plan:
         timeout: seconds the job may take, from its first claimed attempt to publishing; None: no end.
         outputs: how single outputs are published.
         default_publish: groups that no other needs (for a join: what it joins); published unless the spec names others.
+        for_python: per group, the parameters that have no effect unless its Python takes them.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Plan:
     publish: tuple[str, ...] | None
     default_publish: frozenset[str]
     outputs: dict[str, OutputSpec]
+    for_python: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     def member_count(self, group: str, collected: dict[str, tuple[Scalar, ...]]) -> int | None:
         """How many members ``group`` has: 1 unless forked; None while a dynamic fork's values are unknown.
@@ -118,6 +121,7 @@ class Plan:
                     base=base,
                     checks=checks,
                     appended=self._appended_by(group),
+                    for_python=self.for_python.get(group.name, ()),
                 ).model_dump(mode="json", by_alias=True, exclude_defaults=True)
                 # The texts of a group are all texts of the spec; those beside it are not, and stay as they are.
                 plan["group"] = pack(plan["group"])
@@ -252,6 +256,7 @@ def compile_plan(spec: JobSpec) -> Plan:
             for maker in (reads[name] if merged[name].is_join else (name,))
         ),
         outputs=dict(spec.outputs),
+        for_python=for_python_alone(spec),
     )
 
 

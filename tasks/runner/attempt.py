@@ -18,13 +18,7 @@ from typing import Any
 
 from billiard.common import terminate_handler_fired
 
-from unstuck.tasks.errors import (
-    AttemptEnded,
-    HostUnfit,
-    NotBegun,
-    UnstuckError,
-    WarehouseMismatch,
-)
+from unstuck.tasks.errors import AttemptEnded, HostUnfit, NotBegun, UnstuckError, WarehouseMismatch
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.process.deadlines import run_with_deadline
 from unstuck.tasks.protocol.failure import (
@@ -48,11 +42,13 @@ from unstuck.tasks.runner.stdio_filter import filtered
 from unstuck.tasks.spec.group import FailedFor, Step
 from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.spec.spark_conf import static_conf
+from unstuck.tasks.steps.calls import untaken
 from unstuck.tasks.steps.code import code_of, code_taken, fingerprint, why_again
 from unstuck.tasks.steps.context import Scratch, StepContext, Work
 from unstuck.tasks.steps.execute import StepRaised, run_step, users_code
 from unstuck.tasks.steps.hooks import HookContext, HookEvent, run_hook
 from unstuck.tasks.steps.inputs import PublishedDatasets, read_inputs, with_published
+from unstuck.tasks.steps.loaded import loaded
 from unstuck.tasks.transport.lease import Claim
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import Marker, find_done_marker, joined_versions, newest_marker, write_marker
@@ -153,6 +149,7 @@ class Attempt:
 
     def _succeed(self, stack: ExitStack) -> Outcome:
         """Find the work done, or do it."""
+        loaded.use(self._order.group.packages)
         failed = self._order.frozen.failed
         if failed is not None and failed.epoch == self._token.epoch:
             return self._tell_of_failure(failed)
@@ -265,6 +262,8 @@ class Attempt:
         work.check_refused()
         with self._warehouse_clock("reading the values of forks in", plan.collect):
             self._forks = work.fork_values(order)
+        if warning := untaken(order, runner.settings.step_modules):
+            self._log_line(logging.WARNING, warning)
         self._tell_of_success(work, params, scratch)
         # From here on the work is done and counts, whatever is ordered: giving it up would cost doing it again.
         self._end_if_ordered()

@@ -37,6 +37,7 @@ from unstuck.tasks.runner.driver import Driver
 from unstuck.tasks.runner.snapshot import Code, ProcessSnapshot
 from unstuck.tasks.runner.watchdog_client import WatchdogClient
 from unstuck.tasks.settings import Settings, settings, whoami
+from unstuck.tasks.steps.loaded import loaded
 from unstuck.tasks.transport.lease import Lease
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.watchdog.policy import Order
@@ -122,6 +123,10 @@ class Runner:
             # A claim would be handed back at once. An offer that is left costs no epoch and goes to another worker.
             log.info("nothing is taken: this worker was told to stop. What stands ready goes to others")
             return False
+        if old := loaded.changed():
+            self.replace()
+            log.info("nothing is taken: %s has changed since this runner loaded it, so the runner is replaced", old)
+            return False
         if self._session_is_idle:
             # It had other work since. Its session would hold memory and executors for as long as that goes on.
             self.replace()
@@ -139,7 +144,7 @@ class Runner:
 
     def may_take_at_once(self) -> bool:
         """As `may_take`, for a runner without a session: nothing that may hang is asked."""
-        return self.driver.unused and not self.replaced and not self.stopping
+        return self.driver.unused and not self.replaced and not self.stopping and not loaded.changed()
 
     @contextmanager
     def holding(self, held: Held) -> Iterator[None]:
@@ -361,6 +366,7 @@ def start_runner(
     if os.getpgrp() != os.getpid():
         # In a group of its own, the runner and its JVM are killed together, without the worker.
         os.setpgid(0, 0)
+    loaded.forget_changed()
     its = settings() if prewarm else settings().model_copy(update={"spark_prewarm": False})
     _runner = Runner(its, queues=queues, slots=slots, shutdown_flag=shutdown_flag)
     return _runner

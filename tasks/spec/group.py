@@ -335,6 +335,7 @@ class GroupPlan(Strict):
         checks: what is checked when an output is written, by the output's name.
         appended: of a group that reads a stream: the outputs that may be written from it, since they are published by
             appending.
+        for_python: parameters that have no effect unless the Python of this group takes them.
     """
 
     group: GroupSpec
@@ -350,6 +351,7 @@ class GroupPlan(Strict):
     base: int | None = None
     checks: dict[str, Checks] = Field(default_factory=dict)
     appended: tuple[str, ...] = ()
+    for_python: tuple[str, ...] = ()
 
 
 class FailedFor(Strict):

@@ -1,7 +1,7 @@
 """The code of steps, as a part of the fingerprint: work that other code has done is not taken over.
 
-The source of all modules of a step's top-level package counts, as it was when this process first needed it: restart the
-workers after a deploy. Packages without source, as in a zip file, have no digest, and want a ``code_version:``.
+The source of all modules of a step's top-level package counts, as it was when this process first needed it. Packages
+without source, as in a zip file, have no digest, and want a ``code_version:``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-
-import psutil
 
 from unstuck.tasks.spec.group import WorkOrder
 from unstuck.tasks.steps.execute import search_working_folder
@@ -66,10 +64,7 @@ def _digest(package: str) -> str:
     """Of the source of all modules of ``package``; empty if there is no such package."""
     digest = hashlib.sha256()
     try:
-        since = _imported_since() if package in sys.modules else None
         for name, path in _sources(package):
-            if since is not None and path.stat().st_ctime >= since:
-                raise RuntimeError(f"{path} may have changed after it was imported; restart the workers")
             digest.update(f"{name}\0".encode())
             digest.update(path.read_bytes())
     except Exception as error:  # noqa: BLE001 - a finder of the user's may raise anything
@@ -77,13 +72,6 @@ def _digest(package: str) -> str:
         return secrets.token_hex(8)
     _taken[package] = digest.hexdigest()[:16]
     return _taken[package]
-
-
-def _imported_since() -> float:
-    """The earliest time at which a module of this process was imported: its parent may have forked it with modules."""
-    process = psutil.Process()
-    parent = process.parent()
-    return min(one.create_time() for one in (process, parent) if one is not None)
 
 
 def _sources(package: str) -> Iterator[tuple[str, Path]]:

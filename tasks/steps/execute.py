@@ -34,6 +34,7 @@ from unstuck.tasks.settings import settings, whoami
 from unstuck.tasks.spec.group import READ_VALUES, Step
 from unstuck.tasks.spec.sql import ResultMarker, with_plain_names
 from unstuck.tasks.steps.context import StepContext, Work
+from unstuck.tasks.steps.loaded import loaded
 from unstuck.tasks.steps.output import is_any_frame
 from unstuck.tasks.steps.spark import sql_error
 from unstuck.tasks.transport.redis_client import connect
@@ -146,6 +147,7 @@ def find(name: str, allowed: Sequence[str]) -> Callable[..., Any]:
     here = search_working_folder()
     try:
         target: Any = importlib.import_module(module_name)
+        loaded.look()
         for part in path.split("."):
             target = getattr(target, part)
     except Exception as error:

@@ -1,0 +1,92 @@
+"""The parameters that the Python of a group takes: for the log of its attempt and ``unstuck validate --imports``.
+
+As a program it imports the code of the groups that it reads from standard input, and answers in JSON.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from unstuck.tasks.errors import UnstuckError
+from unstuck.tasks.spec.group import GroupSpec, WorkOrder
+from unstuck.tasks.steps.execute import find, fit
+
+_READS_ANY = re.compile(r"\.params\b")
+
+
+def taken_by(group: GroupSpec, allowed: Sequence[str]) -> set[str] | None:
+    """The parameters that the Python steps of ``group`` take by name; None if its code may read others.
+
+    Others are read by a ``**`` parameter, or from ``ctx.params`` by a module of a step or a hook.
+
+    Raises:
+        StepNotFound, WorkerFolderGone: one cannot be imported.
+    """
+    taken: set[str] = set()
+    for name in (step.python for step in group.steps if step.python):
+        function = find(name, allowed)
+        if _reads_any(function):
+            return None
+        taken |= inspect.signature(function).parameters.keys()
+    hooks = (group.hooks.on_success, group.hooks.on_failure) if group.hooks else ()
+    return None if any(_reads_any(find(name, allowed)) for name in hooks if name) else taken
+
+
+def untaken(order: WorkOrder, allowed: Sequence[str]) -> str:
+    """A warning of parameters that have no effect in the group; empty if there are none, or if nobody can tell."""
+    taken = None
+    with suppress(Exception):  # a function may have no signature, and a hook may not be there
+        taken = taken_by(order.group, allowed) if order.plan.for_python else None
+    names = [] if taken is None else [name for name in order.plan.for_python if name not in taken]
+    return f"no step takes {', '.join(names)}, so it has no effect; is the code older than the spec?" if names else ""
+
+
+def _reads_any(function: Any) -> bool:
+    function = inspect.unwrap(function)
+    with suppress(TypeError, ValueError):
+        if any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values()):
+            return True
+    try:
+        return _READS_ANY.search(inspect.getsource(sys.modules[function.__module__])) is not None
+    except (AttributeError, KeyError, OSError, TypeError):
+        return True  # there is no source to look at
+
+
+def _checked(group: GroupSpec, params: Mapping[str, Any], allowed: Sequence[str]) -> dict[str, Any]:
+    problems = []
+    for index, step in enumerate(group.steps):
+        if step.python:
+            try:
+                given = {**params, **group.params, **dict.fromkeys(group.fork_params), **step.params}
+                fit(step.python, find(step.python, allowed), given, own=set(step.params))
+            except UnstuckError as error:
+                problems.append([index, f"{error.code}: {error}"])
+    taken = None
+    if not problems:
+        try:
+            taken = taken_by(group, allowed)
+        except UnstuckError as error:
+            problems.append([None, f"{error.code}: {error}"])
+    return {"problems": problems, "takes": None if taken is None else sorted(taken)}
+
+
+def main() -> None:
+    """Read ``{groups, params, allowed}``; answer with ``{group: {problems: [[step, text]], takes}}``."""
+    out = os.dup(1)
+    os.dup2(2, 1)  # what is imported may print
+    asked = json.load(sys.stdin)
+    groups = [GroupSpec.model_validate(group) for group in asked["groups"]]
+    answer = {group.name: _checked(group, asked["params"], asked["allowed"]) for group in groups}
+    with os.fdopen(out, "w") as file:
+        json.dump(answer, file)
+
+
+if __name__ == "__main__":
+    main()

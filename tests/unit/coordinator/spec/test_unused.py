@@ -1,0 +1,49 @@
+"""Parameters that nothing in a job uses are told, and no other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unstuck import JobSpec
+from unstuck.coordinator.spec.plan import compile_plan
+from unstuck.coordinator.spec.unused import unused_params
+
+SQL = {"sql": "SELECT :day AS day, ':no' AS text, x::int FROM t", "output": "o"}
+PYTHON = {"python": "shop:price"}
+
+
+def job(*groups: dict[str, Any], **more: Any) -> JobSpec:
+    named = [{"name": f"g{n}", **group} for n, group in enumerate(groups)]
+    return JobSpec.model_validate({"name": "job", "groups": named, **more})
+
+
+def told(spec: JobSpec, **takes: Any) -> list[str]:
+    return sorted(problem.path for problem in unused_params(spec, takes or None))
+
+
+def test_a_parameter_that_only_python_could_take_is_not_told_unless_it_is_known_what_python_takes() -> None:
+    spec = job({"steps": [PYTHON], "params": {"rate": 1, "base": 2}}, {"steps": [SQL]}, params={"day": 1, "lost": 2})
+    assert told(spec) == []
+    assert told(spec, g0={"base", "spark", "ctx"}) == ["groups[0].params.rate", "params.lost"]
+    assert told(spec, g0=None) == []
+
+
+def test_what_sql_conditions_forks_and_hooks_name_or_may_read_is_used() -> None:
+    params = {"day": 1, "on": True, "days": [1, 2], "lost": 0}
+    fork = {"for_each": {"one": {"param": "days"}}, "steps": [SQL]}
+    other = {"steps": [{"sql": "SELECT 1", "output": "p"}], "when": "params.on"}
+    assert told(job(fork, other, params=params)) == ["params.lost"]
+    hooked = {"hooks": {"on_failure": "shop:told"}, "steps": [SQL]}
+    assert told(job(hooked, params=params)) == []
+
+
+def test_what_is_given_to_sql_that_has_no_such_marker_is_told() -> None:
+    step = {**SQL, "params": {"day": 1, "year": 2}}
+    assert told(job({"steps": [step], "params": {"x": 1}})) == ["groups[0].params.x", "groups[0].steps[0].params.year"]
+
+
+def test_a_runner_is_told_what_has_no_effect_unless_its_own_python_takes_it() -> None:
+    params = {"day": 1, "lost": 2}
+    python, sql = {"steps": [PYTHON], "params": {"rate": 1}}, {"steps": [SQL]}
+    assert compile_plan(job(python, sql, params=params)).for_python == {"g0": ("lost", "rate")}
+    assert compile_plan(job(python, python, params=params)).for_python == {"g0": ("rate",), "g1": ("rate",)}
