@@ -213,7 +213,7 @@ class Client:
         refused = f"job {job_spec.name} is not stored" if old is None else f"job {old.id} is not retried"
         if old is not None and (expected := old.warehouse_id):
             self._breaker.call(warehouse, refused, lambda: place.check_id(expected))
-        standing = self._breaker.call(warehouse, refused, place.identity)
+        standing = self._breaker.call(warehouse, refused, place.tried_id)
         vacuums = self._store.vacuums(standing) if standing else 0
         # Noted here, before anything can be published: a store that is rolled back to any later point still finds
         # the job's own package above its base.

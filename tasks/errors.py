@@ -145,6 +145,12 @@ class WarehouseUnsupported(UnstuckError):
     code = "WAREHOUSE_UNSUPPORTED"
 
 
+class WarehouseUnsafe(WarehouseUnsupported):
+    """This place was tried, and let a second writer replace what the first one had created."""
+
+    code = "WAREHOUSE_UNSAFE"
+
+
 class WarehouseNewer(UnstuckError):
     """A later release wrote this part of the warehouse, in a form that this release cannot read."""
 

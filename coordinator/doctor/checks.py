@@ -250,8 +250,9 @@ def of_warehouse(seen: WarehouseFacts) -> Finding:
         text = f"there is no warehouse at {seen.uri} yet; the first submit makes one"
         return warning("WAREHOUSE", text, f"Nothing, if this is a new installation. {cure}")
     if not seen.creates_once:
-        text = f"{seen.uri} does not create a file only if it is absent: two publishers could overwrite each other"
-        return problem("WAREHOUSE", text, "Put the warehouse on another file system, or on an object store like S3.")
+        text = f"{seen.uri} does not create a file only if it is absent: two publishers would overwrite each other"
+        cure = "Put the warehouse elsewhere, or upgrade the object store. Jobs are refused there: WAREHOUSE_UNSAFE."
+        return problem("WAREHOUSE", text, cure)
     return ok("WAREHOUSE", f"{seen.uri} can be written, and creates a file only if it is absent")
 
 

@@ -9,7 +9,6 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -30,7 +29,7 @@ class WarehouseFacts:
     Attributes:
         there: is anything at this address?
         id: of the warehouse; None if it has none yet.
-        creates_once: of two that create the same file, only the first did.
+        creates_once: of two creates of one file, the second was refused.
         trouble: why it cannot be used; empty if it can, or if nothing is there.
         made_at: when the warehouse was made, in seconds by the clock of its file system; None if that is not known.
     """
@@ -58,16 +57,8 @@ def warehouse_facts(uri: str, word: str) -> WarehouseFacts:
             return WarehouseFacts(uri, trouble="" if local is None else _in_the_way(local))
         known = warehouse.identity()
         made_at = local.joinpath(ID_FILE).stat().st_mtime if known and local is not None else None
-        probe = f"_doctor-{word}"
-        try:
-            created = files.create(probe, b"first"), files.create(probe, b"second")
-            kept = files.read(probe)
-        except BaseException:
-            with suppress(OSError):  # what went wrong first is told
-                files.remove_tree(probe)
-            raise
-        files.remove_tree(probe)
-        return WarehouseFacts(uri, True, known, created == (True, False) and kept == b"first", made_at=made_at)
+        once = files.creates_once(f"_doctor-{word}")
+        return WarehouseFacts(uri, True, known, once, made_at=made_at)
     except (OSError, ValueError, UnstuckError) as error:
         return WarehouseFacts(uri, trouble=f"{type(error).__name__}: {error}")
 

@@ -19,7 +19,7 @@ from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.publish_outputs import PublishRequest, abort, publish
-from unstuck.tasks.errors import UnstuckError, WarehouseMismatch
+from unstuck.tasks.errors import UnstuckError, WarehouseMismatch, WarehouseUnsafe
 from unstuck.tasks.failpoints import Point, reach
 
 log = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ class Publisher:
                 return self._warehouses.publish(state, answered)
             return self._warehouses.abort(state, abort, answered)
         except Exception as error:
-            if abort is None and isinstance(error, WarehouseMismatch):
+            if abort is None and isinstance(error, WarehouseMismatch | WarehouseUnsafe):
                 return PublishResult(trouble=Reason(error.code, str(error)))
             # A warehouse's client may raise anything: this job is tried again later, and must not stop the others.
             if not isinstance(error, OSError | UnstuckError):

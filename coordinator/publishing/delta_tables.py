@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from unstuck.coordinator.errors import PublishFailed, TableTrouble
 from unstuck.coordinator.publishing.checks import SCHEMA_MISMATCH, any_null, difference
 from unstuck.coordinator.publishing.table_files import TableFiles, folder_fits
-from unstuck.tasks.errors import WarehouseMismatch
+from unstuck.tasks.errors import WarehouseMismatch, WarehouseUnsafe
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.host import how_to_install
 from unstuck.tasks.spec.outputs import OutputSpec
@@ -405,7 +405,7 @@ def _trouble(name: str, path: str) -> Iterator[None]:
     """Name the table in every error but a failure for good. Raises: TableTrouble."""
     try:
         yield
-    except (PublishFailed, WarehouseMismatch):
+    except (PublishFailed, WarehouseMismatch, WarehouseUnsafe):
         raise
     except Exception as error:  # deltalake raises DeltaError, OSError, ValueError and others for one cause
         said = str(error) if isinstance(error, TableTrouble) else f"{type(error).__name__}: {error}"

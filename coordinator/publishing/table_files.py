@@ -11,6 +11,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -48,11 +49,15 @@ class TableFiles:
             yield from (os.path.relpath(os.path.join(folder, name), self._root) for name in names)
 
     def probe(self) -> None:
-        """Make the folder of the table, and a file in it that leaves no name. Raises: OSError: nothing can be written.
+        """Make the folder of the table, and a file in it that leaves no name. An object store is tried once a process.
 
-        An object store is not asked: one that has no such bucket has said so before.
+        Raises:
+            OSError: nothing can be written.
+            WarehouseUnsafe: two writers of one version would both be told that it is theirs.
         """
-        if self._store is None:
+        if self._store is not None:
+            _try_store(self._root, self._store.address)
+        else:
             os.makedirs(self._root, exist_ok=True)
             with tempfile.TemporaryFile(dir=self._root, prefix=_OURS[1]):
                 pass
@@ -107,6 +112,11 @@ class TableFiles:
                 _sync(path)
                 break
         _sync(log)
+
+
+@lru_cache
+def _try_store(root: str, address: str) -> None:
+    Files(root).try_place()
 
 
 def _name(path: str) -> str:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from unstuck.tasks.errors import UnstuckError as UnstuckError
     from unstuck.tasks.errors import WarehouseMismatch as WarehouseMismatch
     from unstuck.tasks.errors import WarehouseNewer as WarehouseNewer
+    from unstuck.tasks.errors import WarehouseUnsafe as WarehouseUnsafe
     from unstuck.tasks.errors import WarehouseUnsupported as WarehouseUnsupported
     from unstuck.tasks.settings import Settings as Settings
     from unstuck.tasks.steps.context import StepContext as StepContext
@@ -50,7 +51,8 @@ _NAMES = {
     ),
     "unstuck.tasks.errors": (
         "DatasetNotFound ExpectationFailed InputMissing LogBroken OutputInvalid RuleInvalid SettingsInvalid "
-        "TooManyRejectedRows Unrecoverable UnstuckError WarehouseMismatch WarehouseNewer WarehouseUnsupported"
+        "TooManyRejectedRows Unrecoverable UnstuckError WarehouseMismatch WarehouseNewer WarehouseUnsafe "
+        "WarehouseUnsupported"
     ),
     "unstuck.tasks.settings": "Settings",
     "unstuck.tasks.steps.context": "StepContext",

@@ -12,11 +12,12 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from io import RawIOBase
 from pathlib import Path
 from typing import IO
 
-from unstuck.tasks.errors import WarehouseUnsupported
+from unstuck.tasks.errors import WarehouseUnsafe, WarehouseUnsupported
 from unstuck.tasks.settings import plain_path, without_user
 from unstuck.tasks.warehouse.object_store import ObjectStore
 
@@ -150,8 +151,39 @@ class Files:
             Exception: as ``check``; nor is it known here.
         """
         with self._checked_place():
-            store = self._store
-            return self._create_local(self.uri(path), data) if store is None else store.create(_checked(path), data)
+            return self._create(path, data)
+
+    def _create(self, path: str, data: bytes) -> bool:
+        store = self._store
+        return self._create_local(self.uri(path), data) if store is None else store.create(_checked(path), data)
+
+    def creates_once(self, path: str) -> bool:
+        """Whether the second of two creates of ``path`` is refused and changes nothing; ``path`` is removed again.
+
+        Raises: as ``create``, but for ``check``, which is not called.
+        """
+        try:
+            self._create(path, b"first")
+            return not self._create(path, b"second") and self.read(path) == b"first"
+        finally:
+            with suppress(OSError):  # what went wrong first is told
+                self.remove_tree(path)
+
+    def try_place(self) -> None:
+        """Raises: WarehouseUnsafe: this place does not create a file once. Else as ``creates_once``."""
+        if not self.creates_once(f"_try-{uuid.uuid4().hex}"):
+            raise WarehouseUnsafe(
+                f"{self.address} cannot hold a warehouse: of two writers that created one file, the second was not "
+                "refused, so two publishers would overwrite each other. Nothing is published there. An object store "
+                "must honour If-None-Match (upgrade it, or take another), a folder must have exclusive hard links"
+            )
+
+    @property
+    def address(self) -> str:
+        """Where the files are as seen from this process: the address, with its endpoint or the kind of file system."""
+        if self._store is not None:
+            return self._store.address
+        return f"{self._root} {_file_system(os.stat(self._root or '/').st_dev)}".rstrip()
 
     def _create_local(self, local: str, data: bytes) -> bool:
         folder = os.path.dirname(local)
@@ -269,6 +301,21 @@ def _checked(path: str) -> str:
     if path.startswith("/") or ".." in path.split("/"):
         raise ValueError(f"{path!r} is not a path inside the warehouse")
     return path
+
+
+@lru_cache
+def _file_system(device: int) -> str:
+    """The kind of the file system with this number, as Linux knows it; empty if it is not known.
+
+    One folder may be ext4 on the host that has it and NFS on all others, which do not keep the same promises.
+    """
+    number = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    kinds = [line.partition(" - ")[2].split()[0] for line in lines if line.split()[2] == number]
+    return kinds[0] if kinds else ""
 
 
 def _is_missing(path: str) -> bool:

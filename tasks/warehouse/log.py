@@ -12,13 +12,20 @@ import logging
 import re
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from unstuck.tasks.errors import DatasetNotFound, LogBroken, VersionRemoved, WarehouseMismatch, WarehouseNewer
+from unstuck.tasks.errors import (
+    DatasetNotFound,
+    LogBroken,
+    VersionRemoved,
+    WarehouseMismatch,
+    WarehouseNewer,
+)
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import ENTRY_VERSION, DatasetState, Entry, State, fold, version_for
@@ -43,6 +50,16 @@ class _Listing(NamedTuple):
     vacuumed: int
 
 
+class _Noted(NamedTuple):
+    """A warehouse as its file of identity says, and the address at which its place was tried."""
+
+    id: str
+    address: str
+
+
+_tried: set[_Noted] = set()  # by this process, or found to be tried
+
+
 class Warehouse:
     """The log of the warehouse at ``uri``. Holds no state but the address: every call reads what stands."""
 
@@ -54,33 +71,67 @@ class Warehouse:
         self.storage = Files(uri, None if known is None else partial(self.check_id, known))
 
     def ensure_id(self) -> str:
-        """The warehouse's id, created once however many ask at a time.
+        """The warehouse's id, created once however many ask at a time, and only in a place that creates a file once.
 
-        Raises: WarehouseUnsupported: the file system cannot create a file only if it is absent.
+        Raises: WarehouseUnsafe, WarehouseUnsupported: this place does not, or cannot.
         """
-        if (standing := self.identity()) is not None:
-            return standing
-        mine = uuid.uuid4().hex
-        if self.storage.create(ID_FILE, mine.encode()):
-            return mine
-        return self.storage.read(ID_FILE).decode().strip()
+        noted = self._noted()
+        if noted is None:
+            self.storage.try_place()
+            self.storage.create(ID_FILE, f"{uuid.uuid4().hex}\n{self.storage.address}\n".encode())
+            noted = self._read_id()  # which may be of another process
+        self._ensure_tried(noted)
+        return noted.id
 
     def identity(self) -> str | None:
         """The warehouse's id as seen from this process; None if there is none yet. Raises: OSError."""
-        try:
-            return self.storage.read(ID_FILE).decode().strip()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        noted = self._noted()
+        return None if noted is None else noted.id
+
+    def tried_id(self) -> str | None:
+        """As ``identity``, for who submits. Raises: WarehouseUnsafe: as ``check_id``, if this process may find out."""
+        noted = self._noted()
+        if noted is not None:
+            with suppress(OSError):  # it may have no right to write; those who write try by themselves
+                self._ensure_tried(noted)
+        return None if noted is None else noted.id
 
     def check_id(self, expected: str) -> None:
-        """Raises: WarehouseMismatch: this process sees another warehouse here than ``expected``, or none."""
-        seen = self.identity()
-        if seen != expected:
-            what = "no warehouse" if seen is None else f"warehouse {seen}"
+        """
+        Raises:
+            WarehouseMismatch: this process sees another warehouse here than ``expected``, or none.
+            WarehouseUnsafe: at the address by which this process sees it, a file is not created once.
+        """
+        noted = self._noted()
+        if noted is None or noted.id != expected:
+            what = "no warehouse" if noted is None else f"warehouse {noted.id}"
             raise WarehouseMismatch(
                 f"there is {what} at {self.storage.uri('')} as seen from this process; the job was submitted to "
                 f"warehouse {expected}. Usually the folder is not shared between the hosts, or not mounted on this one"
             )
+        self._ensure_tried(noted)
+
+    def _noted(self) -> _Noted | None:
+        try:
+            return self._read_id()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _read_id(self) -> _Noted:
+        id_, _, address = self.storage.read(ID_FILE).decode().partition("\n")
+        return _Noted(id_.strip(), address.strip())
+
+    def _ensure_tried(self, noted: _Noted) -> None:
+        """Try this place, unless that was done at the same address, by whoever made the warehouse or anybody since."""
+        here = _Noted(noted.id, self.storage.address)
+        if here == noted or here in _tried:
+            return
+        note = f"_tried/{hashlib.sha256(here.address.encode()).hexdigest()[:32]}"
+        if self.storage.size(note) is None:
+            self.storage.try_place()
+            _tried.add(here)  # before the note, whose writing asks for it
+            self.storage.create(note, here.address.encode())
+        _tried.add(here)
 
     def head(self) -> int:
         """The newest version; 0 while nothing is published. One listing, however long the log is."""

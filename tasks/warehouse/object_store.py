@@ -30,6 +30,8 @@ _DENIED = re.compile(
 )
 _SAID = re.compile(r"<Code>(.*?)</Code>.*?(?:<Message>(.*?)</Message>|$)", re.DOTALL)
 _QUERY = re.compile(r"\?[^\s)\"']+")  # of an address: it may hold a signature
+_USER = re.compile(r"//[^/@]*@")  # of an address
+_SERVER = re.compile("(?<!METADATA_)ENDPOINT|ACCOUNT_NAME|EMULATOR")  # of a variable's name
 _ROLE = re.compile("/latest/(api/token|meta-data/iam)")  # where a machine of AWS is asked for the keys of its role
 _NO_KEYS = "no credentials: none in the environment, and this machine has no role that gives any"
 _GIVE_KEYS = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for this process, or give the machine a role"
@@ -75,6 +77,12 @@ class ObjectStore:
         import obstore
 
         self._api = obstore
+
+    @property
+    def address(self) -> str:
+        """The URI and what the environment says of the server that answers for it; no user, no key."""
+        found = [f"{name}={_USER.sub('//', value)}" for name, value in _environment() if _SERVER.search(name)]
+        return " ".join([self._uri, *found])
 
     def read(self, path: str) -> bytes:
         """The whole content. Raises: FileNotFoundError: there is no such object. OSError: it is not known."""
