@@ -51,6 +51,12 @@ class TooManyRejectedRows(Unrecoverable):
     code = "TOO_MANY_REJECTED_ROWS"
 
 
+class RowsOutside(Unrecoverable):
+    """An output has rows of partitions that its ``partitions:`` does not name."""
+
+    code = "ROWS_OUTSIDE"
+
+
 class ExpectationFailed(Unrecoverable):
     """The rows of an output are not what the spec expects of them."""
 

@@ -26,7 +26,7 @@ from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry, Table
-from unstuck.tasks.warehouse.marker import DataFile, StagedOutput
+from unstuck.tasks.warehouse.marker import DataFile, StagedOutput, are_named
 
 TABLE_UNFIT = "TABLE_UNFIT"
 KEYS_UNFIT = "KEYS_UNFIT"
@@ -324,14 +324,14 @@ def _standing(table: Any | None) -> dict[str, tuple[int, dict[str, str | None]]]
 def _removes(
     standing: Mapping[str, tuple[int, dict[str, str | None]]], change: Change, added: Mapping[str, DataFile]
 ) -> Iterator[Any]:
-    """The files that a ``change`` removes from the table: none, all others, or the partitions that are written."""
+    """The files that a ``change`` removes from the table: none, all others, or partitions: those named, or written."""
     from deltalake.transaction import RemoveAction
 
     if change.mode not in ("replace", "partition_overwrite"):
         return
-    written = {frozenset(file.partition.items()) for file in added.values()}
+    is_replaced = are_named(change.replaces or [{k: [v] for k, v in f.partition.items()} for f in added.values()])
     for path, (size, values) in standing.items():
-        if path not in added and (change.mode == "replace" or frozenset(values.items()) in written):
+        if path not in added and (change.mode == "replace" or is_replaced(values)):
             yield RemoveAction(path, True, int(time.time() * 1000), size, values)
 
 

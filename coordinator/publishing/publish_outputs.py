@@ -32,7 +32,15 @@ from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry, State, version_for
-from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, files_exist, joined_versions, read_marker
+from unstuck.tasks.warehouse.marker import (
+    DataFile,
+    Marker,
+    StagedOutput,
+    are_named,
+    files_exist,
+    joined_versions,
+    read_marker,
+)
 
 MARKER_GONE = "MARKER_GONE"
 OUTPUT_MISSING = "OUTPUT_MISSING"
@@ -258,7 +266,8 @@ def change_of(
         # Nobody reads the staged files once the table has them, so a vacuum may take them.
         added = [file for file in output.files if file.path not in appended]
         removed = [*there, *(file.path for file in output.files)]
-        return Change(spec.mode, added, removed, sum(file.rows for file in added), output.schema)
+        rows = sum(file.rows for file in added)
+        return Change(spec.mode, added, removed, rows, output.schema, replaces=output.replaces)
     if standing is None or not standing.rows:
         return Change(spec.mode, output.files, there, output.rows, output.schema)
     if spec.mode == "replace":
@@ -267,11 +276,9 @@ def change_of(
         return Change(spec.mode, output.files, there, output.rows, output.schema)
     # Without rows, its one file holds the schema alone, which may be a guess from no values.
     schema = schema_after(name, output, spec, standing) if output.rows else standing.schema
-    # Two retries of one job may take over the same files: what is published already is not appended again.
-    added = [file for file in output.files if file.rows and (spec.mode != "append" or file.path not in there)]
     removed = []
     written = [file for file in (*output.files, *beside) if file.rows]
-    if spec.mode == "partition_overwrite" and written:
+    if spec.mode == "partition_overwrite" and (written or output.replaces):
         columns = list(spec.partition_by)
         foreign = (file for file in (*written, *standing.files) if file.rows and set(file.partition) != set(columns))
         if (odd := next(foreign, None)) is not None:
@@ -281,8 +288,16 @@ def change_of(
                 f"{name} has files that are parted by {parts}, and the job parts by {', '.join(columns)}, "
                 "so its partitions cannot be told from the rest. Publish once with mode: replace and this partition_by",
             )
-        partitions = {frozenset(file.partition.items()) for file in written}
-        removed = [file.path for file in standing.files if frozenset(file.partition.items()) in partitions]
+        # One that is named is replaced also where the output has no rows of it: by nothing.
+        is_replaced = are_named(
+            output.replaces or [{key: [v] for key, v in file.partition.items()} for file in written]
+        )
+        removed = [file.path for file in standing.files if is_replaced(file.partition)]
+    # Two retries of one job may take over the same files: what is published already is not added again.
+    stay = set(there) - set(removed)
+    added = [file for file in output.files if file.rows and file.path not in stay]
+    if not (added or stay) and any_null(output.schema) == any_null(schema):
+        added = output.files[:1]  # readers of files find the columns of a dataset that has no rows any more
     return Change(spec.mode, added, removed, sum(file.rows for file in added), schema)
 
 
@@ -379,6 +394,7 @@ def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutpu
         rejected_of=first.output.rejected_of,
         newest=max((part.output.newest for part in parts if part.output.newest is not None), default=None),
         checkpoint=first.output.checkpoint,  # no fork reads a stream
+        replaces=[named for part in parts for named in part.output.replaces],
     )
 
 

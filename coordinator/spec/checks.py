@@ -74,7 +74,7 @@ def problems_in(
         *(_join(("groups", i), group, groups) for i, group in enumerate(every)),
         *(_fork(("groups", i), group, groups, owners, values, hint) for i, group in enumerate(every) if group.for_each),
         _conditions(every, groups, values, hint),
-        output_problems(every, publish, outputs, hint),
+        output_problems(every, params, publish, outputs, hint),
         sql_problems(every, groups, params),
         *(_inputs(("groups", i), group, groups) for i, group in enumerate(every) if group.inputs),
         stream_problems(every, publish, outputs),

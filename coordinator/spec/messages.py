@@ -47,6 +47,7 @@ _EXPECTED = {
     "int_type": "a whole number",
     "float_type": "a number",
     "scalar_type": "text, a number or true or false",
+    "partition_type": "text, a whole number, true, false or null",
     "bool_type": "true or false",
     "tuple_type": "a list",
     "dict_type": "a mapping",
@@ -85,7 +86,7 @@ def _real_loc(loc: Loc, data: Any, is_missing: bool) -> tuple[Loc, bool] | None:
         is_mapping = isinstance(value, dict)
         if str(part).startswith(_VALUES if is_mapping else _FROM):
             return None
-        is_written = part in value if is_mapping else isinstance(part, int)
+        is_written = part in value if is_mapping else isinstance(part, int) and isinstance(value, list | tuple)
         if is_written or (is_missing and position == len(loc) - 1):
             real.append(part)
             value = value.get(part) if is_mapping else value[part]

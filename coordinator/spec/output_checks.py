@@ -7,7 +7,7 @@ from itertools import chain
 
 from unstuck.coordinator.spec.problems import Loc, Problem, path_text
 from unstuck.tasks.spec.group import GroupSpec, Step
-from unstuck.tasks.spec.outputs import REJECTED, OutputSpec
+from unstuck.tasks.spec.outputs import REJECTED, OutputSpec, named_param
 
 MAX_NAME = 63  # characters of the name of an output
 Hint = Callable[[str, Collection[str], str], str]
@@ -25,15 +25,23 @@ def steps_of(every: Sequence[GroupSpec]) -> Iterator[tuple[Loc, Step]]:
 
 
 def output_problems(
-    every: Sequence[GroupSpec], publish: Sequence[str] | None, outputs: Mapping[str, OutputSpec], hint: Hint
+    every: Sequence[GroupSpec],
+    params: Collection[str],
+    publish: Sequence[str] | None,
+    outputs: Mapping[str, OutputSpec],
+    hint: Hint,
 ) -> Iterator[Problem]:
-    """Find mistakes in outputs, ``publish:`` and ``outputs:``; ``hint`` suggests a name for a misspelled one."""
+    """Find mistakes in outputs, ``publish:`` and ``outputs:``; ``hint`` suggests a name for a misspelled one.
+
+    ``params``: the names of the job's parameters.
+    """
     return chain(
         _outputs(every),
         _publish(every, publish or (), outputs, hint),
         _modes(every, publish, outputs, hint),
         _checked(every, publish or (), outputs),
         _tables(outputs),
+        _partitions(every, params, outputs, hint),
     )
 
 
@@ -108,7 +116,7 @@ def _checked(
     makers_of = _makers(every)
     for name, spec in outputs.items():
         rejected = name + REJECTED
-        if spec.quality is not None:
+        if spec.checks.rejects:
             if (place := taken.get(rejected.lower())) is not None:
                 yield Problem(f"{rejected!r} is the name of the rejected rows of {name!r}; take another one", place)
             if len(rejected) > MAX_NAME:
@@ -122,6 +130,24 @@ def _checked(
                 "check the keys in a group that needs the fork"
             )
             yield Problem(text, ("outputs", name, "expect", "unique"))
+
+
+def _partitions(
+    every: Sequence[GroupSpec], params: Collection[str], outputs: Mapping[str, OutputSpec], hint: Hint
+) -> Iterator[Problem]:
+    """A parameter that ``partitions:`` names must be one of the step that writes the output."""
+    for name, spec in outputs.items():
+        makers = [(group, step) for group in every for step in group.steps if step.output == name]
+        if not makers:  # any step in Python may write it
+            makers = [(group, step) for group in every for step in group.steps if step.python]
+        for column, values in (spec.partitions or {}).items():
+            for param in filter(None, map(named_param, values)):
+                known = [{*params, *group.params, *(group.for_each or ()), *step.params} for group, step in makers]
+                if known and not any(param in names for names in known):
+                    text = (
+                        f"no parameter {param!r} of the step that makes {name!r}{hint(param, known[0], 'parameters')}"
+                    )
+                    yield Problem(text, ("outputs", name, "partitions", column))
 
 
 def _tables(outputs: Mapping[str, OutputSpec]) -> Iterator[Problem]:

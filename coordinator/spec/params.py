@@ -265,6 +265,8 @@ def reference_problems(every: Sequence[GroupSpec], outputs: Mapping[str, OutputS
             texts += [(value, (*at, "options", key)) for key, value in stream.options.items()]
     for name, output in outputs.items():
         texts.append((output.path, ("outputs", name, "path")))
+        for column, values in (output.partitions or {}).items():
+            texts += [(str(value), ("outputs", name, "partitions", column)) for value in values]
         rules = {} if output.quality is None else output.quality.rules
         texts += [(rule, ("outputs", name, "quality", "rules", key)) for key, rule in rules.items()]
     for text, loc in texts:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from unstuck.tasks.errors import InputMissing as InputMissing
     from unstuck.tasks.errors import LogBroken as LogBroken
     from unstuck.tasks.errors import OutputInvalid as OutputInvalid
+    from unstuck.tasks.errors import RowsOutside as RowsOutside
     from unstuck.tasks.errors import RuleInvalid as RuleInvalid
     from unstuck.tasks.errors import SettingsInvalid as SettingsInvalid
     from unstuck.tasks.errors import TooManyRejectedRows as TooManyRejectedRows
@@ -50,8 +51,8 @@ _NAMES = {
         "BadKey BadRequest KeyConflict NewerJob NoSuchGroup NoSuchJob NoSuchReport NotDurable Refused WarehouseSilent"
     ),
     "unstuck.tasks.errors": (
-        "DatasetNotFound ExpectationFailed InputMissing LogBroken OutputInvalid RuleInvalid SettingsInvalid "
-        "TooManyRejectedRows Unrecoverable UnstuckError WarehouseMismatch WarehouseNewer WarehouseUnsafe "
+        "DatasetNotFound ExpectationFailed InputMissing LogBroken OutputInvalid RowsOutside RuleInvalid "
+        "SettingsInvalid TooManyRejectedRows Unrecoverable UnstuckError WarehouseMismatch WarehouseNewer WarehouseUnsafe "
         "WarehouseUnsupported"
     ),
     "unstuck.tasks.settings": "Settings",

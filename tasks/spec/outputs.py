@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from unstuck.tasks.duration import Timeout
 from unstuck.tasks.settings import without_user
@@ -15,12 +18,37 @@ from unstuck.tasks.spec.fields import MAX_COUNT, ColumnName, Listed, ParamName, 
 
 REJECTED = "__rejected"  # what the dataset of the rejected rows of an output adds to its name
 REJECTED_BY = "_rejected_by"  # the column of it that names the rules which a row does not meet
+OUTSIDE = "outside partitions"  # stands there for ``partitions:``; no rule can have this name
 MAX_RULES = 50  # the file names of Spark hold so many
 
 _PLACES = ("/", "file:///", "s3://")  # of Delta tables
 
 Condition = Annotated[str, Field(strict=True, min_length=1, max_length=4000)]
 Ratio = Annotated[float, Field(strict=True, ge=0, le=1)]
+_PARAM = re.compile(r":([A-Za-z_]\w*)", re.ASCII)
+
+
+def _partition_value(value: Any) -> Any:
+    if value is not None and not isinstance(value, str | int | bool):
+        raise PydanticCustomError("partition_type", "expected text, a whole number, true, false or null")
+    return value
+
+
+PartitionValue = Annotated[str | int | bool | None, BeforeValidator(_partition_value)]
+PartitionValues = Annotated[
+    tuple[PartitionValue, ...],
+    Field(min_length=1),
+    BeforeValidator(
+        lambda value: value if isinstance(value, list | tuple) else (value,),
+        json_schema_input_type=PartitionValue | list[PartitionValue],
+    ),
+]
+
+
+def named_param(value: object) -> str | None:
+    """The parameter that a value of ``partitions:`` stands for, as in ``:day``; None for a plain value."""
+    found = _PARAM.fullmatch(value) if isinstance(value, str) else None
+    return found and found[1]
 
 
 class Quality(Strict):
@@ -87,6 +115,35 @@ class Checks(Strict):
     quality: Quality | None = None
     unique: tuple[str, ...] = ()
     newest: str | None = None  # the column whose newest value is measured
+    partitions: dict[str, tuple[PartitionValue, ...]] | None = None
+    outside: Literal["fail", "reject", "append"] = "fail"
+
+    @property
+    def rejects(self) -> bool:
+        """Whether rows may go to a dataset of their own."""
+        return self.quality is not None or self.outside == "reject"
+
+    def resolved(self, params: Mapping[str, Any]) -> Self:
+        """These checks with the values of ``params`` in the place of markers. Raises: ValueError: one has none."""
+        if self.partitions is None:
+            return self
+        partitions = {
+            column: tuple(one for value in values for one in _valued(column, value, params))
+            for column, values in self.partitions.items()
+        }
+        return self.model_copy(update={"partitions": partitions})
+
+
+def _valued(column: str, value: PartitionValue, params: Mapping[str, Any]) -> tuple[PartitionValue, ...]:
+    """The values that ``value`` of ``partitions:`` stands for: several for a parameter that is a list."""
+    if (name := named_param(value)) is None:
+        return (value,)
+    if (held := params.get(name)) is None:
+        raise ValueError(f"partitions: {column} is :{name}, and this parameter has no value")
+    values = tuple(held) if isinstance(held, list | tuple) else (held,)
+    if odd := [one for one in values if one is not None and not isinstance(one, str | int | bool)]:
+        raise ValueError(f"partitions: {column} is :{name}, and {odd[0]!r} cannot be the value of a partition")
+    return values
 
 
 class OutputSpec(Strict):
@@ -104,6 +161,15 @@ class OutputSpec(Strict):
     )
     partition_by: Listed[ColumnName] = Field(
         default=(), description="Columns whose values part the rows: each file has the rows of one partition."
+    )
+    partitions: Annotated[dict[ColumnName, PartitionValues], Field(min_length=1)] | None = Field(
+        default=None,
+        description="For partition_overwrite: the partitions that the job replaces, by columns of partition_by: a "
+        "value, a list of values, or :name for those of a parameter; left out: those of which it has rows.",
+    )
+    outside: Literal["fail", "reject", "append"] | None = Field(
+        default=None,
+        description="What becomes of rows of other partitions than partitions: names; left out: they fail the attempt.",
     )
     format: Literal["parquet", "delta"] = Field(
         default="parquet", description="parquet: files that the warehouse log names; delta: a Delta table at path."
@@ -137,6 +203,17 @@ class OutputSpec(Strict):
                 raise ValueError(f"{field} names a column twice")
         if self.mode == "partition_overwrite" and not self.partition_by:
             raise ValueError("mode: partition_overwrite wants partition_by: with the columns that part the rows")
+        if self.partitions is not None and self.mode != "partition_overwrite":
+            raise ValueError("partitions: is for mode: partition_overwrite, and says which partitions it replaces")
+        if odd := [column for column in self.partitions or () if column not in self.partition_by]:
+            raise ValueError(f"partitions: names {odd[0]}, which is no column of partition_by:")
+        if self.outside is not None and self.partitions is None:
+            raise ValueError("outside: wants partitions: with the partitions that the job replaces")
+        if self.outside == "append" and self.format == "delta":
+            raise ValueError(
+                "outside: append is for datasets of the warehouse: in a Delta table, whose files others may rewrite, a "
+                "retry cannot tell which rows it has appended; say fail or reject"
+            )
         if self.mode == "merge" and self.format != "delta":
             raise ValueError("mode: merge wants format: delta")
         if (self.mode == "merge") != bool(self.keys):
@@ -187,4 +264,6 @@ class OutputSpec(Strict):
             quality=self.quality,
             unique=expect.unique,
             newest=None if expect.fresh is None else expect.fresh.column,
+            partitions=self.partitions,
+            outside=self.outside or "fail",
         )

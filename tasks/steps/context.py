@@ -22,6 +22,7 @@ from unstuck.tasks.errors import (
     ForkValuesInvalid,
     InputMissing,
     OutputInvalid,
+    RowsOutside,
     RuleInvalid,
     TooManyRejectedRows,
     Unrecoverable,
@@ -64,6 +65,7 @@ class Work:
     appended: Collection[str] = ()  # outputs that may be written from a stream
     outputs: dict[str, StagedOutput] = field(default_factory=dict)
     refused: dict[str, Unrecoverable] = field(default_factory=dict)  # by output, unless it was written after that
+    params: Mapping[str, Any] = field(default_factory=dict)  # of the step that runs
     results: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -105,7 +107,7 @@ class Work:
         Raises:
             OutputInvalid: the name cannot be one, was written already, a name holds a secret, or the frame cannot be
                 stored.
-            RuleInvalid, TooManyRejectedRows, ExpectationFailed: its rows are not what the spec asks for.
+            RuleInvalid, TooManyRejectedRows, RowsOutside, ExpectationFailed: its rows are not what the spec asks for.
         """
         if not isinstance(name, str) or "-" in name or GROUP_ID.fullmatch(name) is None or name.endswith("]"):
             raise OutputInvalid(f"an output wants a name of letters, digits and _ (at most 63), not {name!r}")
@@ -122,7 +124,7 @@ class Work:
                 *(self.files, folder, frame, checks, self.partition_by.get(name, ()), self.session),
                 self._resume(name, frame),
             )
-        except (RuleInvalid, TooManyRejectedRows, ExpectationFailed) as error:
+        except (RuleInvalid, TooManyRejectedRows, RowsOutside, ExpectationFailed) as error:
             self.refused[name] = error
             raise
         self.refused.pop(name, None)
@@ -197,12 +199,19 @@ class Work:
 
     def _checks_of(self, name: str) -> Checks:
         """The checks of the output ``name``. Raises: OutputInvalid: they cannot be made, or the name is taken."""
-        checks = self.checks.get(name, Checks())
+        try:
+            checks = self.checks.get(name, Checks()).resolved(self.params)
+        except ValueError as error:
+            raise OutputInvalid(f"the output {name}: {error}") from None
+        if secret := self.secrets.in_data(checks.partitions):
+            raise OutputInvalid(
+                f"the output {name} has the value of {secret} in partitions:, which are stored and shown"
+            )
         base = name.removesuffix(REJECTED)
-        if base != name and base in self.checks and self.checks[base].quality is not None:
+        if base != name and base in self.checks and self.checks[base].rejects:
             raise OutputInvalid(f"the output {name} has the name of the rejected rows of {base}; give it another one")
         rejected = f"{name}{REJECTED}"
-        if checks.quality is not None and (rejected in {*self.outputs, *self.inputs, *self.streams}):
+        if checks.rejects and (rejected in {*self.outputs, *self.inputs, *self.streams}):
             raise OutputInvalid(f"the rejected rows of {name} go to {rejected}, and there is such a name already")
         if checks.unique and split_member(self.token.group)[1] is not None:
             raise OutputInvalid(
@@ -229,7 +238,7 @@ class OutputSlot:
 
         Raises:
             OutputInvalid: written twice, or a frame that cannot be stored.
-            RuleInvalid, TooManyRejectedRows, ExpectationFailed: its rows are not what the spec asks for.
+            RuleInvalid, TooManyRejectedRows, RowsOutside, ExpectationFailed: its rows are not what the spec asks for.
         """
         return self._write(self.name, frame).rows
 

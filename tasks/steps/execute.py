@@ -69,6 +69,7 @@ def run_step(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str], i
         StepNotFound, BadStepCall, SqlInvalid, OutputInvalid: a retry cannot help.
         BaseException: whatever the step raised.
     """
+    work.params = ctx.params
     with ending_forks():
         if step.python == READ_VALUES:
             return

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from operator import and_, itemgetter
 from typing import Any
 
-from unstuck.tasks.errors import OutputInvalid
+from unstuck.tasks.errors import OutputInvalid, RowsOutside
+from unstuck.tasks.spec.outputs import PartitionValue
 from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.marker import NamedPartitions, StagedOutput, are_named
 
 Partition = dict[str, str | None]
 """By column, the value that all rows of a file have, as text; None for null."""
@@ -97,3 +101,91 @@ def partition_of(file: Any, columns: Sequence[str]) -> Partition:
         return {}
     first = next(file.iter_batches(batch_size=1, columns=list(columns)))
     return {column: pc.cast(first.column(column), pa.string())[0].as_py() for column in columns}
+
+
+# -- partitions: -----------------------------------------------------------------------------------------------
+
+_MOST_NAMED = 10  # partitions outside, in the text of an error
+
+
+def named_in(partitions: Mapping[str, Sequence[PartitionValue]], schema: str) -> NamedPartitions:
+    """The values of ``partitions:`` as the text that `partition_of` finds in files with ``schema``.
+
+    Raises: OutputInvalid: one is no value of its column.
+    """
+    check_columns(list(partitions), schema)
+    types = {field["name"]: field["type"] for field in json.loads(schema)["fields"]}
+    return {column: [_text(value, column, types[column]) for value in values] for column, values in partitions.items()}
+
+
+def _text(value: PartitionValue, column: str, kind: str) -> str | None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else json.dumps(value)
+    kinds = {"boolean": "bool", "byte": "int8", "short": "int16", "integer": "int32", "long": "int64", "date": "date32"}
+    if kind not in kinds:  # text, or a column without values and so without a type
+        return text
+    try:
+        read = pc.cast(pa.array([text]), kinds[kind])
+    except pa.ArrowInvalid:
+        raise OutputInvalid(f"partitions: {value!r} is no value of the column {column}, of type {kind}") from None
+    return str(pc.cast(read, pa.string())[0].as_py())
+
+
+def check_named(files: Files, name: str, output: StagedOutput, named: NamedPartitions) -> None:
+    """Check that all rows of the output ``name`` are of the partitions ``named``. Raises: RowsOutside; OSError."""
+    import pyarrow.parquet as pq
+
+    is_named = are_named([named])
+    found = [
+        (partition_text(file.partition), file) for file in output.files if file.rows and not is_named(file.partition)
+    ]
+    if not found:
+        return
+    outside = sorted(found, key=itemgetter(0))
+    counts: dict[str, int] = {}
+    for text, file in outside:
+        counts[text] = counts.get(text, 0) + file.rows
+    said = [f"{partition} ({rows:,} row{'s' * (rows != 1)})" for partition, rows in list(counts.items())[:_MOST_NAMED]]
+    if len(counts) > _MOST_NAMED:
+        said.append(f"and {len(counts) - _MOST_NAMED:,} more")
+    with files.open(outside[0][1].path) as source:
+        (example,) = next(pq.ParquetFile(source).iter_batches(batch_size=1)).to_pylist()
+    shown = ", ".join(f"{column}={value}" for column, value in example.items())
+    raise RowsOutside(
+        f"{sum(counts.values()):,} of {output.rows:,} rows of {name} are of partitions that partitions: does not name: "
+        f"{', '.join(said)}. The first one: {shown[:200]}. Nothing is replaced. Leave these rows out in the step, name "
+        "their partitions, or say outside: append (they are added to what is published there) or outside: reject"
+    )
+
+
+def partition_text(partition: Mapping[str, str | None]) -> str:
+    """A partition for people: ``day=2013-01-01, carrier=null``."""
+    return ", ".join(f"{column}={'null' if value is None else value}" for column, value in partition.items())
+
+
+def spark_named(named: NamedPartitions) -> Any:
+    """The column that says whether a row of a Spark frame is of the partitions ``named``."""
+    from pyspark.sql.functions import coalesce, col, lit
+
+    def of(column: str, values: Sequence[str | None]) -> Any:
+        read = col(f"`{column.replace('`', '``')}`")
+        texts = [value for value in values if value is not None]
+        return coalesce(read.cast("string").isin(texts), lit(False)) | (read.isNull() & lit(None in values))
+
+    return reduce(and_, (of(column, values) for column, values in named.items()))
+
+
+def arrow_named(table: Any, named: NamedPartitions) -> Any:
+    """By row of an Arrow ``table``, whether it is of the partitions ``named``."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    masks = (
+        pc.is_in(pc.cast(table[column], pa.string()), value_set=pa.array(values, pa.string()))
+        for column, values in named.items()
+    )
+    return reduce(pc.and_, masks)

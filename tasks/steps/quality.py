@@ -1,4 +1,4 @@
-"""Rules of an output: good rows and rejected rows are written apart, and the frame is evaluated once.
+"""Rules of an output, and rows of other partitions than it names: what is rejected is written apart, in one evaluation.
 
 A Spark frame is written with a column that says which rules a row breaks. Spark parts the rows by that column, so the
 good rows are complete with that one write, and only the rejected rows are written again, with the names of the rules.
@@ -14,7 +14,7 @@ from functools import reduce
 from typing import Any
 
 from unstuck.tasks.errors import OutputInvalid, RuleInvalid, TooManyRejectedRows
-from unstuck.tasks.spec.outputs import REJECTED, REJECTED_BY, Checks, Quality
+from unstuck.tasks.spec.outputs import OUTSIDE, REJECTED, REJECTED_BY, Checks
 from unstuck.tasks.steps.columns import check_spark_schema, plain_table
 from unstuck.tasks.steps.expectations import check_unique, newest_of
 from unstuck.tasks.steps.output import (
@@ -26,8 +26,18 @@ from unstuck.tasks.steps.output import (
     table_of,
     with_voids,
 )
-from unstuck.tasks.steps.partitions import OURS, check_columns, collect_parts, data_files_below, spark_writer
-from unstuck.tasks.steps.spark import empty_table, is_frame, read_parquet, sql_error, write_parquet
+from unstuck.tasks.steps.partitions import (
+    OURS,
+    arrow_named,
+    check_columns,
+    check_named,
+    collect_parts,
+    data_files_below,
+    named_in,
+    spark_named,
+    spark_writer,
+)
+from unstuck.tasks.steps.spark import empty_table, is_frame, read_parquet, spark_schema, sql_error, write_parquet
 from unstuck.tasks.steps.stream import Resume, stage_stream
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
@@ -56,13 +66,12 @@ def stage_checked(
 
     Raises:
         RuleInvalid: a rule is no condition, or cannot be evaluated.
-        TooManyRejectedRows, ExpectationFailed: the rows are not what the spec asks for.
+        TooManyRejectedRows, RowsOutside, ExpectationFailed: the rows are not what the spec asks for.
         OutputInvalid, StagingLost, WarehouseMismatch, OSError: as `stage`.
     """
-    quality = checks.quality
-    if quality is None and resume is not None:
+    if not checks.rejects and resume is not None:
         staged = {folder: stage_stream(files, folder, frame, partition_by, resume)}
-    elif quality is None:
+    elif not checks.rejects:
         staged = {folder: stage(files, folder, frame, partition_by)}
     else:
         files.check()
@@ -76,10 +85,15 @@ def stage_checked(
         if stored is not None:
             frame = read_parquet(session, [(stored.schema, [files.uri(file.path) for file in stored.files])])
         split = _split_spark if is_frame(frame) else _split_table
-        staged = split(files, folder, frame, quality, partition_by)
+        staged = split(files, folder, frame, checks, partition_by)
         files.remove_tree(whole)
         if stored is not None:
             staged[folder] = replace(staged[folder], checkpoint=stored.checkpoint)
+    if checks.partitions is not None:
+        named = named_in(checks.partitions, staged[folder].schema)
+        if checks.outside != "append":
+            check_named(files, folder.rpartition("/")[2], staged[folder], named)
+        staged = {one: replace(output, replaces=[named]) for one, output in staged.items()}
     if checks.unique:
         check_unique(files, staged[folder], checks.unique, session)
     if checks.newest is not None:
@@ -99,13 +113,17 @@ def _check_names(names: Sequence[str]) -> None:
         )
 
 
-def _check_ratio(folder: str, rows: int, rejected: int, quality: Quality, by_rule: Mapping[str, int]) -> None:
-    """Raises: TooManyRejectedRows."""
-    if rows and rejected / rows > quality.max_rejected_ratio:
+def _rules(checks: Checks) -> Mapping[str, str]:
+    return {} if checks.quality is None else checks.quality.rules
+
+
+def _check_ratio(folder: str, rows: int, rejected: int, checks: Checks, by_rule: Mapping[str, int]) -> None:
+    """``rejected``: rows that break rules. Raises: TooManyRejectedRows."""
+    if checks.quality is not None and rows and rejected / rows > checks.quality.max_rejected_ratio:
         counts = ", ".join(f"{name} {count:,}" for name, count in by_rule.items() if count)
         raise TooManyRejectedRows(
             f"{rejected:,} of {rows:,} rows of {folder.rpartition('/')[2]} were rejected "
-            f"({rejected / rows:.2%}; max_rejected_ratio: {quality.max_rejected_ratio:g}), by rule: {counts}. "
+            f"({rejected / rows:.2%}; max_rejected_ratio: {checks.quality.max_rejected_ratio:g}), by rule: {counts}. "
             "Mend what makes the rows, or the rules"
         )
 
@@ -132,14 +150,15 @@ def _message(error: Exception) -> str:
 
 
 def _split_spark(
-    files: Files, folder: str, frame: Any, quality: Quality, partition_by: Sequence[str]
+    files: Files, folder: str, frame: Any, checks: Checks, partition_by: Sequence[str]
 ) -> dict[str, StagedOutput]:
+    rules = _rules(checks)
     schema = json.loads(frame.schema.json())
     check_spark_schema(schema)
     _check_names(frame.columns)
     if partition_by:
         check_columns(partition_by, frame.schema.json())
-    marked = frame.withColumn(_BROKEN, _broken(frame, quality.rules))
+    marked = frame.withColumn(_BROKEN, _broken(frame, rules, checks))
     source = f"{folder}/_split"
     # Without it, Spark would sort all rows by the column that parts them.
     frame.sparkSession.conf.set("spark.sql.maxConcurrentOutputFileWriters", "16")
@@ -154,7 +173,7 @@ def _split_spark(
     except Exception as error:
         said = _message(error)
         quoted = _QUOTED.search(said)
-        for name, rule in quality.rules.items():
+        for name, rule in rules.items():
             if quoted is not None and quoted[1].strip() in map(str.strip, rule.splitlines()):
                 raise _refused(name, rule, said) from error
         raise
@@ -166,10 +185,11 @@ def _split_spark(
     }
     rows = sum(part.rows for part in found.values())
     check_written(files, folder, wrote, rows)
-    names = {code: _names(code, quality.rules) for code in found}
-    by_rule = {rule: sum(found[code].rows for code in found if rule in names[code]) for rule in quality.rules}
+    known = [*rules, *([OUTSIDE] if checks.outside == "reject" else [])]
+    names = {code: _names(code, known) for code in found}
+    by_rule = {rule: sum(found[code].rows for code in found if rule in names[code]) for rule in known}
     bad = {code: part for code, part in found.items() if code != _GOOD}
-    _check_ratio(folder, rows, sum(part.rows for part in bad.values()), quality, by_rule)
+    _check_ratio(folder, rows, sum(found[code].rows for code in bad if names[code] != [OUTSIDE]), checks, by_rule)
     stored = json.loads(next((part.schema for part in found.values()), json.dumps(schema)))
     if bad:
         rejected = _stage_rejected(files, folder + REJECTED, frame, bad, names, partition_by)
@@ -189,8 +209,8 @@ def _split_spark(
 _TEXTS = {"type": "array", "elementType": "string", "containsNull": True}
 
 
-def _broken(frame: Any, rules: Mapping[str, str]) -> Any:
-    """The column that says which rules a row breaks. Raises: RuleInvalid."""
+def _broken(frame: Any, rules: Mapping[str, str], checks: Checks) -> Any:
+    """The column that says which rules a row breaks. Raises: RuleInvalid; OutputInvalid."""
     from pyspark.sql.functions import coalesce, concat, concat_ws, expr, lit, when
 
     marks = []
@@ -203,10 +223,13 @@ def _broken(frame: Any, rules: Mapping[str, str]) -> Any:
                 raise
             raise _refused(name, rule, what) from error
         marks.append(when(~coalesce(expr(rule), lit(False)), lit(str(number))))
+    if checks.outside == "reject":
+        is_named = spark_named(named_in(checks.partitions or {}, frame.schema.json()))
+        marks.append(when(~is_named, lit(str(len(rules)))))
     return concat(lit(_GOOD), concat_ws("_", *marks))
 
 
-def _names(code: str, rules: Mapping[str, str]) -> list[str]:
+def _names(code: str, rules: Sequence[str]) -> list[str]:
     """The rules that rows with ``code`` break."""
     numbers = code.removeprefix(_GOOD).split("_")
     return [name for number, name in enumerate(rules) if str(number) in numbers]
@@ -243,18 +266,21 @@ def _stage_empty(files: Files, folder: str, schema: dict[str, Any]) -> StagedOut
 
 
 def _split_table(
-    files: Files, folder: str, frame: Any, quality: Quality, partition_by: Sequence[str]
+    files: Files, folder: str, frame: Any, checks: Checks, partition_by: Sequence[str]
 ) -> dict[str, StagedOutput]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     table = table_of(frame)
     _check_names(table.column_names)
-    met = {name: _met(table, name, rule) for name, rule in quality.rules.items()}
+    met = {name: _met(table, name, rule) for name, rule in _rules(checks).items()}
+    breaks = len(table) - len(table.filter(reduce(pc.and_, met.values()))) if met else 0
+    if checks.outside == "reject":
+        met[OUTSIDE] = arrow_named(table, named_in(checks.partitions or {}, spark_schema(table.schema)))
     by_rule = {name: len(table) - (pc.sum(rows).as_py() or 0) for name, rows in met.items()}
     is_good = reduce(pc.and_, met.values())
     good, is_bad = table.filter(is_good), pc.invert(is_good)
-    _check_ratio(folder, len(table), len(table) - len(good), quality, by_rule)
+    _check_ratio(folder, len(table), breaks, checks, by_rule)
     marks = zip(*(rows.filter(is_bad).to_pylist() for rows in met.values()), strict=True)
     broken = [[name for name, is_met in zip(met, row, strict=True) if not is_met] for row in marks]
     bad = table.filter(is_bad).append_column(REJECTED_BY, pa.array(broken, pa.list_(pa.string())))

@@ -304,8 +304,9 @@ class Warehouse:
         if not entry.tables:
             del body["tables"]
         for change in body["datasets"].values():
-            if change["checkpoint"] is None:
-                del change["checkpoint"]
+            for late in ("checkpoint", "replaces"):
+                if not change[late]:
+                    del change[late]
         return self.storage.create(_entry_path(n), json.dumps(body, ensure_ascii=False).encode())
 
     def tables_written(self, n: int) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic.dataclasses import dataclass
 
-from unstuck.tasks.warehouse.marker import Checkpoint, DataFile
+from unstuck.tasks.warehouse.marker import Checkpoint, DataFile, NamedPartitions
 
 # The newest that is read. 2 names Delta tables, which a reader of 1 would take for files. 3 names checkpoints of
 # streams, which an older release would leave out of its snapshots.
@@ -23,6 +23,7 @@ class Change:
         removed: paths.
         rows: of ``added``.
         checkpoint: of the stream that ``added`` was read from; None: the stream of the dataset stays where it was.
+        replaces: for a Delta table, whose files the log does not name: as of the output.
     """
 
     mode: str
@@ -31,6 +32,7 @@ class Change:
     rows: int
     schema: str
     checkpoint: Checkpoint | None = None
+    replaces: list[NamedPartitions] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

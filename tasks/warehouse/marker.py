@@ -42,6 +42,30 @@ class DataFile:
     partition: dict[str, str | None] = field(default_factory=dict)
 
 
+NamedPartitions = dict[str, list[str | None]]
+"""By column, the values that ``partitions:`` names, as text; None for null. Other columns may have any value."""
+
+
+def are_named(named: Iterable[NamedPartitions]) -> Callable[[Mapping[str, str | None]], bool]:
+    """A function that says whether a partition is one of those that any of ``named`` names."""
+    # The members of a fork name one each, so these are looked up, however many there are.
+    one_each: dict[tuple[str, ...], set[tuple[str | None, ...]]] = {}
+    others = []
+    for each in named:
+        if all(len(values) == 1 for values in each.values()):
+            columns = tuple(sorted(each))
+            one_each.setdefault(columns, set()).add(tuple(each[column][0] for column in columns))
+        else:
+            others.append({column: frozenset(values) for column, values in each.items()})
+
+    def is_named(partition: Mapping[str, str | None]) -> bool:
+        return any(
+            tuple(partition.get(column) for column in columns) in found for columns, found in one_each.items()
+        ) or any(all(partition.get(column) in values for column, values in each.items()) for each in others)
+
+    return is_named
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """The position that a stream was read up to: the checkpoint of Spark, packed into one file.
@@ -70,6 +94,7 @@ class StagedOutput:
         rejected_of: the output whose rejected rows these are; empty for all other outputs.
         newest: the newest value of the column that is measured, in seconds since the epoch; None if there is none.
         checkpoint: of the stream that the rows were read from; None for all other outputs.
+        replaces: the partitions that it may replace, one for each member of a fork; empty: those of its rows.
     """
 
     files: list[DataFile]
@@ -79,6 +104,7 @@ class StagedOutput:
     rejected_of: str = ""
     newest: float | None = None
     checkpoint: Checkpoint | None = None
+    replaces: list[NamedPartitions] = field(default_factory=list)
 
     @property
     def written(self) -> list[DataFile]:

@@ -19,6 +19,7 @@ from tests.support.spark.jvm import end_jvm
 from unstuck import (
     ExpectationFailed,
     OutputInvalid,
+    RowsOutside,
     RuleInvalid,
     Settings,
     TooManyRejectedRows,
@@ -65,12 +66,12 @@ def write(request: pytest.FixtureRequest, tmp_path: Path) -> Write:
     spark = None if request.param == "arrow" else request.getfixturevalue("session")
 
     def write(
-        table: pa.Table = FLIGHTS, *by: str, rules: dict[str, str] = RULES, ratio: float = 1.0, **checks: Any
+        table: pa.Table = FLIGHTS, *by: str, rules: dict[str, str] | None = RULES, ratio: float = 1.0, **checks: Any
     ) -> tuple[StagedOutput, StagedOutput]:
         frame = table
         if request.param == "spark":
             frame = spark.createDataFrame([tuple(row.values()) for row in table.to_pylist()], SCHEMA)
-        quality = Quality(rules=rules, max_rejected_ratio=ratio)
+        quality = Quality(rules=rules, max_rejected_ratio=ratio) if rules else None
         made = stage_checked(Files(str(tmp_path)), "flights", frame, Checks(quality=quality, **checks), by, spark)
         return made["flights"], made["flights__rejected"]
 
@@ -143,6 +144,38 @@ def test_both_are_parted_by_the_columns_of_the_output(write: Write, tmp_path: Pa
     assert [file.partition for file in good.files] == [{"day": "2013-01-01"}]
     assert sorted(str(file.partition["day"]) for file in rejected.files) == ["2013-01-01", "2013-01-02", "2013-01-03"]
     assert [row["id"] for row in rows(tmp_path, good)] == [1, 2]
+
+
+def test_rows_of_partitions_that_are_not_named_are_rejected(write: Write, tmp_path: Path) -> None:
+    named = {"partitions": {"day": ("2013-01-01", "2013-01-03"), "carrier": ("AA", None)}, "outside": "reject"}
+    good, rejected = write(FLIGHTS, "day", "carrier", rules=None, **named)
+
+    assert [row["id"] for row in rows(tmp_path, good)] == [1, 2, 5], "null is one of the values that are named"
+    assert [(row["id"], row["_rejected_by"]) for row in rows(tmp_path, rejected)] == [
+        (3, ["outside partitions"]),
+        (4, ["outside partitions"]),
+    ]
+    assert good.rejected_by == {"outside partitions": 2}
+    texts = [{"day": ["2013-01-01", "2013-01-03"], "carrier": ["AA", None]}]
+    assert good.replaces == rejected.replaces == texts
+
+
+def test_rows_of_partitions_that_are_not_named_are_counted_in_the_error(write: Write) -> None:
+    named = {"partitions": {"id": (1, "2")}}
+    with pytest.raises(RowsOutside) as raised:
+        write(FLIGHTS, "id", rules={"any": "true"}, **named)
+    assert "3 of 5 rows of flights are of partitions" in str(raised.value)
+    assert "id=3 (1 row), id=4 (1 row), id=5 (1 row). The first one: id=3, carrier=UA" in str(raised.value)
+
+    with pytest.raises(OutputInvalid, match=r"1\.5' is no value of the column id, of type long"):
+        write(FLIGHTS, "id", partitions={"id": ("1.5",)})
+
+
+def test_rows_outside_do_not_count_as_rows_that_break_rules(write: Write) -> None:
+    named = {"partitions": {"id": (1, 2, 3, 4)}, "outside": "reject"}
+    good, rejected = write(FLIGHTS, "id", rules={"any": "true"}, ratio=0.0, **named)
+
+    assert (good.rows, rejected.rows, good.rejected_by) == (4, 1, {"any": 0, "outside partitions": 1})
 
 
 def test_too_many_rejected_rows_are_counted_by_rule(write: Write) -> None:

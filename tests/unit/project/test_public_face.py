@@ -51,7 +51,9 @@ def test_the_errors_of_the_client_are_found_in_its_docstrings() -> None:
     """Or the test above would see nothing."""
     assert {"SpecError", "BadKey", "KeyConflict", "NoSuchJob", "Refused", "NoSuchGroup"} <= documented(Client)
     assert {"SettingsInvalid", "NewerJob"} <= documented(Client)
-    assert documented(OutputSlot) == {"OutputInvalid", "RuleInvalid", "TooManyRejectedRows", "ExpectationFailed"}
+    assert documented(OutputSlot) == {
+        *("OutputInvalid", "RuleInvalid", "TooManyRejectedRows", "RowsOutside", "ExpectationFailed")
+    }
     assert documented(Pools) == {"BadRequest", "Refused"}
     assert documented(published) == {"DatasetNotFound"}
 

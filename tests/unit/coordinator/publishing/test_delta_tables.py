@@ -57,7 +57,9 @@ class Lake:
     def spec(self, mode: Any, **more: Any) -> OutputSpec:
         return OutputSpec(mode=mode, format="delta", path=self.path, **more)
 
-    def stage(self, job: str, output: OutputSpec, rows: Rows, extra: str = "", rejected: Rows = ()) -> PublishRequest:
+    def stage(
+        self, job: str, output: OutputSpec, rows: Rows, extra: str = "", rejected: Rows = (), **more: Any
+    ) -> PublishRequest:
         """A job that has made ``rows``, and the request to publish them."""
         files, staging = Files(self.root), f"_staging/{job}/load/1-nonce-claimant"
         known = Warehouse(self.root).ensure_id()
@@ -76,7 +78,7 @@ class Lake:
         if extra:
             fields.append({"name": extra, "type": "long", "nullable": True, "metadata": {}})
         columns = json.dumps({"type": "struct", "fields": fields})
-        outputs = {"flights": StagedOutput(made, len(rows), columns)}
+        outputs = {"flights": StagedOutput(made, len(rows), columns, **more)}
         if rejected:
             path = f"{staging}/flights__rejected.parquet"
             pq.write_table(pa.Table.from_pylist([*rejected], schema), f"{self.root}/{path}")
@@ -116,6 +118,19 @@ class Lake:
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     return Lake(str(tmp_path / "warehouse"), str(tmp_path / "lake/flights"))
+
+
+def test_named_partitions_are_replaced_and_one_without_rows_is_emptied(lake: Lake) -> None:
+    by_day = lake.spec("partition_overwrite", partition_by=("day",))
+    lake.publish("one", by_day, [row(1, ONE), row(2, TWO), row(3, None)])
+    request = lake.stage("two", by_day, [row(4, TWO)], replaces=[{"day": ["2013-01-02", None]}])
+
+    first = publish(request)
+    assert publish(request) == first
+    assert lake.ids == [1, 4]
+
+    publish(lake.stage("three", by_day, [], replaces=[{"day": ["2013-01-02"]}]))
+    assert lake.ids == [1]
 
 
 def test_append_makes_the_table_and_appends_once(lake: Lake) -> None:

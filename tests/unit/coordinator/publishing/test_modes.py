@@ -21,7 +21,7 @@ from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.warehouse import files as files_module
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, write_marker
+from unstuck.tasks.warehouse.marker import DataFile, Marker, NamedPartitions, StagedOutput, are_named, write_marker
 
 APPEND = OutputSpec(mode="append")
 BY_DAY = OutputSpec(mode="partition_overwrite", partition_by=("day",))
@@ -42,6 +42,7 @@ class Nightly:
         rows: int = 3,
         columns: str = FLIGHTS,
         base: int = 0,
+        replaces: list[NamedPartitions] | None = None,
     ) -> PublishResult:
         """Stage one file for each of ``days`` (one without a partition where there is none), and publish them."""
         files, staging = Files(self.root), f"_staging/{job}/load/1-nonce-claimant"
@@ -50,7 +51,7 @@ class Nightly:
             path = f"{staging}/flights/part-{number}.parquet"
             files.write_durable(path, b"x" * 10)
             made.append(DataFile(path, rows, 10, {"day": day} if output.partition_by else {}))
-        outputs = {"flights": StagedOutput(made, rows * len(made), columns)}
+        outputs = {"flights": StagedOutput(made, rows * len(made), columns, replaces=replaces or [])}
         write_marker(files, staging, Marker(f"{job}/load", "same", outputs, {}, {}, 1.0))
         return self.again(job, job, output, base)
 
@@ -119,6 +120,52 @@ def test_partition_overwrite_replaces_the_partitions_that_it_has_rows_of(nightly
 
     nightly.publish("three", BY_DAY, None)
     assert nightly.files == ["one 2013-01-01", "two 2013-01-02", "two 2013-01-03", "three None"]
+
+
+def test_of_named_partitions_alone_published_rows_go(nightly: Nightly) -> None:
+    nightly.publish("one", BY_DAY, "2013-01-01", "2013-01-02", None)
+    nightly.publish("two", BY_DAY, "2013-01-01", "2013-01-02", replaces=[{"day": ["2013-01-02", None]}])
+
+    assert nightly.files == ["one 2013-01-01", "two 2013-01-01", "two 2013-01-02"], "one is appended, one is emptied"
+
+
+def test_two_retries_that_take_over_the_same_files_append_rows_outside_once(nightly: Nightly) -> None:
+    nightly.publish("one", BY_DAY, "2013-01-01", "2013-01-02")
+    nightly.publish("two", BY_DAY, "2013-01-01", "2013-01-02", replaces=[{"day": ["2013-01-02"]}])
+    nightly.again("two", "its-retry", BY_DAY)
+
+    assert nightly.files == ["one 2013-01-01", "two 2013-01-01", "two 2013-01-02"]
+    assert Warehouse(nightly.root).dataset("flights").rows == 9
+
+
+def test_named_partitions_cannot_be_told_where_files_were_parted_in_another_way(nightly: Nightly) -> None:
+    nightly.publish("one", OutputSpec())
+    result = nightly.publish("two", BY_DAY, "2013-01-02", rows=0, replaces=[{"day": ["2013-01-02"]}])
+    assert result.failed is not None
+    assert result.failed.code == "PARTITION_MISMATCH"
+
+
+def test_a_dataset_whose_last_partition_was_emptied_has_its_columns(nightly: Nightly) -> None:
+    nightly.publish("one", BY_DAY, "2013-01-01")
+    named: list[NamedPartitions] = [{"day": ["2013-01-01"]}]
+    nightly.publish("two", BY_DAY, "2013-01-01", rows=0, replaces=named)
+    assert (nightly.files, Warehouse(nightly.root).dataset("flights").rows) == (["two 2013-01-01"], 0)
+
+    nightly.publish("three", BY_DAY, "2013-01-01")
+    nightly.publish("four", BY_DAY, "2013-01-01", rows=0, columns=schema("month:void"), replaces=named)
+    assert (nightly.files, Warehouse(nightly.root).dataset("flights").schema) == ([], FLIGHTS), "void is a guess"
+
+
+def test_what_members_name_is_found_in_one_look_however_many_they_are() -> None:
+    """Of two columns, in any order; with several values; a column that is left out may have any value."""
+    one_each: list[NamedPartitions] = [{"day": [str(n)], "air": ["UA"]} for n in range(10_000)]
+    is_named = are_named([*one_each, {"air": ["AA", None], "day": ["1"]}, {"air": ["DL"]}])
+
+    assert all(is_named({"air": "UA", "day": str(n)}) for n in range(10_000))
+    assert is_named({"day": "1", "air": None})
+    assert is_named({"day": None, "air": "DL"})
+    assert not any(map(is_named, ({"day": "2", "air": "AA"}, {"day": None, "air": "UA"}, {"day": "1", "air": "B6"})))
+    assert not are_named([{"day": []}])({"day": None})
 
 
 def test_an_output_without_rows_changes_no_partition(nightly: Nightly) -> None:
@@ -214,6 +261,10 @@ def spec(**more: Any) -> JobSpec:
     return JobSpec.model_validate({"name": "nightly", "groups": groups} | more)
 
 
+PARTED = {"mode": "partition_overwrite", "partition_by": ["a"]}
+DELTA = {"format": "delta", "path": "/lake/flights"}
+
+
 @pytest.mark.parametrize(
     ("written", "said"),
     [
@@ -221,6 +272,33 @@ def spec(**more: Any) -> JobSpec:
         ({"outputs": {"flights": {"mode": "upsert"}}}, "outputs.flights.mode"),
         ({"outputs": {"flights": {"mode": "partition_overwrite"}}}, "wants partition_by:"),
         ({"outputs": {"flights": {"partition_by": ["a", "a"]}}}, "names a column twice"),
+        ({"outputs": {"flights": {"partition_by": ["a"], "partitions": {"a": 1}}}}, "is for mode: partition_overwrite"),
+        ({"outputs": {"flights": {**PARTED, "partitions": {"b": 1}}}}, "names b, which is no column of partition_by:"),
+        ({"outputs": {"flights": {**PARTED, "partitions": {}}}}, "outputs.flights.partitions"),
+        (
+            {"outputs": {"flights": {**PARTED, "partitions": {"a": []}}}},
+            "partitions.a: expected at least one",
+        ),
+        ({"outputs": {"flights": {**PARTED, "partitions": {"a": 1.5}}}}, "expected text, a whole number, true, false"),
+        ({"outputs": {"flights": {**PARTED, "outside": "fail"}}}, "outside: wants partitions:"),
+        (
+            {"params": {"day": 1}, "outputs": {"flights": {**PARTED, "partitions": {"a": ["x", ":dya"]}}}},
+            "outputs.flights.partitions.a: no parameter 'dya' of the step that makes 'flights'; did you mean 'day'?",
+        ),
+        (
+            {
+                "outputs": {
+                    "flights": {
+                        **PARTED,
+                        "partitions": {"a": 1},
+                        "outside": "append",
+                        "format": "delta",
+                        "path": "/x/y",
+                    }
+                }
+            },
+            "outside: append is for datasets of the warehouse",
+        ),
         ({"outputs": {"flights": {"partition_by": "day"}}}, "outputs.flights.partition_by"),
         (
             {
@@ -244,6 +322,18 @@ def test_a_mode_that_cannot_be_is_refused_at_submit(written: dict[str, Any], sai
 def test_a_spec_keeps_its_outputs() -> None:
     written = spec(outputs={"flights": {"mode": "partition_overwrite", "partition_by": ["day"]}})
     assert JobSpec.from_text(written.to_json()).outputs == {"flights": BY_DAY}
+
+
+def test_a_partition_may_be_named_by_a_value_by_several_and_by_parameters() -> None:
+    written = spec(
+        params={"days": ["2013-01-01", None]},
+        outputs={"flights": {**PARTED, "partition_by": ["a", "b"], "partitions": {"a": [1, ":days"], "b": None}}},
+    )
+    output = JobSpec.from_text(written.to_json()).outputs["flights"]
+
+    assert output.checks.resolved(written.values).partitions == {"a": (1, "2013-01-01", None), "b": (None,)}
+    with pytest.raises(ValueError, match="a is :days, and this parameter has no value"):
+        output.checks.resolved({})
 
 
 SIZES = (300, 3000)

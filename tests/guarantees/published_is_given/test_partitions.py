@@ -1,0 +1,128 @@
+"""Partitions on a real fleet: a load replaces the partitions that it may replace, and no row of another one goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from tests.guarantees.outputs_are_whole import test_quality
+from unstuck import Status, published_files
+from unstuck.coordinator.views.jobs import JobView
+
+STEP = "tests.support.steps.partition_steps:load"
+BY_DAY = {"mode": "partition_overwrite", "partition_by": ["day"]}
+SECOND, FOURTH = "2013-01-02", "2013-01-04"
+
+
+class Days(test_quality.Fleet):
+    """Loads of flights by day."""
+
+    def load(self, day: str, rows: int, late: dict[str, int] | None = None, **output: Any) -> JobView:  # type: ignore[override]
+        step = {"python": STEP, "output": "flights", "params": {"rows": rows, "late": late or {}}}
+        group = {"name": "load", "steps": [step]}
+        return self.run(group, params={"day": day}, outputs={"flights": {**BY_DAY, **output}})
+
+    def rows(self, dataset: str = "flights") -> dict[str, int]:
+        """The published rows of each day."""
+        paths = published_files(self.warehouse, dataset)
+        found = duckdb.read_parquet(paths, union_by_name=True).aggregate("day, count(*)").order("day").fetchall()
+        return {str(day): rows for day, rows in found}
+
+
+running = test_quality.running
+
+
+@pytest.fixture
+def days(running: str, tmp_path: Path) -> Days:
+    """A dataset with 1,931 rows of the second day."""
+    days = Days(running, str(tmp_path / "warehouse"))
+    assert days.load(SECOND, 1931).job.status is Status.FINISHED
+    return days
+
+
+def test_late_rows_of_another_day_fail_the_attempt_and_erase_nothing(days: Days) -> None:
+    failed = days.load(FOURTH, 100, {SECOND: 19, "2013-01-03": 1}, partitions={"day": ":day"})
+
+    assert failed.job.status is Status.FAILED
+    record = failed.groups[0].members[0].record
+    assert record.epoch == 1, "no retry would help"
+    assert record.reason is not None
+    assert record.reason.code == "ROWS_OUTSIDE"
+    assert "20 of 120 rows of flights" in record.reason.text
+    assert "day=2013-01-02 (19 rows), day=2013-01-03 (1 row)" in record.reason.text
+    assert "The first one: day=2013-01-02, id=100" in record.reason.text
+    assert days.rows() == {SECOND: 1931}
+
+
+def test_late_rows_are_appended_where_the_spec_says_so(days: Days) -> None:
+    for rows in (50, 100):  # the second load replaces the fourth day, and no other
+        done = days.load(FOURTH, rows, {SECOND: 19}, partitions={"day": ":day"}, outside="append")
+        assert done.job.status is Status.FINISHED, done.job.reason
+
+    assert days.rows() == {SECOND: 1931 + 2 * 19, FOURTH: 100}
+
+
+def test_late_rows_are_rejected_where_the_spec_says_so(days: Days) -> None:
+    reject = {"partitions": {"day": ":day"}, "outside": "reject"}
+    quality = {"rules": {"even": "id % 2 = 0"}, "max_rejected_ratio": 0.5}
+    done = days.load(FOURTH, 100, {SECOND: 19}, **reject, quality=quality)
+
+    assert done.job.status is Status.FINISHED, done.job.reason
+    assert days.rows() == {SECOND: 1931, FOURTH: 50}
+    rejected = duckdb.read_parquet(published_files(days.warehouse, "flights__rejected"))
+    reasons = rejected.aggregate("day, _rejected_by, count(*)").order("1, 2").fetchall()
+    assert [(str(day), *rest) for day, *rest in reasons] == [
+        (SECOND, ["even", "outside partitions"], 9),
+        (SECOND, ["outside partitions"], 10),
+        (FOURTH, ["even"], 50),
+    ]
+    assert "outside partitions 19" in days.told("show", done.job.id)
+
+    # The rejected rows of the fourth day go with its next load; what was rejected of another day stays.
+    assert days.load(FOURTH, 10, **reject).job.status is Status.FINISHED
+    assert days.rows("flights__rejected") == {SECOND: 19}
+
+
+def test_a_named_partition_without_rows_is_emptied_and_one_that_is_not_named_stays(days: Days) -> None:
+    assert days.load(FOURTH, 100).job.status is Status.FINISHED
+    named = {"partitions": {"day": [":day", "2013-01-05"]}}
+    assert days.load(FOURTH, 0, **named).job.status is Status.FINISHED
+
+    assert days.rows() == {SECOND: 1931}
+
+
+def test_each_member_of_a_fork_replaces_its_own_partition(days: Days) -> None:
+    def run(rows: int, late: dict[str, int], **output: Any) -> JobView:
+        step = {"python": STEP, "output": "flights", "params": {"rows": rows, "late": late}}
+        group = {"name": "load", "for_each": {"day": [SECOND, FOURTH]}, "steps": [step]}
+        return days.run(group, outputs={"flights": {**BY_DAY, "partitions": {"day": ":day"}, **output}})
+
+    assert run(10, {}).job.status is Status.FINISHED
+    assert days.rows() == {SECOND: 10, FOURTH: 10}
+
+    # A row of the other member's day is outside for this one.
+    failed = run(20, {SECOND: 1})
+    assert failed.job.status is Status.FAILED
+    assert "ROWS_OUTSIDE" in str(failed.job.reason)
+    assert days.rows() == {SECOND: 10, FOURTH: 10}
+
+    assert run(20, {"2013-01-09": 1}, outside="append").job.status is Status.FINISHED
+    assert days.rows() == {SECOND: 20, FOURTH: 20, "2013-01-09": 2}
+
+
+@pytest.mark.parametrize(
+    ("day", "says"),
+    [("2013-1-4", "'2013-1-4' is no value of the column day, of type date"), ("", "'' is no value of the column day")],
+)
+def test_a_value_that_is_none_of_its_column_is_named(days: Days, day: str, says: str) -> None:
+    named = {"partitions": {"day": day or ":empty"}}
+    step = {"python": STEP, "output": "flights", "params": {"rows": 1, "day": FOURTH}}
+    failed = days.run({"name": "load", "steps": [step]}, params={"empty": ""}, outputs={"flights": {**BY_DAY, **named}})
+
+    reason = failed.groups[0].members[0].record.reason
+    assert reason is not None
+    assert reason.code == "OUTPUT_INVALID"
+    assert says in reason.text
