@@ -52,8 +52,8 @@ _NAMES = {
     ),
     "unstuck.tasks.errors": (
         "DatasetNotFound ExpectationFailed InputMissing LogBroken OutputInvalid RowsOutside RuleInvalid "
-        "SettingsInvalid TooManyRejectedRows Unrecoverable UnstuckError WarehouseMismatch WarehouseNewer WarehouseUnsafe "
-        "WarehouseUnsupported"
+        "SettingsInvalid TooManyRejectedRows Unrecoverable UnstuckError WarehouseMismatch WarehouseNewer "
+        "WarehouseUnsafe WarehouseUnsupported"
     ),
     "unstuck.tasks.settings": "Settings",
     "unstuck.tasks.steps.context": "StepContext",
