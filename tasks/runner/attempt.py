@@ -414,10 +414,10 @@ class Attempt:
         # The watchdog counts the time too: asking for the text may block every thread.
         with self._runner.watchdog.clock("STEP_FAILED", TEXT_CLOCK if self._is_held else None, class_name(error)):
             described = describe_in_time(error, self._secrets.clean)
+            found = described.failure if ours else self._runner.driver.blamed(described.failure)
         if described.hangs or ours:
             self._runner.replace()
         self._log_line(logging.ERROR, "%s failed\n%s", self._token, described.whole)
-        found = described.failure
         if ours:
             found = outside_of_the_steps(found, self._runner.name, self._changed)
         failure = self._recoverable_if_away(found)

@@ -9,19 +9,27 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from unstuck.tasks.errors import HostUnfit, SparkLacksStore, Unrecoverable
 from unstuck.tasks.host import lacking_java
-from unstuck.tasks.protocol.failure import spark_condition
+from unstuck.tasks.process.tree import describe_exit
+from unstuck.tasks.protocol.failure import MAX_TEXT, shorten, spark_condition
+from unstuck.tasks.protocol.report import Failure
 from unstuck.tasks.settings import NO_SPARK, Settings, whoami
 from unstuck.tasks.steps.spark import hadoop_uri
 
 log = logging.getLogger(__name__)
+
+_OUT_OF_MEMORY = "out-of-memory"  # a file that the JVM makes when a thread of it runs out of memory
+_EXIT_OF_SPARK = 52  # of a JVM that Spark ends for that
 
 
 def local_master(master: str, slots: int, cores: int) -> str:
@@ -70,6 +78,35 @@ class Driver:
         return self._base is not None and not self.running
 
     @property
+    def broken(self) -> tuple[str, str]:
+        """A code, and why the JVM of this driver may run nothing more; empty while it may. Asks no JVM.
+
+        A JVM that ran out of memory in one thread goes on with the others, in whatever state these are.
+        """
+        jvm = self._jvm
+        ended = None if jvm is None else jvm.poll()
+        if (self._temporary is not None and (self._temporary / _OUT_OF_MEMORY).exists()) or ended == _EXIT_OF_SPARK:
+            memory = {**self._settings.spark_conf, **self._own}.get("spark.driver.memory", "by default 1g")
+            return "JVM_OUT_OF_MEMORY", (
+                f"the JVM of the Spark driver on {whoami()} ran out of memory: its Java heap space is "
+                f"spark.driver.memory ({memory}). Give it more in UNSTUCK_SPARK_CONF, or in the conf: of a group with "
+                "fresh: true, or let the group hold less at once"
+            )
+        if ended is not None:
+            why = "; its host may have run out of memory" if ended == -signal.SIGKILL else ""
+            return "JVM_DIED", f"the JVM of the Spark driver on {whoami()} {describe_exit(ended)}{why}"
+        return "", ""
+
+    def blamed(self, failure: Failure) -> Failure:
+        """``failure`` of a step, which names the JVM if that is broken: Spark may only tell of a lost connection."""
+        if (jvm := self._jvm) is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                jvm.wait(0.2)  # its sockets are closed before it has ended
+        code, why = self.broken
+        text = f"{why}. The runner is replaced. {failure.text}"
+        return replace(failure, code=code, text=shorten(text, MAX_TEXT)) if code else failure
+
+    @property
     def starting(self) -> bool:
         """True while another thread starts or stops the session: then ``pids`` may lack the JVM."""
         return self._lock.locked()
@@ -77,12 +114,15 @@ class Driver:
     @property
     def pids(self) -> list[int]:
         """The process that this driver started: its JVM. The JVM outlives the session."""
+        return [] if self._jvm is None else [self._jvm.pid]
+
+    @property
+    def _jvm(self) -> subprocess.Popen[bytes] | None:
         if not self._started or self.remote:
-            return []
+            return None
         from pyspark import SparkContext
 
-        process = getattr(SparkContext._gateway, "proc", None)
-        return [process.pid] if process is not None else []
+        return getattr(SparkContext._gateway, "proc", None)
 
     def start(self, own: Mapping[str, str] | None = None) -> None:
         """Start the session, unless one is running.
@@ -288,8 +328,10 @@ def temporary_conf(folder: Path, master: str, environ: Mapping[str, str]) -> dic
     conf: dict[str, str] = {}
     if master.startswith("local"):  # executors on other hosts would get it, too
         conf["spark.hadoop.hadoop.tmp.dir"] = str(folder / "hadoop")
+    options = [f"-XX:OnOutOfMemoryError=: > '{folder / _OUT_OF_MEMORY}'"]
     if not any("java.io.tmpdir" in environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")):
-        conf["spark.driver.defaultJavaOptions"] = f'"-Djava.io.tmpdir={folder}"'
+        options.append(f"-Djava.io.tmpdir={folder}")
+    conf["spark.driver.defaultJavaOptions"] = " ".join(f'"{option}"' for option in options)
     return conf
 
 

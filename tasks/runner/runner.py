@@ -132,7 +132,7 @@ class Runner:
             self.replace()
             log.info("nothing is taken: %s. What stands ready goes to others", self._idle_for)
             return False
-        unfit = "the Spark session of this runner has died" if self.driver.died else ""
+        unfit = self.driver.broken[1] or ("the Spark session of this runner has died" if self.driver.died else "")
         if not unfit and not self.driver.running:
             with self._idle:  # the check may start a shell, which is no stray process
                 unfit = "Java is gone from this host" if java_is_gone(self.settings, self.queues) else ""
