@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -104,6 +105,9 @@ def _show_history(place: Warehouse, name: str | None, version: int | None, limit
             " ".join(dict.fromkeys(filter(None, map(_short_code, entry.steps.values())))),
         )
     stdout.print(listing)
+    for entry, change in changes:
+        if change.replaced is not None:
+            stdout.print(f"version {entry.n} replaced {change.replaced.text()}", soft_wrap=True)
 
 
 def _short_code(code: str) -> str:
@@ -118,6 +122,7 @@ def _version_as_json(entry: Entry, change: Change) -> dict[str, Any]:
         "rows": change.rows,
         "files": len(change.added),
         "replaced_files": len(change.removed),
+        "replaced_partitions": None if change.replaced is None else asdict(change.replaced),
         "bytes": sum(file.bytes for file in change.added),
         "published_at": iso(entry.at),
         "job": entry.job,

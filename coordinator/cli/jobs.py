@@ -152,6 +152,7 @@ def _facts(view: JobView) -> Table:
         "warehouse": job.warehouse,
         "published": ", ".join(f"{name} ({count_of(rows, 'row')})" for name, rows in sorted(job.published.items())),
         "version": str(job.version or ""),
+        "replaced": "; ".join(f"{name}: {one.text()}" for name, one in sorted(job.replaced.items())),
     }
     grid = Table.grid(padding=(0, 2, 0, 0))
     for what, said in facts.items():

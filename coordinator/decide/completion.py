@@ -140,9 +140,15 @@ def published(draft: Draft, result: PublishResult) -> None:
 
 def finished(draft: Draft, result: PublishResult) -> None:
     """All groups are done, and what was to be published is."""
-    draft.job = replace(draft.job, version=result.version, published=dict(result.rows))
+    rows, replaced = dict(result.rows), dict(result.replaced)
+    draft.job = replace(draft.job, version=result.version, published=rows, replaced=replaced)
     what = f" and published as version {result.version}" if result.version else _unpublished(draft)
-    finish(draft, Status.FINISHED, Reason("DONE", f"all groups are done{what}"))
+    warnings = [
+        f". Warning: partitions of {name} have lost more than half of their rows: {one.text(shrunk=True, most=3)}"
+        for name, one in sorted(replaced.items())
+        if one.shrunk
+    ]
+    finish(draft, Status.FINISHED, Reason("DONE", f"all groups are done{what}{''.join(warnings)}"))
 
 
 def _unpublished(draft: Draft) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord, Reason
 from unstuck.tasks.protocol.keys import queue_of
+from unstuck.tasks.protocol.replaced import Replaced
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.spec.fields import Scalar
 
@@ -30,6 +31,7 @@ class PublishResult:
 
     version: int = 0
     rows: Mapping[str, int] = field(default_factory=dict)
+    replaced: Mapping[str, Replaced] = field(default_factory=dict)
     failed: Reason | None = None  # for good: the package can never be
     trouble: Reason | None = None  # for now: the warehouse cannot be reached
     goes_on: bool = False  # it has no result yet, and it does not hang

@@ -19,6 +19,7 @@ from unstuck.coordinator.errors import NewerJob
 from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.coordinator.spec.plan import Plan
 from unstuck.tasks.errors import Malformed
+from unstuck.tasks.protocol.replaced import Replaced
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.texts import FIELD, unpack
 from unstuck.tasks.protocol.token import Offer
@@ -251,6 +252,7 @@ class JobRecord:
         timed_out: its time is over, and it ends; the reason that it ends with.
         halted: why the job cannot go on by itself, if so; it is shown as PAUSED, though nobody asked for it.
         version: slot of the job's package in the warehouse log, once published; 0 if nothing was to publish.
+        published: the rows of each dataset in it; ``replaced``: the partitions of each that it replaced.
     """
 
     id: str
@@ -271,6 +273,7 @@ class JobRecord:
     base: int | None = None
     version: int = 0
     published: dict[str, int] = field(default_factory=dict)
+    replaced: dict[str, Replaced] = field(default_factory=dict)
     warehouse: str = ""
     warehouse_id: str = ""
     reason: Reason | None = None

@@ -28,6 +28,7 @@ from unstuck.coordinator.publishing.checks import (
 )
 from unstuck.coordinator.publishing.streams import with_checkpoint
 from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.protocol.replaced import replaced
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
@@ -234,7 +235,9 @@ def _answer(warehouse: Warehouse, entry: Entry) -> PublishResult:
     if entry.tables:
         delta_tables.write_tables(warehouse, entry)
     if entry.kind == "package":
-        return PublishResult(version=entry.n, rows={name: change.rows for name, change in entry.datasets.items()})
+        changes = entry.datasets
+        told = {name: change.replaced for name, change in changes.items() if change.replaced is not None}
+        return PublishResult(entry.n, {name: change.rows for name, change in changes.items()}, told)
     return PublishResult(failed=Reason(entry.code or "PUBLISH_ABORTED", entry.reason or "publishing was aborted"))
 
 
@@ -276,7 +279,7 @@ def change_of(
         return Change(spec.mode, output.files, there, output.rows, output.schema)
     # Without rows, its one file holds the schema alone, which may be a guess from no values.
     schema = schema_after(name, output, spec, standing) if output.rows else standing.schema
-    removed = []
+    gone: list[DataFile] = []
     written = [file for file in (*output.files, *beside) if file.rows]
     if spec.mode == "partition_overwrite" and (written or output.replaces):
         columns = list(spec.partition_by)
@@ -292,13 +295,15 @@ def change_of(
         is_replaced = are_named(
             output.replaces or [{key: [v] for key, v in file.partition.items()} for file in written]
         )
-        removed = [file.path for file in standing.files if is_replaced(file.partition)]
+        gone = [file for file in standing.files if is_replaced(file.partition)]
     # Two retries of one job may take over the same files: what is published already is not added again.
+    removed = [file.path for file in gone]
     stay = set(there) - set(removed)
     added = [file for file in output.files if file.rows and file.path not in stay]
     if not (added or stay) and any_null(output.schema) == any_null(schema):
         added = output.files[:1]  # readers of files find the columns of a dataset that has no rows any more
-    return Change(spec.mode, added, removed, sum(file.rows for file in added), schema)
+    told = None if output.rejected_of else replaced(standing.files, gone, added)
+    return Change(spec.mode, added, removed, sum(file.rows for file in added), schema, replaced=told)
 
 
 class _Part(NamedTuple):

@@ -14,6 +14,7 @@ from operator import and_, itemgetter
 from typing import Any
 
 from unstuck.tasks.errors import OutputInvalid, RowsOutside
+from unstuck.tasks.protocol.replaced import partition_text
 from unstuck.tasks.spec.outputs import PartitionValue
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import NamedPartitions, StagedOutput, are_named
@@ -160,11 +161,6 @@ def check_named(files: Files, name: str, output: StagedOutput, named: NamedParti
         f"{', '.join(said)}. The first one: {shown[:200]}. Nothing is replaced. Leave these rows out in the step, name "
         "their partitions, or say outside: append (they are added to what is published there) or outside: reject"
     )
-
-
-def partition_text(partition: Mapping[str, str | None]) -> str:
-    """A partition for people: ``day=2013-01-01, carrier=null``."""
-    return ", ".join(f"{column}={'null' if value is None else value}" for column, value in partition.items())
 
 
 def spark_named(named: NamedPartitions) -> Any:

@@ -304,7 +304,7 @@ class Warehouse:
         if not entry.tables:
             del body["tables"]
         for change in body["datasets"].values():
-            for late in ("checkpoint", "replaces"):
+            for late in ("checkpoint", "replaces", "replaced"):
                 if not change[late]:
                     del change[late]
         return self.storage.create(_entry_path(n), json.dumps(body, ensure_ascii=False).encode())

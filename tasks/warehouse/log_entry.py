@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic.dataclasses import dataclass
 
+from unstuck.tasks.protocol.replaced import Replaced
 from unstuck.tasks.warehouse.marker import Checkpoint, DataFile, NamedPartitions
 
 # The newest that is read. 2 names Delta tables, which a reader of 1 would take for files. 3 names checkpoints of
@@ -24,6 +25,7 @@ class Change:
         rows: of ``added``.
         checkpoint: of the stream that ``added`` was read from; None: the stream of the dataset stays where it was.
         replaces: for a Delta table, whose files the log does not name: as of the output.
+        replaced: the partitions that were replaced, for people; None where none was, and for a Delta table.
     """
 
     mode: str
@@ -33,6 +35,7 @@ class Change:
     schema: str
     checkpoint: Checkpoint | None = None
     replaces: list[NamedPartitions] = field(default_factory=list)
+    replaced: Replaced | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ def job_json(view: JobView) -> dict[str, Any]:
         "retry_of": job.retry_of or None,
         "params": {} if view.damage else values_of(job.written().get("params", {})),
         **fields_of(job, "warehouse version published"),
+        "replaced": {name: asdict(one) for name, one in job.replaced.items()},
         **fields_of(view, "done total"),
         "groups": [_group(view, group) for group in view.groups],
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,33 @@ def days(running: str, tmp_path: Path) -> Days:
     days = Days(running, str(tmp_path / "warehouse"))
     assert days.load(SECOND, 1931).job.status is Status.FINISHED
     return days
+
+
+def test_each_partition_that_is_replaced_is_named_and_one_that_shrinks_is_a_warning(days: Days) -> None:
+    """Without ``partitions:`` the rows decide, and the second day has 19 of its 1,931 rows left."""
+    assert days.load(FOURTH, 90).job.status is Status.FINISHED
+    done = days.load(FOURTH, 100, {SECOND: 19, "2013-01-03": 5})
+    assert (done.job.status, days.rows()) == (Status.FINISHED, {SECOND: 19, "2013-01-03": 5, FOURTH: 100})
+
+    warning = "partitions of flights have lost more than half of their rows: day=2013-01-02: 1,931 → 19 rows"
+    job = done.job.id
+    for command in (("show", job), ("watch", job), ("events", job)):
+        assert warning in " ".join(days.told(*command).split()), command
+    counted = {
+        "most": [
+            {"partition": {"day": SECOND}, "before": 1931, "after": 19},
+            {"partition": {"day": FOURTH}, "before": 90, "after": 100},
+        ],
+        "count": 2,
+        "shrunk": 1,
+    }
+    shown = json.loads(days.told("show", job, "--json"))
+    assert (shown["replaced"], warning in shown["reason"]["text"]) == ({"flights": counted}, True)
+    both = "day=2013-01-02: 1,931 → 19 rows, day=2013-01-04: 90 → 100 rows"
+    assert f"flights: {both}" in " ".join(days.told("show", job).split())
+    history = json.loads(days.told("datasets", "flights", "--history", "--json"))
+    assert [version["replaced_partitions"] for version in history] == [counted, None, None]
+    assert f"version 3 replaced {both}" in days.told("datasets", "flights", "--history")
 
 
 def test_late_rows_of_another_day_fail_the_attempt_and_erase_nothing(days: Days) -> None:
@@ -89,8 +117,9 @@ def test_late_rows_are_rejected_where_the_spec_says_so(days: Days) -> None:
 def test_a_named_partition_without_rows_is_emptied_and_one_that_is_not_named_stays(days: Days) -> None:
     assert days.load(FOURTH, 100).job.status is Status.FINISHED
     named = {"partitions": {"day": [":day", "2013-01-05"]}}
-    assert days.load(FOURTH, 0, **named).job.status is Status.FINISHED
-
+    emptied = days.load(FOURTH, 0, **named)
+    assert emptied.job.status is Status.FINISHED
+    assert "have lost more than half of their rows: day=2013-01-04: 100 → 0 rows" in str(emptied.job.reason)
     assert days.rows() == {SECOND: 1931}
 
 

@@ -156,6 +156,24 @@ def test_a_dataset_whose_last_partition_was_emptied_has_its_columns(nightly: Nig
     assert (nightly.files, Warehouse(nightly.root).dataset("flights").schema) == ([], FLIGHTS), "void is a guess"
 
 
+def test_replaced_partitions_are_named_up_to_a_bound_the_shrunk_ones_first(nightly: Nightly) -> None:
+    days = [f"2013-01-{n:02}" for n in range(1, 31)]
+    nightly.publish("one", BY_DAY, *days, "2013-02-01", None, rows=9)
+    # The second file of a day counts with the first; the day that grows by more rows than the others lose comes after.
+    result = nightly.publish("two", BY_DAY, *days[:1] * 9, *days[1:], None, rows=4, replaces=[{"day": [*days, None]}])
+
+    told = result.replaced["flights"]
+    assert (len(told.most), told.count, told.shrunk) == (20, 31, 30)
+    assert {(one.before, one.after) for one in told.most} == {(9, 4)}
+    assert str(told.most[-1]) == "day=2013-01-21: 9 → 4 rows"
+    assert told.text(most=1) == "day=2013-01-02: 9 → 4 rows, and 30 more"
+    entry = Warehouse(nightly.root).existing_entry(2)
+    assert entry.datasets["flights"].replaced == told
+
+    half = nightly.publish("three", BY_DAY, None, rows=2).replaced["flights"]
+    assert (half.text(), half.shrunk) == ("day=null: 4 → 2 rows", 0)
+
+
 def test_what_members_name_is_found_in_one_look_however_many_they_are() -> None:
     """Of two columns, in any order; with several values; a column that is left out may have any value."""
     one_each: list[NamedPartitions] = [{"day": [str(n)], "air": ["UA"]} for n in range(10_000)]

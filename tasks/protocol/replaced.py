@@ -1,0 +1,82 @@
+"""The partitions that a package has replaced, with their rows before and after, for people (pure)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from pydantic.dataclasses import dataclass
+
+MOST = 20  # partitions that are named of one dataset
+
+
+class Part(Protocol):
+    """Rows of one partition, as a file has them."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def partition(self) -> Mapping[str, str | None]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedPartition:
+    """One partition. ``before``, ``after``: its rows."""
+
+    partition: dict[str, str | None]
+    before: int
+    after: int
+
+    @property
+    def shrank(self) -> bool:
+        """Whether it has lost more than half of its rows."""
+        return self.after * 2 < self.before
+
+    def __str__(self) -> str:
+        return f"{partition_text(self.partition)}: {self.before:,} → {self.after:,} rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """The partitions of a dataset that one package has replaced.
+
+    Attributes:
+        most: at most `MOST`: those that have lost more than half of their rows, and those that changed most.
+        count: all that were replaced.
+        shrunk: of these, how many have lost more than half of their rows.
+    """
+
+    most: list[ReplacedPartition]
+    count: int
+    shrunk: int
+
+    def text(self, *, shrunk: bool = False, most: int = MOST) -> str:
+        """The partitions in words; ``shrunk``: only those that have lost more than half of their rows."""
+        named = [str(one) for one in self.most if one.shrank or not shrunk][:most]
+        more = (self.shrunk if shrunk else self.count) - len(named)
+        return ", ".join([*named, *([f"and {more:,} more"] if more else [])])
+
+
+def replaced(stood: Iterable[Part], removed: Iterable[Part], added: Iterable[Part]) -> Replaced | None:
+    """The partitions of which rows were ``removed``, of those that ``stood``; None if no partition has lost any."""
+    before, change = Counter[tuple[tuple[str, str | None], ...]](), Counter[tuple[tuple[str, str | None], ...]]()
+    gone = set()
+    for one in stood:
+        before[tuple(one.partition.items())] += one.rows
+    for one in removed:
+        change[key := tuple(one.partition.items())] -= one.rows
+        gone.add(key)
+    for one in added:
+        change[tuple(one.partition.items())] += one.rows
+    found = [
+        ReplacedPartition(dict(key), before[key], before[key] + change[key]) for key in gone if key and before[key]
+    ]
+    found.sort(key=lambda one: (not one.shrank, -abs(one.after - one.before), str(one)))
+    return Replaced(found[:MOST], len(found), sum(one.shrank for one in found)) if found else None
+
+
+def partition_text(partition: Mapping[str, str | None]) -> str:
+    """A partition for people: ``day=2013-01-02, carrier=null``."""
+    return ", ".join(f"{column}={'null' if value is None else value}" for column, value in partition.items())
