@@ -205,10 +205,10 @@ class Client:
         key = key if again is None else again.key(compiled.fingerprint)
         # Before the warehouse is asked, which may be in trouble by now: a job that is stored must not be called not
         # stored, or its work is done again under another key.
-        stored = self._store.submitted(key, compiled.fingerprint) if key else None
-        if stored is not None:
+        if key and (stored := self._store.submitted(key, compiled.fingerprint)) is not None:
             self._make_durable(stored)
             return Submitted(stored, new=False)
+        job_spec.check_zone(self.settings.time_zone)
         place = Warehouse(warehouse)
         refused = f"job {job_spec.name} is not stored" if old is None else f"job {old.id} is not retried"
         if old is not None and (expected := old.warehouse_id):

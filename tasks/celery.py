@@ -12,9 +12,11 @@ from typing import Any
 
 from celery import signals
 
+from unstuck.tasks.errors import HostUnfit
 from unstuck.tasks.host import lacking
 from unstuck.tasks.process.shutdown_flag import ShutdownLevel
 from unstuck.tasks.settings import leave, settings
+from unstuck.tasks.time_zone import use_zone
 from unstuck.tasks.transport.celery_app import app, refuse_other_pools
 from unstuck.tasks.transport.kombu_fixes import Acknowledging
 from unstuck.tasks.transport.stall_detector import StallDetector
@@ -83,6 +85,10 @@ def _refuse_unfit_host(sender: Any, **_: Any) -> None:
     if sender.app is not app:
         return
     queues = sorted(app.amqp.queues.consume_from)
+    try:
+        use_zone(settings().time_zone)  # one for all lines of its log
+    except HostUnfit as error:
+        leave(f"This worker does not start: {error}.")
     if lacks := lacking(settings(), queues, WITHOUT_JAVA):
         leave(f"This worker does not start, since its host cannot run what {', '.join(queues)} may bring.\n{lacks}")
 

@@ -9,12 +9,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn, Self
 
-from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from unstuck.tasks.duration import Seconds
 from unstuck.tasks.errors import SettingsInvalid
 from unstuck.tasks.redis_url import redis_address
+from unstuck.tasks.time_zone import UTC, checked_zone, other_zone
 
 NO_SPARK = "none"  # as UNSTUCK_SPARK_MASTER
 DEFAULT = "default"  # in UNSTUCK_KEEP_VERSIONS: all warehouses that are not named
@@ -91,6 +92,9 @@ class Settings(BaseSettings):
     )
     durability: Literal["everysec", "fsync", "replica"] = "everysec"
 
+    time_zone: Annotated[str, AfterValidator(checked_zone)] = Field(
+        default=UTC, description="of runners, their JVM and their executors, whatever their host has"
+    )
     spark_master: str = Field(default="local[*]", description="of every session; none: this worker runs no Spark")
     spark_conf: Annotated[dict[str, str], NoDecode] = Field(
         default_factory=dict, description="JSON; Spark conf of every session"
@@ -145,6 +149,13 @@ class Settings(BaseSettings):
             return json.loads(value)
         except ValueError as error:
             raise ValueError(f'expected a JSON object such as {{"spark.driver.memory": "4g"}}: {error}') from None
+
+    @field_validator("spark_conf")
+    @classmethod
+    def _one_zone(cls, conf: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        if why := other_zone(conf, info.data.get("time_zone", UTC)):
+            raise ValueError(why)
+        return conf
 
 
 def describe_invalid(error: ValidationError) -> str:

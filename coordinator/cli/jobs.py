@@ -150,6 +150,7 @@ def _facts(view: JobView) -> Table:
         "damage": view.damage,
         "looked at": _due(view),
         "warehouse": job.warehouse,
+        "time zone": ", ".join(view.zones),
         "published": ", ".join(f"{name} ({count_of(rows, 'row')})" for name, rows in sorted(job.published.items())),
         "version": str(job.version or ""),
         "replaced": "; ".join(f"{name}: {one.text()}" for name, one in sorted(job.replaced.items())),

@@ -94,6 +94,7 @@ def validate(
         raise typer.BadParameter("name a job spec, or give --schema", param_hint="SPEC")
     try:
         job = read_spec(spec, param)
+        job.check_zone(settings_here().time_zone)
         plan = compile_to_store(job).plan
         warnings = list(map(str, unused_params(job, _imported(job) if imports else None)))
     except SpecError as error:

@@ -73,6 +73,8 @@ def settle(draft: Draft, group_id: str, outcome: Outcome | None) -> None:
     """An attempt has ended: its outcome decides what becomes of the group; None is a lapsed lease without one."""
     record, attempt = draft.state.record(group_id), draft.state.attempts.get(group_id)
     draft.drop_attempt(group_id)
+    if outcome is not None and outcome.zone:
+        record = replace(record, zone=outcome.zone)
     unheard = f"worker {record.worker} was not heard of"
     if record.final_failure is not None and (record.state is S.CANCELING or _ends_hook(outcome)):
         failure = outcome.failure if outcome is not None else None

@@ -71,6 +71,7 @@ class GroupRecord:
         releases: attempts handed back by workers that were told to stop.
         staging: folder of the attempt whose output counts (SUCCEEDED).
         rejected: as of an outcome: of each output with rules: by rule, how many rows did not meet it.
+        zone: the time zone that its newest attempt ran with; empty until one has ended.
         final_failure: it has failed for good, and later attempts only call its hook; None: not so, or it has no hook.
     """
 
@@ -94,6 +95,7 @@ class GroupRecord:
     first_error: Failure | None = None
     last_error: Failure | None = None
     final_failure: FinalFailure | None = None
+    zone: str = ""
 
     @property
     def recovering(self) -> bool:

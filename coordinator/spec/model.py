@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, ModelWrapValidatorHandler, StrictStr, Val
 from unstuck.coordinator.spec.checks import problems_in, problems_of_graph
 from unstuck.coordinator.spec.messages import problems_of
 from unstuck.coordinator.spec.params import fill, values_of, wrong_declarations
-from unstuck.coordinator.spec.problems import Problem, SpecError, shorten
+from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, shorten
 from unstuck.coordinator.spec.sql import ONE_STATEMENT, several_statements, sql_problems
 from unstuck.tasks.duration import Timeout
 from unstuck.tasks.protocol.texts import Packer
@@ -29,6 +29,7 @@ from unstuck.tasks.spec.group import ForkFrom, GroupSpec, Hooks, JoinRule, Step
 from unstuck.tasks.spec.inputs import DatasetInput, StreamInput
 from unstuck.tasks.spec.outputs import Expect, Fresh, OutputSpec, Quality, RowCount
 from unstuck.tasks.spec.retry import RetryPolicy
+from unstuck.tasks.time_zone import other_zone
 
 __all__ = ["Defaults", "JobSpec", "Problem", "SpecError"]
 
@@ -205,6 +206,13 @@ class JobSpec(Strict):
             if isinstance(one, DatasetInput) and one.version and not oldest <= one.version <= newest
         ]
         if problems:
+            raise SpecError(problems)
+
+    def check_zone(self, zone: str) -> None:
+        """Look whether a ``conf:`` would make another time zone than that of the fleet. Raises: SpecError."""
+        places: list[tuple[Loc, dict[str, str]]] = [(("defaults", "conf"), self.defaults.conf)]
+        places += [(("groups", i, "conf"), group.conf) for i, group in enumerate(self.groups)]
+        if problems := [Problem(why, loc) for loc, conf in places if (why := other_zone(conf, zone))]:
             raise SpecError(problems)
 
     def with_sql_files(self, folder: Path | None) -> JobSpec:

@@ -99,6 +99,11 @@ class JobView:
         """Groups and members of which a worker ever claimed an attempt."""
         return [member for group in self.groups for member in group.members if member.record.started_at]
 
+    @property
+    def zones(self) -> list[str]:
+        """The time zones that its groups ran with: one, unless workers differ or were set anew meanwhile."""
+        return sorted({member.record.zone for member in self.claimed} - {""})
+
     def why_line(self, subject: str, at: float | None = None) -> str:
         """The reason why the job or group ``subject`` waits, in one line, as of ``at``; empty if it is not known."""
         found = self.why.get(subject)

@@ -68,6 +68,7 @@ class Outcome:
         rejected: of each output with rules: by rule, how many rows did not meet it.
         forks: values collected for dynamic forks, by ``output.column``.
         results: small values that steps returned through ``ctx.result``.
+        zone: the time zone of its runner; empty if its runner did not say it itself.
     """
 
     kind: OutcomeKind
@@ -79,6 +80,7 @@ class Outcome:
     forks: dict[str, list[Any]] = field(default_factory=dict)
     results: dict[str, Any] = field(default_factory=dict)
     failure: Failure | None = None
+    zone: str = ""
 
     def to_json(self) -> str:
         return json.dumps({name: value for name, value in asdict(self).items() if value}, separators=(",", ":"))

@@ -239,6 +239,8 @@ class Attempt:
                 if terminate_handler_fired():
                     raise  # this process was told to end
                 log.exception("%s: %s failed; this runner is replaced before it takes more work", self._token, what)
+        if runner.driver.left:
+            runner.replace()
 
     def _run_group(self, session: Any, params: dict[str, Any], stack: ExitStack) -> Work:
         """Read the inputs and run all steps."""
@@ -443,5 +445,6 @@ class Attempt:
     def _finish(self, outcome: Outcome | None) -> str:
         if outcome is None:
             return "STALE"
+        outcome = replace(outcome, zone=self._runner.settings.time_zone)
         reach(Point.BEFORE_FINISH, self._token.job)
         return record(self._record, self._token, outcome)

@@ -23,8 +23,10 @@ from unstuck.tasks.host import lacking_java
 from unstuck.tasks.process.tree import describe_exit
 from unstuck.tasks.protocol.failure import MAX_TEXT, shorten, spark_condition
 from unstuck.tasks.protocol.report import Failure
+from unstuck.tasks.runner.context_snapshot import LOG_LEVEL, ContextSnapshot
 from unstuck.tasks.settings import NO_SPARK, Settings, whoami
 from unstuck.tasks.steps.spark import hadoop_uri
+from unstuck.tasks.time_zone import SESSION_ZONE, conf_of_zone, other_zone
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +54,11 @@ class Driver:
         self.remote = self._master.startswith("sc://")  # Spark Connect: a client session, and no context of ours
         self.application: dict[str, str] = {}  # ``app`` and ``ui`` of the session, for people
         self._temporary = temporary
+        self.left = ""  # in words, what an attempt left on the context, and only another context is without
         self._lock = threading.Lock()
         self._base: Any = None
         self._started = False
+        self._context: Any = None
         self._own: Mapping[str, str] = {}  # static conf of the only group that this process runs
 
     @property
@@ -170,14 +174,17 @@ class Driver:
         """A session for one attempt: ``tag`` on all its jobs, ``conf`` as run-time conf. It is cleaned up at the end.
 
         Raises:
-            Unrecoverable: ``conf`` has a key that cannot be set at run time.
+            Unrecoverable: ``conf`` has a key that cannot be set at run time, or another time zone.
             Exception: the session could not be cleaned; this process must run no other attempt.
         """
+        if why := other_zone(conf, self._settings.time_zone):
+            raise Unrecoverable(f"conf: {why}")
         self.start()
         session = self._base.newSession()
         self._activate(session)
         if self.remote:
             session.addTag(tag)
+            session.conf.set(SESSION_ZONE, self._settings.time_zone)
         else:
             session.sparkContext.addJobTag(tag)
             session.sparkContext.setLocalProperty("spark.jobGroup.id", tag)
@@ -226,7 +233,7 @@ class Driver:
             "spark.python.task.killTimeout": "200ms",
             # Compiled stages that are kept. This session runs many groups, for which the 100 of Spark are few.
             "spark.sql.codegen.cache.maxEntries": "1000",
-            "spark.sql.session.timeZone": "UTC",  # a job must not depend on which host runs it
+            **conf_of_zone(self._settings.time_zone),
             "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
         }
         if self._master.startswith("local"):
@@ -239,11 +246,14 @@ class Driver:
         if self._temporary is not None:
             self._temporary.mkdir(mode=0o700, exist_ok=True)
             conf |= temporary_conf(self._temporary, self._master, os.environ)
+        zone = f"-Duser.timezone={self._settings.time_zone}"
+        conf["spark.driver.defaultJavaOptions"] = f"{zone} {conf.get('spark.driver.defaultJavaOptions', '')}".strip()
         for key, value in {**conf, **store_conf(os.environ), **self._settings.spark_conf, **self._own}.items():
             builder = builder.config(key, value)
         session = builder.getOrCreate()
         context = session.sparkContext
-        context.setLogLevel("WARN")
+        context.setLogLevel(LOG_LEVEL)
+        self._context = ContextSnapshot(context, self._settings.time_zone)
         self.application = {"app": str(context.applicationId), "ui": str(context.uiWebUrl or "")}
         return session
 
@@ -266,6 +276,12 @@ class Driver:
             return
         if not self.running:
             raise RuntimeError("the Spark context was stopped, or its JVM has died")
+        if (zone := session.conf.get(SESSION_ZONE)) != self._settings.time_zone:
+            log.warning(
+                "the steps set %s to %s, and Python went on with %s: a time without a zone that went from one to the "
+                "other has changed by the difference",
+                *(SESSION_ZONE, zone, self._settings.time_zone),
+            )
         for query in session.streams.active:
             query.stop()
         session.catalog.clearCache()
@@ -276,9 +292,11 @@ class Driver:
                 one.unpersist()
         # Not by SQL: the first statement of a session takes seconds, which would delay a cancel.
         session._jsparkSession.sharedState().globalTempViewManager().clear()
-        context.clearJobTags()
-        for key in ("jobGroup.id", "job.description", "job.interruptOnCancel", "scheduler.pool"):
-            context.setLocalProperty(f"spark.{key}", None)
+        if left := ", ".join(self._context.put_back()):
+            log.warning(
+                "the steps left on the Spark context: %s. This runner is replaced before it takes more work", left
+            )
+            self.left = left
         self._activate(self._base)
 
 

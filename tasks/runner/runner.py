@@ -38,6 +38,7 @@ from unstuck.tasks.runner.snapshot import Code, ProcessSnapshot
 from unstuck.tasks.runner.watchdog_client import WatchdogClient
 from unstuck.tasks.settings import Settings, settings, whoami
 from unstuck.tasks.steps.loaded import loaded
+from unstuck.tasks.time_zone import use_zone
 from unstuck.tasks.transport.lease import Lease
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.watchdog.policy import Order
@@ -363,6 +364,7 @@ def start_runner(
     global _runner
     if lacks := lacking(settings(), queues):
         raise HostUnfit(lacks)
+    use_zone(settings().time_zone)
     if os.getpgrp() != os.getpid():
         # In a group of its own, the runner and its JVM are killed together, without the worker.
         os.setpgid(0, 0)

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from unstuck.tasks.settings import settings
 from unstuck.tasks.spec.group import WorkOrder
 from unstuck.tasks.steps.execute import search_working_folder
 
@@ -39,8 +40,8 @@ def code_taken() -> dict[str, str]:
 
 
 def fingerprint(order: WorkOrder, code: str) -> str:
-    """Equal fingerprints mean: running again would do the same work, by the same code, on the same inputs."""
-    return hashlib.sha256(f"{order.fingerprint}/{code}".encode()).hexdigest()[:32]
+    """Equal fingerprints mean: the same work, by the same code, on the same inputs, in the same time zone."""
+    return hashlib.sha256(f"{order.fingerprint}/{code}/{settings().time_zone}".encode()).hexdigest()[:32]
 
 
 def why_again(order: WorkOrder, job: str, code: str, there: str, newer: str = "") -> str:
@@ -56,7 +57,7 @@ def why_again(order: WorkOrder, job: str, code: str, there: str, newer: str = ""
         return f"the code of its steps changed since job {job}"
     if order.plan.rerun:
         return "it was asked to run again, or comes after a group that was"
-    return f"what it reads, its parameters or its steps changed since job {job}"
+    return f"what it reads, its parameters, its steps or UNSTUCK_TIME_ZONE changed since job {job}"
 
 
 @cache

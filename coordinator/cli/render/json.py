@@ -45,7 +45,7 @@ def job_json(view: JobView) -> dict[str, Any]:
         "params": {} if view.damage else values_of(job.written().get("params", {})),
         **fields_of(job, "warehouse version published"),
         "replaced": {name: asdict(one) for name, one in job.replaced.items()},
-        **fields_of(view, "done total"),
+        **fields_of(view, "done total zones"),
         "groups": [_group(view, group) for group in view.groups],
     }
 

@@ -1,0 +1,68 @@
+"""The time zone of runners: one for the process, its JVM, its sessions and its executors, whatever the host has."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from unstuck.tasks.errors import HostUnfit
+
+UTC = "UTC"
+SESSION_ZONE = "spark.sql.session.timeZone"
+_JAVA_ZONE = re.compile(r"-Duser\.timezone=([^\s\"']*)")
+_INSTANTS = [datetime(2024, month, 1).timestamp() for month in (1, 4, 7, 10)]  # with and without daylight saving
+
+
+def checked_zone(name: str) -> str:
+    """``name``. Raises: ValueError: it is no time zone."""
+    try:
+        # Not posix/… nor right/…, which Java does not know.
+        if name == UTC or (re.match("[A-Z][A-Za-z_]*/", name) and ZoneInfo(name)):
+            return name
+    except (ValueError, KeyError, OSError):
+        pass
+    raise ValueError(f"{name!r} is no time zone; expected UTC, or a name of IANA such as Europe/Berlin")
+
+
+def use_zone(zone: str) -> None:
+    """Make ``zone`` the time zone of this process and of those that it starts.
+
+    Raises:
+        HostUnfit: the C library of this host does not know it; without a word it would take UTC.
+    """
+    os.environ["TZ"] = zone
+    time.tzset()
+    zoned = [datetime.fromtimestamp(at, ZoneInfo(zone)).replace(tzinfo=None) for at in _INSTANTS]
+    if zoned != [datetime.fromtimestamp(at) for at in _INSTANTS]:
+        raise HostUnfit(
+            f"this host has no data of the time zone {zone} (UNSTUCK_TIME_ZONE): install its package tzdata"
+        )
+
+
+def conf_of_zone(zone: str) -> dict[str, str]:
+    """Spark conf that gives sessions and executors this zone. The JVM of the driver has the variable of its parent."""
+    return {
+        SESSION_ZONE: zone,
+        "spark.executorEnv.TZ": zone,
+        "spark.executor.defaultJavaOptions": f"-Duser.timezone={zone}",
+    }
+
+
+def other_zone(conf: Mapping[str, str], zone: str) -> str:
+    """Name what in ``conf`` would make a second time zone, in a sentence; empty if nothing would."""
+    for key, value in conf.items():
+        if key in (SESSION_ZONE, "spark.executorEnv.TZ"):
+            said = [value]
+        else:
+            said = _JAVA_ZONE.findall(value) if key.endswith("JavaOptions") else []
+        # What the environment of a worker says is known there.
+        if other := next((one for one in said if one != zone and not one.startswith("${")), ""):
+            return (
+                f"{key} is {other}, and the time zone of this fleet is {zone}. With two zones, Spark and Python would "
+                "read a time without a zone differently: set UNSTUCK_TIME_ZONE for all processes, and leave this out"
+            )
+    return ""

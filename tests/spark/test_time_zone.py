@@ -1,0 +1,93 @@
+"""The zone matrix: whatever zone a host has, the same job publishes the same rows, in the zone of the setting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pyarrow.parquet as pq
+import pyspark
+import pytest
+import redis
+
+from tests.support import fleet
+from tests.support.servers import RedisServer
+from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+
+NOON = datetime(2024, 7, 1, 12)
+PLACES = [("America/New_York", "UTC"), ("Asia/Tokyo", "UTC"), ("UTC", "UTC"), ("America/New_York", "Europe/Berlin")]
+WAYS = {"datetime", "pandas", "literal", "text", "ntz", "date", "parameter", "collected", "to_pandas", "arrow"}
+WAYS |= {"plain", "series"}  # by a UDF
+if pyspark.__version__ < "4":
+    WAYS -= {"arrow"}  # which is no frame there
+OUTPUTS = ("in_spark", "without_spark")
+
+
+@pytest.fixture(scope="module", params=PLACES, ids=lambda pair: " with ".join(pair).replace("/", "_"))
+def place(
+    redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[tuple[str, Path, str]]:
+    """A worker on a host of the first zone with the setting of the second; its queue, its folder and the setting."""
+    host, zone = request.param
+    home, queue = tmp_path_factory.mktemp("zone"), f"{host}-in-{zone}".replace("/", "_")
+    environ = {"TZ": host} | ({} if zone == "UTC" else {"UNSTUCK_TIME_ZONE": zone})
+    with fleet.worker(redis_server.url, home, queues=queue, environ=environ):
+        yield queue, home, zone
+
+
+def run(client: redis.Redis, place: tuple[str, Path, str], job: str, *steps: str, **group: Any) -> Outcome:
+    queue, home, _ = place
+    made = [{"python": f"zone_steps:{step}", **({"output": step} if step in OUTPUTS else {})} for step in steps]
+    offer = fleet.make_offer(client, home / "warehouse", job, {"name": "g", "queue": queue, "steps": made, **group})
+    return fleet.outcome(client, offer, 120)
+
+
+def rows(place: tuple[str, Path, str], outcome: Outcome, output: str) -> list[dict[str, Any]]:
+    assert outcome.kind is OutcomeKind.SUCCEEDED, outcome.failure
+    return pq.read_table(place[1] / "warehouse" / outcome.staging / output).to_pylist()
+
+
+def test_noon_is_noon_of_the_setting_by_every_way_into_a_frame(
+    client: redis.Redis, place: tuple[str, Path, str]
+) -> None:
+    outcome = run(client, place, "matrix", "in_spark")
+    noon = NOON.replace(tzinfo=ZoneInfo(place[2])).astimezone(UTC)
+    assert {row["how"]: row["at"].astimezone(UTC) for row in rows(place, outcome, "in_spark")} == dict.fromkeys(
+        WAYS, noon
+    )
+    assert outcome.zone == place[2]
+
+
+def test_a_group_without_spark_has_the_clock_of_the_setting(client: redis.Redis, place: tuple[str, Path, str]) -> None:
+    outcome = run(client, place, "light", "without_spark", spark=False)
+    noon = NOON.replace(tzinfo=ZoneInfo(place[2]))
+    assert rows(place, outcome, "without_spark") == [
+        {"naive": NOON, "aware": NOON.replace(tzinfo=UTC), "by_process": noon}
+    ]
+
+
+def test_process_jvm_session_and_tasks_agree_also_after_a_step_that_changed_all_of_them(
+    client: redis.Redis, place: tuple[str, Path, str]
+) -> None:
+    run(client, place, "abroad", "goes_abroad")
+    first = datetime.fromtimestamp(0, ZoneInfo(place[2])).replace(tzinfo=None)
+    shown = NOON.replace(tzinfo=UTC).astimezone(ZoneInfo(place[2])).replace(tzinfo=None)
+    assert run(client, place, "after", "clocks").results == {
+        "task": f"{place[2]} {first}",
+        "process": f"{place[2]} {first}",
+        "session": place[2],
+        "java": place[2],
+        "shown": str(shown),
+    }
+
+
+def test_a_conf_with_another_zone_is_refused_with_the_advice(client: redis.Redis, place: tuple[str, Path, str]) -> None:
+    conf = {"spark.sql.session.timeZone": "Asia/Tokyo"}
+    failure = run(client, place, "two-zones", "in_spark", conf=conf).failure
+    assert failure is not None
+    assert not failure.recoverable
+    assert f"the time zone of this fleet is {place[2]}" in failure.text
+    assert "UNSTUCK_TIME_ZONE" in failure.text
