@@ -149,11 +149,12 @@ def restore(draft: Draft, unclaimed: list[str]) -> bool:
     Runners drop an offer without them, so nobody would ever claim it.
     """
     state, lost = draft.state, []
-    if unclaimed and not state.has_plans:
+    wanted = sum(bool(planned.spec.steps) for planned in draft.plan.groups.values()) if unclaimed else 0
+    if state.plans is not None and state.plans < wanted:
         draft.decision.plans = draft.job.group_plans(draft.plan)
-        state.has_plans = True
+        state.plans = wanted
         lost.append("plans")
-    unfrozen = [g for g in unclaimed if g not in state.frozen]
+    unfrozen = [g for g in unclaimed if not {g, split_member(g)[0]} <= state.frozen]
     for group_id in unfrozen:
         name, ordinal = split_member(group_id)
         freeze(draft, name, group_id, ordinal)

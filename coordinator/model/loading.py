@@ -33,10 +33,14 @@ def state_of(
     """
     part = "record"
     try:
+        if lost := _lost_fields(fields):
+            raise LookupError(f"it has lost {lost}")
         record = JobRecord.from_fields({**fields, "id": job})
         part = "spec"
         plan = plan_of(record.spec, record.texts)
         part = "state of its groups"
+        if lost := _lost_records(fields, groups, forks, frozen):
+            raise LookupError(lost)
         state = JobState(
             plan,
             record,
@@ -62,6 +66,24 @@ def state_of(
         else:
             state.damage = f"{damage}. The job cannot go on; `unstuck force-stop {job}` ends it"
         return state
+
+
+def _lost_fields(fields: Mapping[str, str]) -> str:
+    """The fields that were written to the record and are gone, in words; the scripts keep their names in ``fields``."""
+    _, *names = fields.get("fields", "0 fields").split()
+    lost = sorted(set(names) - fields.keys())
+    return f"its field{'s' if len(lost) > 1 else ''} {', '.join(lost)}" if lost else ""
+
+
+def _lost_records(
+    fields: Mapping[str, str], groups: Mapping[str, str], forks: Mapping[str, str], frozen: Iterable[str]
+) -> str:
+    """Which records of groups, or values of forks, are gone, in words; the commit keeps their numbers in ``counts``."""
+    group_count, fork_count = map(int, fields["counts"].split())
+    if len(groups) < group_count:
+        named = ", ".join(sorted(name for name in frozen if name not in groups and f"{name}[0]" not in groups)[:3])
+        return f"{group_count - len(groups)} of {group_count} records of groups are gone{named and f': {named}'}"
+    return f"the values of {fork_count - len(forks)} of {fork_count} forks are gone" if len(forks) < fork_count else ""
 
 
 def bare_state(job: str, fields: Mapping[str, str]) -> JobState:

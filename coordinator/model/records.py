@@ -302,7 +302,8 @@ class JobRecord:
 
     @property
     def terminal(self) -> bool:
-        return self.status.terminal
+        """Also of a record that has lost its status."""
+        return self.status.terminal or self.ended_at > 0
 
     def group_plans(self, plan: Plan) -> dict[str, str]:
         """The stored plans for the runners of this job, whose spec is compiled to ``plan``."""

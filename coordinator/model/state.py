@@ -35,7 +35,7 @@ class JobState:
     """
 
     damage = ""
-    has_plans = True  # the store has what runners get of the groups
+    plans: int | None = None  # of how many groups the store has what runners get; None: it was not asked
 
     def __init__(
         self,

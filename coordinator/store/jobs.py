@@ -21,7 +21,7 @@ from unstuck.coordinator.model.decision import Acks, Decision
 from unstuck.coordinator.model.loading import bare_state, state_of
 from unstuck.coordinator.model.records import JOB_SCHEMA, AttemptRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import TERMINAL, Status
+from unstuck.coordinator.model.status import TERMINAL, Intent, Status
 from unstuck.coordinator.store.answers import (
     BeginAnswer,
     Begun,
@@ -155,14 +155,14 @@ class Store:
         pipe.hgetall(keys.forks)
         pipe.hgetall(keys.attempts)
         pipe.hkeys(keys.inputs)
-        pipe.exists(keys.plans)
-        fields, groups, forks, attempts, frozen, has_plans = pipe.execute()
+        pipe.hlen(keys.plans)
+        fields, groups, forks, attempts, frozen, plans = pipe.execute()
         if not fields:
             return None
         state = state_of(job, fields, groups, forks, attempts, frozen)
         if state.damage:
             raise Damaged(state.damage)
-        state.has_plans = bool(has_plans)
+        state.plans = int(plans)
         return state
 
     def _glance(self, job: str, cached: JobState, groups: Sequence[str]) -> tuple[str | None, dict[str, str | None]]:
@@ -170,12 +170,12 @@ class Store:
         keys = self._keys.of(job)
         pipe = self._redis.pipeline(transaction=False)
         pipe.hget(keys.job, "commit")
-        pipe.exists(keys.plans)
+        pipe.hlen(keys.plans)
         pipe.hlen(keys.inputs)
         if groups:
             pipe.hmget(keys.attempts, groups)
-        commit, has_plans, frozen, *texts = pipe.execute()
-        intact = (has_plans, frozen) == (cached.has_plans, len(cached.frozen))
+        commit, plans, frozen, *texts = pipe.execute()
+        intact = (plans, frozen) == (cached.plans, len(cached.frozen))
         return commit if intact else None, dict(zip(groups, texts[0] if texts else (), strict=True))
 
     def commit(
@@ -186,6 +186,7 @@ class Store:
         change = {
             "id": commit_id,
             "expect": old.commit,
+            "whole": new.halted is None and new.intent is not Intent.FORCE_STOP,
             "guards": [{"group": g.group, "epoch": g.epoch, "nonce": g.nonce, "kind": g.kind} for g in decision.guards],
             "job": new.changed_fields(old),
             "groups": {name: record.to_json() for name, record in decision.groups.items()},

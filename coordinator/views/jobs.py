@@ -155,12 +155,13 @@ class Queries:
         pipe = self._redis.pipeline(transaction=True)
         for key in (keys.job, keys.groups, keys.forks, keys.attempts):
             pipe.hgetall(key)
+        pipe.hkeys(keys.inputs)
         pipe.zscore(self._keys.due, job)
         pipe.time()
-        fields, groups, forks, attempts, due, (seconds, micros) = pipe.execute()
+        fields, groups, forks, attempts, frozen, due, (seconds, micros) = pipe.execute()
         if not fields:
             return None
-        state = state_of(job, fields, groups, forks, attempts)
+        state = state_of(job, fields, groups, forks, attempts, frozen)
         return state, seconds + micros / 1e6, None if due is None else float(due)
 
     def jobs(

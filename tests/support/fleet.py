@@ -71,9 +71,10 @@ def make_offer(
     )
     frozen = FrozenInputs(value=value, inputs={need: tuple(found) for need, found in (inputs or {}).items()})
     keys = KEYS.of(job)
-    client.hset(keys.job, mapping={"status": "RUNNING", "intent": "run"})
+    record = {"status": "RUNNING", "intent": "run", "params": "{}"}
+    client.hset(keys.job, mapping={**record, "fields": f"{len(record)} {' '.join(record)} "})
     client.hset(keys.plans, split_member(group_id)[0], plan.model_dump_json(by_alias=True))
-    client.hset(keys.inputs, group_id, frozen.model_dump_json())
+    client.hset(keys.inputs, mapping={split_member(group_id)[0]: "{}", group_id: frozen.model_dump_json()})
     client.hset(keys.attempts, group_id, json.dumps({"epoch": epoch, "nonce": nonce}))
     client.zadd(KEYS.due, {job: 0})
     offer = Offer(job, group_id, epoch, nonce)

@@ -16,9 +16,9 @@ if not commit then return 'MISSING' end
 if commanded == change.id then return 'APPLIED' end
 if commit ~= change.expect then return 'CONFLICT' end
 local time = now()
-redis.call('HSET', keys.job, 'commit', change.id, 'commanded', change.id)
-if change.set.intent then redis.call('HSET', keys.job, 'intent_at', stamp(time)) end
-set_all(keys.job, change.set)
+change.set.commit, change.set.commanded = change.id, change.id
+if change.set.intent then change.set.intent_at = stamp(time) end
+write_record(change.set)
 set_all(keys.plans, change.plans)
 local event = cjson.decode(change.event)
 event.at = time

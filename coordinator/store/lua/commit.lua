@@ -6,10 +6,11 @@
 -- args: job change consumer_group channel
 --
 -- status_before, status_after: the status indexes of the old and of the new status. channel: of the job's runners.
--- change: {id, expect, guards: [{group, epoch, nonce, kind}], job: {}, groups: {}, inputs: {}, plans: {}, forks: {},
+-- change: {id, expect, whole, guards: [{group, epoch, nonce, kind}], job: {}, groups: {}, inputs: {}, plans: {}, forks: {},
 --          attempts: {}, drop: [], forget: [], unfreeze: [], uncollect: [], orders: {}, events: [], due, due_seen,
 --          offers, withdrawn, lanes, acks: [], counts: {}, refused: {}, summary, submitted_at, expire, notify, lease_ttl,
 --          staged: {after, …}} (JSON)
+-- whole: the record is still as whole as it was when it was loaded; else it is halted, or ended by force
 -- offers, lanes: as in `add_offers`; withdrawn: [[lane, offer]], which stand no longer
 -- Answers APPLIED | CONFLICT | GUARDED | MISSING
 --
@@ -21,6 +22,11 @@ local commit = redis.call('HGET', keys.job, 'commit') or (redis.call('EXISTS', k
 if not commit then return 'MISSING' end
 if commit == change.id then return 'APPLIED' end
 if commit ~= change.expect then return 'CONFLICT' end
+-- What is lost since it was loaded must not count as never written.
+local function counts() return redis.call('HLEN', keys.groups) .. ' ' .. redis.call('HLEN', keys.forks) end
+if change.whole and not (has_all_fields(keys.job) and redis.call('HGET', keys.job, 'counts') == counts()) then
+    return 'CONFLICT'
+end
 
 local time = now()
 for _, guard in ipairs(change.guards) do
@@ -35,8 +41,6 @@ for _, guard in ipairs(change.guards) do
     end
 end
 
-redis.call('HSET', keys.job, 'commit', change.id)
-set_all(keys.job, change.job)
 set_all(keys.groups, change.groups)
 set_all(keys.inputs, change.inputs)
 set_all(keys.plans, change.plans)
@@ -46,6 +50,9 @@ set_all(keys.attempts, change.attempts)
 for _, group in ipairs(change.forget) do redis.call('HDEL', keys.groups, group) end
 for _, group in ipairs(change.unfreeze) do redis.call('HDEL', keys.inputs, group) end
 for _, fork in ipairs(change.uncollect) do redis.call('HDEL', keys.forks, fork) end
+change.job.commit = change.id
+if change.whole or next(change.groups) then change.job.counts = counts() end
+write_record(change.job)
 for group, order in pairs(change.orders) do
     local attempt = open_attempt(keys.attempts, group, order[1], order[2])
     if attempt then

@@ -28,8 +28,10 @@ local vacuums = redis.call('ZSCORE', keys.vacuums, change.fields.warehouse_id) o
 if tonumber(vacuums) ~= change.vacuums then return {'VACUUM', vacuums} end
 if change.key ~= '' then redis.call('HSET', keys.submit_key, 'job', args.job, 'fingerprint', change.fingerprint) end
 local time = stamp(now())
-set_all(keys.job, change.fields)
-redis.call('HSET', keys.job, 'submitted_at', time)
+redis.call('HSET', keys.job, 'fields', '0 ')
+change.fields.submitted_at = time
+change.fields.counts = '0 0'
+write_record(change.fields)
 set_all(keys.plans, change.plans)
 local event = {kind = 'SUBMITTED', at = tonumber(time), by = change.fields.submitted_by}
 if change.reason ~= '' then event.text = change.reason end

@@ -21,6 +21,30 @@ local function set_all(key, map)
     end
 end
 
+-- Writes fields of the job's record, and keeps in `fields` which ones it has: their number and their names. A field that
+-- is lost stays named there. A record that has lost `fields` itself gets none again.
+local function write_record(map)
+    set_all(keys.job, map)
+    local number, names = string.match(redis.call('HGET', keys.job, 'fields') or '', '^(%d+)(.*)$')
+    if not number then return end
+    local before = names
+    for field, value in pairs(map) do
+        local from, to = string.find(names, ' ' .. field .. ' ', 1, true)
+        if value == '' and from then
+            number, names = number - 1, string.sub(names, 1, from) .. string.sub(names, to + 1)
+        elseif value ~= '' and not from then
+            number, names = number + 1, names .. field .. ' '
+        end
+    end
+    if names ~= before then redis.call('HSET', keys.job, 'fields', string.format('%d%s', number, names)) end
+end
+
+-- Has the record at `job` all fields that were written?
+local function has_all_fields(job)
+    local number = string.match(redis.call('HGET', job, 'fields') or '', '^%d+')
+    return number and redis.call('HLEN', job) > tonumber(number)  -- `fields` is one more
+end
+
 -- The attempt of `group` that has this epoch and nonce and no outcome yet; else nil. `attempts`: the key of all.
 local function open_attempt(attempts, group, epoch, nonce)
     local raw = redis.call('HGET', attempts, group)

@@ -31,6 +31,7 @@ local function claim_offer(offer)
     local status, intent, halted, params, revision =
         unpack(redis.call('HMGET', record, 'status', 'intent', 'halted', 'params', 'revision'))
     if not status or terminal(status) then return end
+    if not has_all_fields(record) then return due_now(job, now()) end  -- a coordinator halts it
     local attempt = open_attempt(attempts, group, epoch, nonce)
     if not attempt or (attempt.claimant and attempt.claimant ~= taking.claimant) then return end
     if not attempt.claimant and (intent ~= 'run' or (halted or '') ~= '') then return end
@@ -39,8 +40,8 @@ local function claim_offer(offer)
     local plan = redis.call('HGET', key('plans'), planned)
     local inputs = redis.call('HGET', inputs_key, planned)
     local member = redis.call('HGET', inputs_key, group)
-    if not plan or not (inputs or member) then return end
-    local order = {'CLAIMED', offer, plan, inputs or '{}', member or '{}', params or '{}'}
+    if not plan or not inputs or not member then return end
+    local order = {'CLAIMED', offer, plan, inputs, member, params}
     -- A reference in JSON (tasks/protocol/texts.py). One that a user's text only looks like finds nothing, and is nobody's.
     local given = {}
     for digest in string.gmatch(plan, '"\\u0000(%x+)"') do
