@@ -34,13 +34,13 @@ def state_of(
     part = "record"
     try:
         if lost := _lost_fields(fields):
-            raise LookupError(f"it has lost {lost}")
+            raise _Lost(f"it has lost {lost}")
         record = JobRecord.from_fields({**fields, "id": job})
         part = "spec"
         plan = plan_of(record.spec, record.texts)
         part = "state of its groups"
-        if lost := _lost_records(fields, groups, forks, frozen):
-            raise LookupError(lost)
+        if lost := _lost_records(fields, groups, frozen):
+            raise _Lost(lost)
         state = JobState(
             plan,
             record,
@@ -49,9 +49,9 @@ def state_of(
             {name: AttemptRecord.from_json(text) for name, text in attempts.items()},
             frozen,
         )
-        for name, count in state.fulls.items():
-            if count is None and state.census[name].total() and not state.ended_whole(name):
-                raise LookupError(f"the values of the fork {name} are gone, and it has members")
+        unknown = [name for name, count in state.fulls.items() if count is None]
+        if len(forks) < int(fields["counts"].split()[1]):
+            raise _Lost(f"the values of the fork {' or '.join(unknown)} are gone")
         return state
     except NewerJob:
         raise
@@ -59,6 +59,8 @@ def state_of(
         what = " ".join(str(error.problems[0] if isinstance(error, SpecError) else error).split())[:300]
         state = JobState(NO_GROUPS, JobRecord.salvaged(job, fields), {}, {}, {})
         damage = f"the stored {part} of job {job} cannot be read ({type(error).__name__}: {what})"
+        if isinstance(error, _Lost):
+            damage = f"the stored {part} of job {job} is not whole: {what}"
         if state.job.terminal:
             state.damage = damage
         elif state.job.intent is Intent.FORCE_STOP:
@@ -68,6 +70,10 @@ def state_of(
         return state
 
 
+class _Lost(Exception):
+    """Something that was written is gone."""
+
+
 def _lost_fields(fields: Mapping[str, str]) -> str:
     """The fields that were written to the record and are gone, in words; the scripts keep their names in ``fields``."""
     _, *names = fields.get("fields", "0 fields").split()
@@ -75,15 +81,13 @@ def _lost_fields(fields: Mapping[str, str]) -> str:
     return f"its field{'s' if len(lost) > 1 else ''} {', '.join(lost)}" if lost else ""
 
 
-def _lost_records(
-    fields: Mapping[str, str], groups: Mapping[str, str], forks: Mapping[str, str], frozen: Iterable[str]
-) -> str:
-    """Which records of groups, or values of forks, are gone, in words; the commit keeps their numbers in ``counts``."""
-    group_count, fork_count = map(int, fields["counts"].split())
+def _lost_records(fields: Mapping[str, str], groups: Mapping[str, str], frozen: Iterable[str]) -> str:
+    """Which records of groups are gone, in words; the commit keeps their number in ``counts``."""
+    group_count = int(fields["counts"].split()[0])
     if len(groups) < group_count:
         named = ", ".join(sorted(name for name in frozen if name not in groups and f"{name}[0]" not in groups)[:3])
         return f"{group_count - len(groups)} of {group_count} records of groups are gone{named and f': {named}'}"
-    return f"the values of {fork_count - len(forks)} of {fork_count} forks are gone" if len(forks) < fork_count else ""
+    return ""
 
 
 def bare_state(job: str, fields: Mapping[str, str]) -> JobState:

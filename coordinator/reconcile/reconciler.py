@@ -313,9 +313,7 @@ class Pass:
         """End a job whose groups cannot be read or decided, if force was asked for; its groups count as canceled."""
         try:
             state = self._store.load(self.job, bare=True)
-            if state is not None and state.job.terminal:
-                return self._settle(Applied.TERMINAL, None)
-            if state is None or state.job.intent is not Intent.FORCE_STOP:
+            if state is None or state.job.terminal or state.job.intent is not Intent.FORCE_STOP:
                 return None
             log.warning("job %s is ended by force without its groups, which cannot be decided", self.job)
             self.groups = None

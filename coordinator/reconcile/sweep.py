@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from unstuck.coordinator.publishing.staging_gc import StagingCollector
 from unstuck.coordinator.reconcile.reconciler import PassResult, Reconciler
+from unstuck.coordinator.store.indexes import Indexes
 from unstuck.coordinator.store.jobs import Store
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import unavailable
@@ -26,13 +27,20 @@ class Sweep:
         settings: Settings,
         clock: Callable[[], float] = time.monotonic,
         collector: StagingCollector | None = None,
+        indexes: Indexes | None = None,
     ) -> None:
-        """``clock``: monotonic seconds. ``collector`` removes the staging of jobs that have ended; None: it stays."""
+        """
+        Args:
+            clock: monotonic seconds.
+            collector: removes the staging of jobs that have ended; None: it stays.
+            indexes: are repaired, a piece in each sweep; None: they stay as they are.
+        """
         self._clock = clock
         self._store = store
         self._reconciler = reconciler
         self._settings = settings
         self._collector = collector
+        self._indexes = indexes
         self.ended_at: float | None = None  # the last sweep of this process, by ``clock``; for people only
 
     def run(self, after_each: Callable[[], None] = lambda: None) -> int:
@@ -76,6 +84,8 @@ class Sweep:
                     more.append(job)
             met.update(batch)
         self._store.forget_ended(now)
+        if self._indexes is not None:
+            self._indexes.repair()
         if self._collector is not None:
             self._collector.start(now)
         self.ended_at = self._clock()

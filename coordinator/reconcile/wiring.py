@@ -15,6 +15,7 @@ from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
+from unstuck.coordinator.store.indexes import Indexes
 from unstuck.coordinator.store.jobs import Store
 from unstuck.coordinator.store.reports import ReportStream
 from unstuck.coordinator.store.staging_index import StagingIndex
@@ -49,7 +50,7 @@ def assemble(settings: Settings) -> Consumer:
     keys = Keys(settings.prefix)
     collecting = Background(1, "staging-collector", term=COLLECTOR_TERM, beside=COLLECTORS)
     collector = StagingCollector(StagingIndex(client, keys), store, collecting, settings)
-    sweep = Sweep(store, reconciler, settings, collector=collector)
+    sweep = Sweep(store, reconciler, settings, collector=collector, indexes=Indexes(client, keys, store))
     name = f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}"
     stream = ReportStream(client, keys, name)
     heartbeat = Heartbeat(client, keys, name, WarehouseProbe(settings))

@@ -150,10 +150,8 @@ class Store:
                         cached.attempts[name] = AttemptRecord.from_json(text)
                 return cached
         pipe = self._redis.pipeline(transaction=True)
-        pipe.hgetall(keys.job)
-        pipe.hgetall(keys.groups)
-        pipe.hgetall(keys.forks)
-        pipe.hgetall(keys.attempts)
+        for key in (keys.job, keys.groups, keys.forks, keys.attempts):
+            pipe.hgetall(key)
         pipe.hkeys(keys.inputs)
         pipe.hlen(keys.plans)
         fields, groups, forks, attempts, frozen, plans = pipe.execute()
@@ -162,7 +160,7 @@ class Store:
         state = state_of(job, fields, groups, forks, attempts, frozen)
         if state.damage:
             raise Damaged(state.damage)
-        state.plans = int(plans)
+        state.plans = plans
         return state
 
     def _glance(self, job: str, cached: JobState, groups: Sequence[str]) -> tuple[str | None, dict[str, str | None]]:
@@ -273,8 +271,8 @@ class Store:
         old = self.job(job)
         if old is None or old.terminal:
             return
-        line = cast(str | None, self._redis.hget(self._keys.summary, job))
-        summary = None if line is None else json.dumps({**json.loads(line), "status": Status.PAUSED})
+        line = self._redis.hget(self._keys.summary, job)
+        summary = None if line is None else json.dumps({**json.loads(str(line)), "status": Status.PAUSED})
         halted = replace(old, halted=reason, status=Status.PAUSED, paused_at=old.paused_at or now)
         self.commit(Decision(halted, old, due=now + HALTED_LOOK), commit_id, "", Acks(), summary)
 

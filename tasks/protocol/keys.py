@@ -14,7 +14,7 @@ class JobKeys:
 
     def __init__(self, prefix: str, job: str) -> None:
         base = f"{prefix}:{{{job}}}"
-        self.job = f"{base}:job"  # hash: the job record: spec and its long texts, intent, status, commit, …
+        self.job = f"{base}:job"  # hash: the record: spec, long texts, intent, commit, …; ``fields``: which it has
         self.plans = f"{base}:plans"  # hash: group → GroupPlan; written at submit, read by runners
         self.forks = f"{base}:forks"  # hash: dynamic fork → its values, once known
         self.groups = f"{base}:groups"  # hash: group id → GroupRecord; absent means WAITING

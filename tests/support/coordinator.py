@@ -26,6 +26,7 @@ from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.reconcile.wiring import mint
+from unstuck.coordinator.store.indexes import Indexes
 from unstuck.coordinator.store.jobs import Store
 from unstuck.coordinator.store.reports import ReportStream
 from unstuck.coordinator.store.staging_index import StagingIndex
@@ -74,7 +75,8 @@ class Coordinator:
         self.reconciler = Reconciler(self.store, self.rung.update, self.warehouses, self.settings, mint, background)
         index = StagingIndex(self.redis, self.keys)
         self.collector = StagingCollector(index, self.store, background, self.settings)
-        self.sweep = Sweep(self.store, self.reconciler, self.settings, collector=self.collector)
+        indexes = Indexes(self.redis, self.keys, self.store)
+        self.sweep = Sweep(self.store, self.reconciler, self.settings, collector=self.collector, indexes=indexes)
         name = f"host:1:{mint()}"
         self.stream = ReportStream(self.redis, self.keys, name)
         self.stream.open()
@@ -113,6 +115,15 @@ class Coordinator:
     def status_of_record(self, job: str) -> Status:
         """The status as stored, of a job whose groups may not be readable."""
         return Status(str(self.redis.hget(self.keys.of(job).job, "status")))
+
+    def unwrite(self, job: str, name: str) -> None:
+        """As if the field ``name`` of the record had never been written."""
+        key = self.keys.of(job).job
+        self.redis.hdel(key, name)
+        number, *names = str(self.redis.hget(key, "fields")).split()
+        kept = [one for one in names if one != name]
+        assert len(kept) == int(number) - 1
+        self.redis.hset(key, "fields", f"{len(kept)} {' '.join(kept)} ")
 
     def events(self, job: str, group: str | None = None) -> list[str]:
         """Kinds of events, in order."""

@@ -27,7 +27,7 @@ def test_a_store_rolled_back_to_just_after_submit_does_not_publish_twice(coordin
     """A rolled-back Redis cannot publish twice: the base is noted at submit, and never later."""
     job = coordinator.submit(group("make"))
     if base == "unknown":
-        coordinator.redis.hdel(coordinator.keys.of(job).job, "base")
+        coordinator.unwrite(job, "base")
     raw = redis.Redis(port=int(coordinator.settings.redis_url.rsplit(":", 1)[1].split("/")[0]))
     saved = {key: value for key in raw.keys("*") if (value := raw.dump(key)) is not None}  # not expired meanwhile
 

@@ -14,7 +14,6 @@ from tests.guarantees.users_word_is_final.test_force_stop import act
 from tests.support.coordinator import SUCCEEDED, Coordinator, group
 from unstuck import JobSpec, SpecError, Status
 from unstuck.coordinator.model.size import compile_to_store
-from unstuck.tasks.errors import OrderUnreadable
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.texts import LONG, Packer, unpack
 from unstuck.tasks.spec.group import MAX_JOB_BYTES
@@ -81,15 +80,15 @@ def test_a_text_that_looks_like_a_reference_is_the_users_own(coordinator: Coordi
     assert coordinator.show(job).job.written()["groups"][0]["params"] == params
 
 
-def test_an_order_whose_text_is_gone_is_unreadable_and_no_other(coordinator: Coordinator) -> None:
+def test_no_order_is_made_of_a_record_whose_text_is_gone(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("a", params={"a": "s" * 2000}))
     coordinator.reconciler.reconcile(job, due=True)
     record = coordinator.keys.of(job).job
     (text,) = (name for name in coordinator.redis.hkeys(record) if name.startswith("text:"))
     coordinator.redis.hdel(record, text)
     (offer,) = coordinator.offers(job)
-    with pytest.raises(OrderUnreadable):
-        _ = coordinator.claim(offer).order
+    assert coordinator.claim(offer).answer == "REFUSED"
+    assert text in coordinator.show(job).damage
 
 
 def big(n: int, size: int) -> str:

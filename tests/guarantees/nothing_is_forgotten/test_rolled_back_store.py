@@ -170,3 +170,49 @@ def test_values_of_a_fork_that_are_gone_halt_the_job_and_why_says_so(coordinator
         *(2, "the job to be halted"),
     )
     assert "values of the fork fork" in coordinator.client.explain(job)[0].what
+
+
+@pytest.mark.parametrize("lost", ["due", "jobs", "summary", "ended", "retries", "status"])
+def test_an_index_that_is_gone_is_made_again_by_the_sweep(coordinator: Coordinator, lost: str) -> None:
+    """No report comes of a job that waits, so a job that is not due any more would wait for ever."""
+    first = running(coordinator)
+    fails(coordinator, first)
+    again = coordinator.client.retry(first).id
+    coordinator.read()
+    indexes = [getattr(coordinator.keys, lost)] if lost != "status" else [coordinator.keys.status(s) for s in Status]
+
+    def stands() -> list[object]:
+        entries = [coordinator.redis.zrange(key, 0, -1) for key in indexes if coordinator.redis.type(key) == "zset"]
+        hashes = [coordinator.redis.hgetall(key) for key in indexes if coordinator.redis.type(key) == "hash"]
+        ended = coordinator.redis.zscore(coordinator.keys.ended, first)
+        times = [coordinator.redis.zscore(key, again) for key in indexes if key == coordinator.keys.jobs]
+        return [entries, hashes, times, ended and round(ended / 60)]
+
+    def listed() -> list[object]:
+        jobs = coordinator.client.jobs()
+        return [jobs, *(coordinator.client.jobs(status=[status]) for status in Status)]
+
+    before, seen = stands(), listed()
+    assert len(seen[0]) == 2  # type: ignore[arg-type]
+    assert coordinator.redis.delete(*indexes)
+    assert stands() != before
+    for _ in range(20):  # the keys are looked at in pieces
+        coordinator.sweep.run()
+    assert stands() == before
+    assert listed() == seen
+    coordinator.redis.zadd(coordinator.keys.due, {again: 0}, xx=True)
+    assert coordinator.drive(again) is Status.FINISHED
+
+
+def test_an_index_of_many_keys_is_made_again_in_pieces_of_bounded_size(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = {coordinator.submit(group("a")) for _ in range(40)}
+    monkeypatch.setattr("unstuck.coordinator.store.indexes.KEYS_AFTER_A_LOSS", 20)
+    coordinator.redis.delete(coordinator.keys.due)
+    coordinator.sweep.run()
+    found = coordinator.redis.zcard(coordinator.keys.due)
+    assert 0 < found < 40, "one sweep looks at a piece"
+    for _ in range(40):
+        coordinator.sweep.run()
+    assert set(coordinator.redis.zrange(coordinator.keys.due, 0, -1)) == jobs

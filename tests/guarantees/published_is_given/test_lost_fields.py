@@ -5,14 +5,11 @@ The functions of the steps have defaults, so an order that lacks something makes
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
 import pytest
-import redis
 
 from tests.support import fleet
 from tests.support.coordinator import Coordinator
@@ -31,7 +28,8 @@ def part(spark, ctx, n=0, factor=1):
 
 def report(spark, ctx, factor=1):
     parts = ctx.input("parts").to_pylist()
-    return pa.table({"sum": [sum(one["part"] for one in parts)], "notes": ["".join(one["note"] for one in parts)], "factor": [factor]})
+    total, notes = sum(one["part"] for one in parts), "".join(one["note"] for one in parts)
+    return pa.table({"sum": [total], "notes": [notes], "factor": [factor]})
 
 def extra(spark, ctx):
     return pa.table({"extra": [1]})

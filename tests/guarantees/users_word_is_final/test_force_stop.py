@@ -162,3 +162,19 @@ def test_a_healthy_job_is_ended_by_force_with_all_its_groups(coordinator: Coordi
         for state, number in fork.census.items():
             census[state] = census.get(state, 0) + number
     assert (view.job.status, view.damage, census) == (Status.CANCELED, "", {"CANCELED": 4})
+
+
+@pytest.mark.parametrize("name", ["status", "params", "ended_at", "fields"])
+def test_a_job_that_has_ended_stays_so_whatever_its_record_loses(coordinator: Coordinator, name: str) -> None:
+    job = running(coordinator)
+    coordinator.client.cancel(job)
+    coordinator.read()
+    coordinator.client.force_stop(job)
+    act(coordinator, job)
+    damage(coordinator, job, "job", name, None)
+    before = coordinator.redis.hgetall(coordinator.keys.of(job).job)
+    for _ in range(3):
+        coordinator.redis.zadd(coordinator.keys.due, {job: 0})
+        coordinator.sweep.run()
+    assert coordinator.redis.hgetall(coordinator.keys.of(job).job) == before
+    assert name in coordinator.show(job).damage

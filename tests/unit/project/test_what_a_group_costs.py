@@ -15,6 +15,7 @@ from bench.measure import measured
 from bench.server import Server
 from tests.support.coordinator import Coordinator, group
 from unstuck import Status
+from unstuck.coordinator.store.indexes import KEYS_LOOKED_AT
 
 SCRIPTS = 7.0  # a group; 1.2 on an idle machine, more on a busy one, where batches are small
 COMMANDS = 160.0  # a group, those inside scripts included; 80 on a busy machine
@@ -79,4 +80,5 @@ def test_a_sweep_costs_no_more_with_ten_times_as_many_paused_jobs(tmp_path: Path
             return (sum(server.calls().values()) - before) // sweeps
 
         few, many = commands_of_sweeps(20), commands_of_sweeps(180)
-    assert many <= few, f"{few} commands for a sweep with 20 paused jobs, {many} with 200"
+    a_piece = 6 * KEYS_LOOKED_AT  # of the records, in search of lost indexes; the first sweeps find fewer of them
+    assert many <= few + a_piece, f"{few} commands for a sweep with 20 paused jobs, {many} with 200"
