@@ -15,13 +15,21 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, ModelWrapValidatorHandler, StrictStr, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    ModelWrapValidatorHandler,
+    StrictStr,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from unstuck.coordinator.spec.checks import problems_in, problems_of_graph
 from unstuck.coordinator.spec.messages import problems_of
 from unstuck.coordinator.spec.params import fill, values_of, wrong_declarations
 from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, shorten
-from unstuck.coordinator.spec.sql import ONE_STATEMENT, several_statements, sql_problems
+from unstuck.coordinator.spec.sql import ONE_STATEMENT, sql_problems
 from unstuck.tasks.duration import Timeout
 from unstuck.tasks.protocol.texts import Packer
 from unstuck.tasks.spec.fields import MAX_COUNT, DatasetName, Listed, ParamName, PoolName, QueueName, Strict
@@ -29,12 +37,12 @@ from unstuck.tasks.spec.group import ForkFrom, GroupSpec, Hooks, JoinRule, Step
 from unstuck.tasks.spec.inputs import DatasetInput, StreamInput
 from unstuck.tasks.spec.outputs import Expect, Fresh, OutputSpec, Quality, RowCount
 from unstuck.tasks.spec.retry import RetryPolicy
+from unstuck.tasks.spec.sql import MAX_SQL, several_statements
 from unstuck.tasks.time_zone import other_zone
 
 __all__ = ["Defaults", "JobSpec", "Problem", "SpecError"]
 
 JobName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
-MAX_SQL_FILE = 1024 * 1024  # bytes
 
 
 class Defaults(Strict):
@@ -84,7 +92,7 @@ class JobSpec(Strict):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _all_at_once(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _all_at_once(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         try:
             spec = handler(data)
         except ValidationError as error:
@@ -93,6 +101,10 @@ class JobSpec(Strict):
             params = data.get("params") if isinstance(data, dict) else None
             more = [*problems_of_graph(data), *wrong_declarations(params)]
             raise SpecError([*problems, *(p for p in more if p.loc not in named)]) from None
+        if (
+            info.context
+        ):  # STORED: the whole was checked before it was stored, and a coordinator loads it again and again
+            return spec
         if problems := problems_in(spec.groups, spec.params, spec.publish, spec.defaults.conf, spec.outputs):
             raise SpecError(problems)
         return spec
@@ -320,16 +332,16 @@ def _read_sql(name: str, folder: Path | None) -> str:
         if not path.is_file():
             raise ValueError(f"no such file: {shown}")
         with path.open("rb") as file:
-            data = file.read(MAX_SQL_FILE + 1)
-        text = data.decode()
+            data = file.read(MAX_SQL + 1)
+        text = data.decode("utf-8-sig")
     except OSError as error:
         raise ValueError(f"{shown} cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ValueError(f"{shown} is not UTF-8 text") from None
-    if len(data) > MAX_SQL_FILE:
+    if len(data) > MAX_SQL:
         raise ValueError(f"{shown} is larger than 1 MB")
     if not text.strip():
         raise ValueError(f"{shown} is empty")
     if several_statements(text):
         raise ValueError(f"{shown}: {ONE_STATEMENT}")
-    return text.removeprefix("\ufeff")
+    return text

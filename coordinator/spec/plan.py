@@ -18,7 +18,7 @@ from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.output_checks import appended_outputs
 from unstuck.coordinator.spec.unused import for_python_alone
 from unstuck.tasks.protocol.texts import Packer, unpack
-from unstuck.tasks.spec.fields import ForkValue, Scalar
+from unstuck.tasks.spec.fields import STORED, ForkValue, Scalar
 from unstuck.tasks.spec.group import READ_VALUES, Collect, ForkFrom, GroupPlan, GroupSpec, Step
 from unstuck.tasks.spec.outputs import Checks, OutputSpec
 from unstuck.tasks.spec.retry import RetryPolicy
@@ -275,4 +275,4 @@ def plan_of(spec_json: str, texts: Mapping[str, str] | None = None) -> Plan:
 
 @lru_cache(maxsize=1024)
 def _plan_of(stored: _Stored) -> Plan:
-    return compile_plan(JobSpec.model_validate(unpack(json.loads(stored.spec), stored.texts)))
+    return compile_plan(JobSpec.model_validate(unpack(json.loads(stored.spec), stored.texts), context=STORED))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -10,11 +9,7 @@ from typing import Any
 from unstuck.coordinator.spec.params import unresolved
 from unstuck.coordinator.spec.problems import Problem, shorten, suggestion
 from unstuck.tasks.spec.group import GroupSpec
-from unstuck.tasks.spec.sql import ResultMarker, result_markers
-
-_SQL_TEXTS = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|--[^\n]*|/\*.*?\*/""", re.DOTALL)  # strings, names, comments
-# Where `;` may be no end of a statement: what ends otherwise than we think, a script's statements, the value of a SET.
-_SQL_UNSURE = re.compile(r"""['"`$]|/\*|\*/|\bbegin\b|^\s*set\b""", re.IGNORECASE)
+from unstuck.tasks.spec.sql import ResultMarker, result_markers, several_statements
 
 ONE_STATEMENT = "several statements in one step; a step is one statement, give each its own step"
 
@@ -69,12 +64,3 @@ def groups_read(group: GroupSpec, groups: Mapping[str, GroupSpec]) -> Iterator[G
                 left.extend(groups[name].needs)
             else:
                 yield groups[name]
-
-
-def several_statements(sql: str) -> bool:
-    """True if ``sql`` is more than one statement beyond doubt; False where only Spark's own parser can decide."""
-    bare = _SQL_TEXTS.sub(" ", sql)
-    if re.search(r"""\\['"]""", sql) or _SQL_UNSURE.search(bare):
-        return False
-    first, _, rest = bare.partition(";")
-    return bool(first.strip()) and bool(rest.strip("; \t\r\n\f\v"))

@@ -32,6 +32,7 @@ from unstuck.tasks.spec.fields import (
 from unstuck.tasks.spec.inputs import GroupInput, StreamInput
 from unstuck.tasks.spec.outputs import Checks
 from unstuck.tasks.spec.retry import RetryPolicy
+from unstuck.tasks.spec.sql import MAX_SQL
 
 MAX_FORK = 10_000
 MAX_JOB_BYTES = 16 * 1024 * 1024  # that a job takes in the store; and once more for the values of its dynamic forks
@@ -49,7 +50,11 @@ class Step(Strict):
 
     python: FunctionName | None = Field(default=None, description="The function to call, as module:function.")
     sql: str | None = Field(
-        default=None, strict=True, min_length=1, description="One SQL statement; parameters are written as :name."
+        default=None,
+        strict=True,
+        min_length=1,
+        max_length=MAX_SQL,
+        description="One SQL statement of at most 1 MB; parameters are written as :name.",
     )
     sql_file: StrictStr | None = Field(
         default=None, description="A file beside the spec with one SQL statement; it is read at submit."

@@ -10,6 +10,7 @@ from pydantic import Discriminator, Field, StrictStr, Tag, field_validator, mode
 
 from unstuck.tasks.settings import without_user
 from unstuck.tasks.spec.fields import MAX_COUNT, DatasetName, Strict
+from unstuck.tasks.spec.sql import tokens
 
 
 class DatasetInput(Strict):
@@ -45,7 +46,6 @@ _TYPE = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _COLUMN = re.compile(r"(`[^`]+`|\w+)(?:\s*:\s*|\s+)(\S.*)", re.DOTALL)
-_TOKENS = re.compile(r"`[^`]*`|'[^']*'|\"[^\"]*\"|.", re.DOTALL)
 # By these Spark reads another place, or removes what it has read before the rows are published.
 _NOT_OPTIONS = {"path": "the place is stream:", "cleansource": "files stay where they are, since a job may read again"}
 
@@ -108,22 +108,20 @@ class StreamInput(Strict):
 
 def _parts(schema: str) -> Iterator[str]:
     """The columns of ``schema``: its parts between the commas that stand in no brackets. Raises: ValueError."""
-    part, open_ = "", ""
-    for token in _TOKENS.findall(schema):
-        if token in "<(":
+    begin, open_ = 0, ""
+    for _, token, at in tokens(schema):
+        if token in ("<", "("):
             open_ += token
-        elif token in ">)" and open_[-1:] + token in ("<>", "()"):
+        elif token in (">", ")") and open_[-1:] + token in ("<>", "()"):
             open_ = open_[:-1]
-        elif token in ">)":
-            raise ValueError(f"there is a {token} too many after {part.strip()[-50:]!r}")
-        if token == "," and not open_:
-            yield part
-            part = ""
-        else:
-            part += token
+        elif token in (">", ")"):
+            raise ValueError(f"there is a {token} too many after {schema[begin:at].strip()[-50:]!r}")
+        elif token == "," and not open_:
+            yield schema[begin:at]
+            begin = at + 1
     if open_:
         raise ValueError(f"there is a {open_[-1]} that is not closed")
-    yield part
+    yield schema[begin:]
 
 
 def _kind(value: Any) -> str:

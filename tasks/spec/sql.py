@@ -1,21 +1,42 @@
-"""Results of other groups in SQL: ``:results.group.key`` (pure).
+"""The tokens of Spark's SQL, and what Unstuck looks for in a statement: parameters, results, where it ends (pure).
 
-A parameter of Spark has no dots in its name, so each marker gets a legal name. What stands in strings, quoted names and
-comments is no marker, and no value is ever put into the text.
+What stands in strings, quoted names and comments is no code, and no value is ever put into the text. The rules are
+those of Spark's own lexer (``SqlBaseLexer.g4``), with which a test compares them.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from itertools import count
-from typing import NamedTuple
+from itertools import count, pairwise
+from typing import Literal, NamedTuple
 
-_NO_CODE = r"""\b[rR]'[^']*'|\b[rR]"[^"]*"|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|--[^\n]*|/\*.*?\*/"""
-_NAME = r"[A-Za-z_]\w*"
-_MARKERS = re.compile(
-    rf"{_NO_CODE}|(?<![:\w]):results\.(?:(?P<group>{_NAME})\.(?P<key>{_NAME})|(?P<rest>[^\s,()]*))", re.DOTALL
+MAX_SQL = 1024 * 1024  # characters of a statement
+
+# No part of it goes back over what it has read, so a text of any kind is read in time that grows with its length alone.
+# A string, a name or a comment that is not closed goes on to the end: Spark refuses such a text.
+_TOKEN = re.compile(
+    r"""(?P<blank>\s+|--(?:\\\n|[^\r\n])*+\r?\n?)
+      | (?P<comment>/\*(?!\+))
+      | (?P<string>[rR]'[^']*+'?|[rR]"[^"]*+"?|'(?:[^'\\]++|\\.|'')*+'?|"(?:[^"\\]++|\\.|"")*+"?)
+      | (?P<dollar>\$[A-Za-z]*+\$)
+      | (?P<name>`(?:[^`]++|``)*+`?)
+      | (?P<word>[0-9]++[eE][+-][0-9]++(?:[bB]?[dD]|[fF])?|[^\W\d_]++://[\w/\-.?=&\#%]+|\w+)
+      | /\*\+|\*/|::|.""",
+    re.DOTALL | re.VERBOSE,
 )
+_COMMENT_ENDS = re.compile(r"/\*(?!\+)|\*/")  # a hint in a comment opens no other one
+_NAME = r"[A-Za-z_]\w*"
+_RESULT = re.compile(rf":results\.(?:(?P<group>{_NAME})\.(?P<key>{_NAME})|[^\s,()]*)")
+_WRITES = (("insert", "into"), ("insert", "overwrite"), ("delete", "from"), ("merge", "into"))
+
+
+class SqlToken(NamedTuple):
+    """A token that is code. ``string`` and ``name`` have their quotes; any sign is a ``symbol``."""
+
+    kind: Literal["string", "name", "word", "symbol"]
+    text: str
+    start: int
 
 
 class ResultMarker(NamedTuple):
@@ -26,27 +47,89 @@ class ResultMarker(NamedTuple):
     key: str
 
 
+def tokens(sql: str) -> Iterator[SqlToken]:
+    """The tokens of ``sql`` in order, without blanks and comments."""
+    at = 0
+    while found := _TOKEN.match(sql, at):
+        start, at = at, found.end()
+        match found.lastgroup:
+            case "comment":
+                at = _end_of_comment(sql, at)
+            case "dollar":
+                close = sql.find(found[0], at)
+                at = len(sql) if close < 0 else close + len(found[0])
+                yield SqlToken("string", sql[start:at], start)
+            case "string" | "name" | "word" | None as kind:
+                yield SqlToken(kind or "symbol", found[0], start)
+
+
+def _end_of_comment(sql: str, at: int) -> int:
+    """Where the comment ends that was opened before ``at``; comments may hold comments."""
+    depth = 1
+    for found in _COMMENT_ENDS.finditer(sql, at):
+        depth += 1 if found[0] == "/*" else -1
+        if not depth:
+            return found.end()
+    return len(sql)
+
+
+def parameters_in(sql: str) -> set[str]:
+    """The names that ``sql`` may ask for as ``:name``. A field of a variant (``v:name``) looks the same."""
+    return {
+        name.text.strip("`")
+        for colon, name in pairwise(tokens(sql))
+        if colon.text == ":" and name.kind in ("word", "name")
+    }
+
+
+def is_query(sql: str) -> bool:
+    """True for a statement that answers with rows and writes none."""
+    code = [token.text.lower() for token in tokens(sql) if token.kind in ("word", "symbol")]
+    first = next((word for word in code if word != "("), "")
+    may_write = first in ("with", "from")
+    return first in ("select", "values", "table") or (may_write and not any(two in _WRITES for two in pairwise(code)))
+
+
+def several_statements(sql: str) -> bool:
+    """True if ``sql`` is more than one statement beyond doubt; False where only Spark's own parser can decide.
+
+    That is a script, which has statements of its own, and a SET, whose value may be any text.
+    """
+    code = [token.text.lower() for token in tokens(sql)]
+    if ";" not in code or "begin" in code or code[0] == "set":
+        return False
+    end = code.index(";")
+    return end > 0 and any(text != ";" for text in code[end:])
+
+
 def result_markers(sql: str) -> Iterator[ResultMarker]:
     """Every marker of a result in ``sql``, in order."""
-    return (marker for found in _MARKERS.finditer(sql) if (marker := _marker(found)) is not None)
+    return (ResultMarker(found[0], found["group"] or "", found["key"] or "") for found in _results(sql))
 
 
 def with_plain_names(sql: str, taken: Collection[str]) -> tuple[str, dict[str, ResultMarker]]:
-    """``sql`` with a plain name for each result, and the markers by these names; none of them is in ``taken``."""
+    """``sql`` with a plain name for each result, and the markers by these names; none of them is in ``taken``.
+
+    A parameter of Spark has no dots in its name.
+    """
     fresh = (name for n in count() if (name := f"result_{n}") not in taken)
     names: dict[ResultMarker, str] = {}
-
-    def renamed(found: re.Match[str]) -> str:
-        marker = _marker(found)
-        if marker is None:
-            return found[0]
+    parts, at = [], 0
+    for found in _results(sql):
+        marker = ResultMarker(found[0], found["group"] or "", found["key"] or "")
         if marker not in names:
             names[marker] = next(fresh)
-        return f":{names[marker]}"
+        parts += [sql[at : found.start()], ":", names[marker]]
+        at = found.end()
+    return "".join([*parts, sql[at:]]), {name: marker for marker, name in names.items()}
 
-    text = _MARKERS.sub(renamed, sql)
-    return text, {name: marker for marker, name in names.items()}
 
-
-def _marker(found: re.Match[str]) -> ResultMarker | None:
-    return ResultMarker(found[0], found["group"] or "", found["key"] or "") if found[0][:1] == ":" else None
+def _results(sql: str) -> Iterator[re.Match[str]]:
+    """Where ``sql`` asks for results, which is not after a name: that is a field of a variant."""
+    end = 0
+    for token in tokens(sql):
+        if token.text != ":" or token.start < end or re.match(r"\w", sql[token.start - 1 : token.start]):
+            continue
+        if (found := _RESULT.match(sql, token.start)) is not None:
+            end = found.end()
+            yield found

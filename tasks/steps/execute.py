@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +31,7 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.staging import Staging
 from unstuck.tasks.settings import settings, whoami
 from unstuck.tasks.spec.group import READ_VALUES, Step
-from unstuck.tasks.spec.sql import ResultMarker, with_plain_names
+from unstuck.tasks.spec.sql import ResultMarker, is_query, parameters_in, with_plain_names
 from unstuck.tasks.steps.context import StepContext, Work
 from unstuck.tasks.steps.loaded import loaded
 from unstuck.tasks.steps.output import is_any_frame
@@ -40,10 +39,6 @@ from unstuck.tasks.steps.spark import sql_error
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.compact import TARGET, compact_dataset
 from unstuck.tasks.warehouse.log import Warehouse
-
-_MARKERS = re.compile(r":([A-Za-z_]\w*)")
-_QUERY = re.compile(r"\s*(?:\(\s*)*(?:select|with|from|values|table)\b", re.IGNORECASE)
-_COMMENTS = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 class StepRaised(Exception):
@@ -225,13 +220,12 @@ def _run_sql(step: Step, work: Work, ctx: StepContext) -> None:
     # A parameter of the name ``results`` may hold a struct, whose fields are written in the same way.
     results: dict[str, ResultMarker] = {}
     if "results" not in ctx.params:
-        text, results = with_plain_names(text, {*ctx.params, *_MARKERS.findall(text)})
-    bare = _COMMENTS.sub(" ", text)
+        text, results = with_plain_names(text, {*ctx.params, *parameters_in(text)})
     # Only what the text names: a parameter that Spark has no type for must not hurt a query that does not use it.
-    named = set(_MARKERS.findall(bare))
+    named = parameters_in(text)
     arguments = {key: value for key, value in ctx.params.items() if key in named}
     arguments |= {name: _result(marker, work) for name, marker in results.items()}
-    if step.output is None and _QUERY.match(bare):
+    if step.output is None and is_query(text):
         raise OutputInvalid("the rows of this query go nowhere: say output: NAME on the step")
     try:
         frame = work.session.sql(text, args=arguments)

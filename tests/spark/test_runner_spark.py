@@ -222,6 +222,23 @@ def test_an_error_of_spark_says_its_condition_and_class_by_which_retry_on_may_na
     assert condition in RetryPolicy(never_retry_on=(condition,)).why_final(what)
 
 
+def test_a_statement_runs_whatever_its_strings_names_and_comments_hold(
+    store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
+) -> None:
+    rows: dict[str, dict[str, Any]] = {
+        "SELECT '--' AS x, :r AS r": {"x": "--", "r": 7},
+        "SELECT '/data/*' AS x, :r AS r, '*/tmp' AS y": {"x": "/data/*", "r": 7, "y": "*/tmp"},
+        "/* a /* :no */ -- */ SELECT /*+ COALESCE(1) */ : r AS `a'b`, 'it''s :no' > '' AS x": {"a'b": 7, "x": True},
+        "SELECT r'\\' AS x, :r AS r -- don't\n, \"--\" AS y": {"x": "\\", "r": 7, "y": "--"},
+    }
+    steps = [sql(text, f"o{n}") for n, text in enumerate(rows)]
+    done(store, offer := make_offer("g", *steps, params={"r": 7, "no": {"an": "object"}}))
+    marker = read_marker(Files(str(tmp_path / "warehouse")), fleet.outcome(store, offer, 0).staging or "")
+    for n, row in enumerate(rows.values()):
+        (file,) = marker.outputs[f"o{n}"].files
+        assert pq.read_table(tmp_path / "warehouse" / file.path).to_pylist() == [row]
+
+
 def test_a_secret_that_sql_gets_as_a_parameter_is_in_no_reason_and_no_file(
     store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:

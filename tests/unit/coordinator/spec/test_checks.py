@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.jobs.specs import HEAD, A, minimal, told
 from unstuck.coordinator.spec.model import JobSpec, SpecError
-from unstuck.coordinator.spec.sql import several_statements
 from unstuck.tasks.spec.group import GroupSpec
+from unstuck.tasks.spec.sql import several_statements
 
 
 @pytest.mark.parametrize(
@@ -384,6 +384,9 @@ def test_fork_values_keep_their_types() -> None:
         "SELECT 1;\nSELECT 2;",
         "-- begin with one\nSELECT ';'; /* and */ DROP VIEW v",
         "CREATE VIEW v AS SELECT 'a''b'; SELECT `;` FROM v",
+        "SELECT 'it\\'s'; SELECT 2",
+        "SELECT '/*'; SELECT '*/'",
+        "SELECT $$;$$; SELECT 2",
     ],
 )
 def test_several_statements_in_one_step_are_refused(sql: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from tests.support.jobs.specs import FLIGHTS, HEAD, A, minimal, told
 from unstuck.coordinator.spec import json_schema as schema
 from unstuck.coordinator.spec.model import Defaults, JobSpec, SpecError
+from unstuck.coordinator.spec.plan import plan_of
 from unstuck.tasks.spec.group import GroupSpec
 
 
@@ -227,3 +228,13 @@ def test_the_schema_leaves_no_object_open_that_the_reader_closes() -> None:
     objects = [parsed, *parsed["$defs"].values()]
     assert [part["title"] for part in objects if part.get("type") == "object" and part["additionalProperties"]] == []
     assert parsed["properties"]["params"]["additionalProperties"] is False
+
+
+def test_what_is_stored_is_not_checked_again() -> None:
+    """Each load of a job would else take as long as its submit, on a coordinator that others wait for."""
+    stored = json.dumps({"name": "x", "groups": [{"name": "g", "steps": [{"sql": "SELECT 1; SELECT 2"}]}]})
+    with pytest.raises(SpecError, match="several statements"):
+        JobSpec.model_validate_json(stored)
+    assert list(plan_of(stored).groups) == ["g"]
+    with pytest.raises(SpecError, match="unknown field"):
+        plan_of(stored.replace('"sql"', '"sqll": 1, "sql"'))

@@ -69,6 +69,7 @@ def test_what_a_stream_lacks_is_named(field: str) -> None:
         "id: bigint, at: timestamp_ntz",
         "`a, b` DECIMAL(10, 2) NOT NULL COMMENT 'the, price', c ARRAY<STRUCT<x: INT, y: MAP<STRING, DATE>>>",
         "a INTERVAL DAY TO SECOND,\n  b VARCHAR(10)",
+        r"a STRING COMMENT 'it\'s, (b', b INT",
     ],
 )
 def test_columns_are_written_as_in_sql(schema: str) -> None:

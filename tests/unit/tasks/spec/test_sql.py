@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
-from unstuck.tasks.spec.sql import result_markers, with_plain_names
+from unstuck.tasks.spec.group import Step
+from unstuck.tasks.spec.sql import (
+    MAX_SQL,
+    is_query,
+    parameters_in,
+    result_markers,
+    several_statements,
+    with_plain_names,
+)
 
 
 def test_each_result_gets_one_plain_name_that_no_parameter_has() -> None:
@@ -41,3 +50,50 @@ def test_a_marker_that_is_not_whole_is_found_too() -> None:
         (":results.by-carrier.x", ""),
         (":results.", ""),
     ]
+
+
+# -- the text around them
+
+
+def test_comments_begin_and_end_in_code_alone() -> None:
+    assert parameters_in("SELECT '--' AS x, :r AS r") == {"r"}
+    assert parameters_in("SELECT '/data/*' AS x, :r AS r, '*/tmp' AS y") == {"r"}
+    assert parameters_in("SELECT 1 /* a /* :no */ :no */ + : /* blank */ `r`, x::int -- :no\n") == {"r"}
+    assert parameters_in("SELECT $$ :no ' $$, $t$ :no $$ $t$, :r, r'\\', :s, file://a--b") == {"r", "s"}
+
+
+@pytest.mark.parametrize(
+    ("sql", "rows"),
+    [
+        *[
+            (text, True)
+            for text in ("/* -- */ ( SELECT 1)", "-- a\nWITH a AS (SELECT 1) FROM a", "values (1)", "TABLE t")
+        ],
+        *[(text, True) for text in ("SELECT 1 AS insert, 2 delete FROM t", "SELECT 'insert into'")],
+        *[
+            (text, False)
+            for text in ("WITH a AS (SELECT 1) INSERT INTO t SELECT * FROM a", "FROM a INSERT OVERWRITE t SELECT 1")
+        ],
+        *[(text, False) for text in ("'SELECT 1'", "CREATE VIEW v AS SELECT 1", "`select` 1", "", "-- SELECT 1")],
+    ],
+)
+def test_a_query_is_told_from_what_writes_its_rows_itself(sql: str, rows: bool) -> None:
+    assert is_query(sql) is rows
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["/* ", "*/", "'", "''\\'", '"', "`", "$a$", "$a", "--", "r'", ":results.a.b ", "a://", "((", "/*+", "a", "\\"],
+)
+def test_a_long_text_is_read_once_whatever_it_holds(piece: str) -> None:
+    """To go back in such a text takes minutes for some pieces and hours for others, beyond the limit of the test."""
+    sql = f"SELECT 1 {piece * (100_000 // len(piece))}"
+    assert several_statements(sql) is False
+    assert with_plain_names(sql, parameters_in(sql))[1] or ":results" not in sql
+    assert is_query(sql)
+
+
+def test_a_statement_of_more_than_one_megabyte_is_refused() -> None:
+    assert Step(sql="x" * MAX_SQL)
+    with pytest.raises(ValidationError, match="at most 1048576 characters"):
+        Step(sql="x" * (MAX_SQL + 1))

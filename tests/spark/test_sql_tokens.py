@@ -1,0 +1,109 @@
+"""Our tokens of SQL against those of Spark's own lexer, for texts that are made of everything that is hard to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import pyspark
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from py4j.java_gateway import get_field
+from pyspark.java_gateway import launch_gateway
+
+from unstuck.tasks.spec.sql import parameters_in, tokens
+
+Token = tuple[str, str]  # the kind, and the text
+_KINDS = {"STRING_LITERAL": "string", "DOUBLEQUOTED_STRING": "string", "BACKQUOTED_IDENTIFIER": "name"}
+
+PIECES = [
+    *(
+        "'",
+        '"',
+        "`",
+        "''",
+        "\\",
+        "\\'",
+        "--",
+        "/*",
+        "*/",
+        "/*+",
+        "/*/",
+        "$$",
+        "$a$",
+        "$A$",
+        "$",
+        "::",
+        ":",
+        ":r",
+        ": s",
+    ),
+    *("r'", 'R"', "xr'", "r", "x", "é", "_1", "1", "1.5", "1e-5", "\n", "\r", "\\\n", " ", "\t", ";", ",", "(", ")"),
+    *("*", "/", "-", "->", "|>", ">>", "?", "a://b--c?d", "s3://b--c", "select", "'--'", "'/*'", "'*/'", '"a""b"'),
+]
+# 3.5 has neither casts by :: nor addresses as names, and refuses both.
+NEW = () if not pyspark.__version__.startswith("3.") else ("::", "a://")
+
+
+@pytest.fixture(scope="module")
+def sparks() -> Iterator[Callable[[str], list[Token] | None]]:
+    """The tokens of Spark; None for a text that its parser refuses, whatever stands around it."""
+    gateway = launch_gateway()
+    parser = gateway.jvm.org.apache.spark.sql.catalyst.parser
+    streams = gateway.jvm.org.antlr.v4.runtime.CharStreams
+
+    def lexed(sql: str) -> list[Token] | None:
+        lexer = parser.SqlBaseLexer(parser.UpperCaseCharStream(streams.fromString(sql)))
+        lexer.removeErrorListeners()
+        names = lexer.getVocabulary()
+        found: list[Token] = []
+        tag = ""
+        for token in lexer.getAllTokens():
+            name, text = names.getSymbolicName(token.getType()), sql[token.getStartIndex() : token.getStopIndex() + 1]
+            if name == "UNRECOGNIZED":
+                return None
+            if name == "BEGIN_DOLLAR_QUOTED_STRING":
+                tag = text
+            elif tag:
+                tag += text
+                if name == "END_DOLLAR_QUOTED_STRING":
+                    found.append(("string", tag))
+                    tag = ""
+            elif not token.getChannel():
+                found.append((_KINDS.get(name, "other"), text))
+        return None if tag or get_field(lexer, "has_unclosed_bracketed_comment") else found
+
+    try:
+        lexed("$$a$$")
+        yield lexed
+    finally:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+
+
+def joined(found: list[Token]) -> list[Token]:
+    """Neighbours of one kind as one: Spark has more kinds of signs and words, and 3.5 takes 'it''s' for two strings."""
+    whole: list[Token] = []
+    for kind, text in found:
+        if kind != "name" and whole and whole[-1][0] == kind:
+            whole[-1] = (kind, whole[-1][1] + text)
+        else:
+            whole.append((kind, text))
+    return whole
+
+
+@settings(max_examples=400)
+@given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
+@example("SELECT '--' AS x, :r AS r")
+@example("SELECT '/data/*' AS x, :r AS r, '*/tmp' AS y")
+@example("/*+ a */* /* x /*+ y */ :z -- \\\n :no")
+def test_our_tokens_and_parameters_are_those_of_spark(sparks: Callable[[str], list[Token] | None], sql: str) -> None:
+    theirs = sparks(sql)
+    assume(theirs is not None and not any(sign in sql for sign in NEW))
+    assert theirs is not None
+    ours = [(one.kind if one.kind in ("string", "name") else "other", one.text) for one in tokens(sql)]
+    assert joined(ours) == joined(theirs)
+    asked = {name.strip("`") for colon, name in pairwise(text for _, text in theirs) if colon == ":"}
+    assert {name for name in parameters_in(sql) if name in ("r", "s")} == {name for name in asked if name in ("r", "s")}
