@@ -44,7 +44,7 @@ from unstuck.coordinator.store.pools import Pools
 from unstuck.coordinator.views.code import different_code_for
 from unstuck.coordinator.views.fleet import FleetView, fleet_of
 from unstuck.coordinator.views.jobs import JobView, ListedJob, Queries, view_of
-from unstuck.coordinator.views.queues import all_at_work, full_pools, left_lying
+from unstuck.coordinator.views.queues import full_pools, left_lying, nobody_takes
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.settings import settings as default_settings
@@ -276,7 +276,7 @@ class Client:
         """
         state, now, due = self._state(job)
         took, idle, fleet = self.queries.took(state), self.queries.idle(now), self.fleet(wanted=False)
-        lying, busy = left_lying(fleet, self.settings.stalled_after), all_at_work(fleet)
+        lying, busy = left_lying(fleet, self.settings.stalled_after), nobody_takes(fleet)
         pools, code = full_pools(self.pools.all()), different_code_for(state, fleet.runners)
         return explain(state, self._environment(now), due, SHOWN, took, idle, lying, busy, pools, code)
 

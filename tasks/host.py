@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import pwd
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Collection
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from unstuck.tasks.settings import NO_SPARK, Settings
@@ -22,6 +25,7 @@ SPARKS = ("3.5", "4.0", "4.3")  # of PySpark, with which `make test-matrix` has 
 LIGHT = "light"  # the queue whose workers are asked for no Java
 PACKAGES = ("pyspark", "pyarrow")  # groups without Spark need both for what they write
 _ANSWERS_WITHIN = 20.0  # seconds
+_ROOM = 64 << 20  # bytes; a temporary folder with less has none for Spark
 
 
 def may_run_spark(settings: Settings, queues: Collection[str]) -> bool:
@@ -64,6 +68,67 @@ def lacking_java() -> str:
 def java_is_gone(settings: Settings, queues: Collection[str]) -> bool:
     """Is there no program any more that Spark could start? Costs next to nothing; says nothing about its version."""
     return _needs_java(settings, queues) and _java() is None
+
+
+def unfit_for_spark(settings: Settings) -> str:
+    """Why a Spark driver, or an executor beside it, could not work here, in a sentence; empty if nothing is found.
+
+    Costs less than a millisecond, and once a look at the Python of executors, if that is another one.
+    """
+    if settings.spark_master.startswith("sc://"):
+        return ""
+    folders = f"{os.environ.get('SPARK_LOCAL_DIRS', '')},{settings.spark_conf.get('spark.local.dir', '')}".split(",")
+    found = _no_name() or next(filter(None, map(_no_room, [tempfile.gettempdir(), *filter(None, folders)])), "")
+    return found or (_other_python() if settings.spark_master.startswith("local") else "")
+
+
+def _no_name() -> str:
+    user = os.geteuid()
+    try:
+        pwd.getpwuid(user)
+    except KeyError:
+        return f"the user id {user} has no name, without which the JVM of Spark cannot log in: add it to /etc/passwd"
+    return ""
+
+
+def _no_room(folder: str) -> str:
+    """Why Spark could not write its temporary files into ``folder``, which it makes if it is not there."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(1 << 16))
+            file.flush()
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return f"nothing can be written into the temporary folder {folder}: {error.strerror or error}"
+    return "" if free >= _ROOM else f"the temporary folder {folder} has no room: {free >> 20} MB are free"
+
+
+def _other_python() -> str:
+    """Why executors on this host could not run the functions of steps."""
+    named, here = os.environ.get("PYSPARK_PYTHON", sys.executable), f"{sys.version_info[0]}.{sys.version_info[1]}"
+    path = shutil.which(named)
+    if path == sys.executable:
+        return ""
+    said = _said_by(path, os.stat(path).st_mtime_ns) if path else ""
+    if said is None or said.split() == [here, "pyarrow"]:
+        return ""
+    version = said.split()[:1]
+    wrong = "has no pyarrow" if version == [here] else f"is Python {version[0]}" if version else "does not start"
+    return f"PYSPARK_PYTHON={named} {wrong}, and the driver is Python {here}: let both be one"
+
+
+@cache
+def _said_by(python: str, _changed: int) -> str | None:
+    """Version of that Python, and "pyarrow" if it has that; None if it does not answer in time."""
+    program = "import sys; print('%d.%d' % sys.version_info[:2], flush=True); import pyarrow; print('pyarrow')"
+    try:
+        asked = subprocess.run([python, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    except OSError:
+        return ""
+    except subprocess.TimeoutExpired:  # a busy host
+        return None
+    return asked.stdout
 
 
 def _needs_java(settings: Settings, queues: Collection[str]) -> bool:

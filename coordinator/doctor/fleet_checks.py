@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from unstuck.coordinator.doctor.finding import Finding, ago, count_of, ok, problem, warning
 from unstuck.coordinator.views.fleet import FleetView
-from unstuck.coordinator.views.queues import STALLED_AFTER, left_lying, some
+from unstuck.coordinator.views.queues import STALLED_AFTER, left_lying, some, unfit_runners
 from unstuck.tasks.identity import RunsOn
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 
@@ -45,6 +45,9 @@ def of_fleet(view: FleetView, place: str, open_jobs: int, stalled_after: float =
         text = f"no worker is heard of at {place}, so nothing runs"
         cure = "Start one: celery -A unstuck.tasks worker. If some run, they use another UNSTUCK_REDIS_URL or "
         yield (problem if open_jobs else warning)("WORKERS", text, f"{cure}UNSTUCK_PREFIX.")
+    if unfit := [f"{host} ({why})" for host, why in unfit_runners(view).items()]:
+        cure = "Mend these hosts. Their runners try again every 30s while work stands ready; nothing need be restarted."
+        yield problem("HOSTS", f"unfit for Spark, so they take no such work: {some(unfit)}", cure)
     if silent := [f"{one.host}:{one.pid}" for one in [*view.coordinators, *view.runners] if one.silent]:
         cure = "If they were stopped, nothing: they are forgotten after an hour. Else look at their hosts."
         yield warning("SILENT", f"not heard of any more: {some(silent)}", cure)

@@ -56,7 +56,7 @@ def explain(
         took: seconds that groups took when they last succeeded, in an earlier job; see `Queries.took`.
         idle: for how long no coordinator has looked at any job; see `Queries.idle`.
         lying: queues on which messages lie before idle runners, with the words for it; see `left_lying`.
-        busy: queues whose runners are all at work, with the words for it; see `all_at_work`.
+        busy: queues whose runners are all at work or unfit, with the words for it; see `nobody_takes`.
         pools: pools without a free slot, with the words for it; see `full_pools`.
         code: that its workers run different code, in words; see `different_code_for`.
     """

@@ -61,6 +61,20 @@ def all_at_work(view: FleetView) -> dict[str, str]:
     return sentences
 
 
+def nobody_takes(view: FleetView) -> dict[str, str]:
+    """Queues whose offers are not taken, each with a sentence: listeners are unfit for Spark, or all at work."""
+    unfit: dict[str, list[str]] = {}
+    for one, why in unfit_runners(view).items():
+        for queue in {queue for each in view.runners if each.host == one for queue in each.queues if each.unfit}:
+            unfit.setdefault(queue, []).append(f"{one} takes no Spark work: {why}")
+    return {**all_at_work(view), **{queue: "; ".join(said[:SHOWN]) for queue, said in unfit.items()}}
+
+
+def unfit_runners(view: FleetView) -> dict[str, str]:
+    """Hosts with a runner that takes no Spark work: host → why."""
+    return {one.host: one.unfit for one in view.runners if one.unfit and not one.silent}
+
+
 def full_pools(pools: Iterable[PoolView]) -> dict[str, str]:
     """Pools without a free slot: pool → what is waited for, in words."""
     return {

@@ -64,6 +64,7 @@ class RunnerStatus(_Status):
     Attributes:
         worker_pid: of the Celery worker above it.
         code: packages whose steps it has run, each with a digest of its source; without one, it has not said.
+        unfit: why it takes no Spark work, since its host cannot run it; empty if it does.
         taken_at: when it last took a wake-up from the broker, whatever came of it; None: it never did.
         claimed_at: its last claim; None if it never claimed anything.
         job, group, attempt: what it runs; None if it is idle. ``step`` as the step was last called.
@@ -74,6 +75,7 @@ class RunnerStatus(_Status):
     kind: Literal["runner"] = "runner"
     worker_pid: int
     code: dict[str, str] = field(default_factory=dict)
+    unfit: str = ""
     taken_at: float | None = None
     claimed_at: float | None = None
     job: str | None = None

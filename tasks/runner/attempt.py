@@ -18,7 +18,7 @@ from typing import Any
 
 from billiard.common import terminate_handler_fired
 
-from unstuck.tasks.errors import AttemptEnded, HostUnfit, NotBegun, UnstuckError, WarehouseMismatch
+from unstuck.tasks.errors import AttemptEnded, NotBegun, UnstuckError, WarehouseMismatch
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.process.deadlines import run_with_deadline
 from unstuck.tasks.protocol.failure import (
@@ -220,8 +220,8 @@ class Attempt:
                 runner.driver.start(static_conf(conf) if group.fresh else None)
                 session = entered.enter_context(runner.driver.attempt(str(self._token), conf))
         except StepRaised as raised:
-            if isinstance(raised.error, HostUnfit):
-                raise raised.error from None  # the fault of this host, and no step's
+            if isinstance(raised.error, NotBegun):
+                raise raised.error from None  # the fault of this host or runner, and no step's
             raise
         stack.callback(self._close_session, entered)
         check_reaches(session, self._order.plan.warehouse)
@@ -416,14 +416,15 @@ class Attempt:
         # The watchdog counts the time too: asking for the text may block every thread.
         with self._runner.watchdog.clock("STEP_FAILED", TEXT_CLOCK if self._is_held else None, class_name(error)):
             described = describe_in_time(error, self._secrets.clean)
-            found = described.failure if ours else self._runner.driver.blamed(described.failure)
+            found = described.failure if lost else self._runner.driver.blamed(described.failure)
         if described.hangs or ours:
             self._runner.replace()
         self._log_line(logging.ERROR, "%s failed\n%s", self._token, described.whole)
         if ours:
             found = outside_of_the_steps(found, self._runner.name, self._changed)
         failure = self._recoverable_if_away(found)
-        return Outcome(OutcomeKind.LOST if lost else OutcomeKind.FAILED, failure=failure)
+        kind, failure = self._runner.judge(error, failure, OutcomeKind.LOST if lost else OutcomeKind.FAILED)
+        return Outcome(kind, failure=failure)
 
     def _recoverable_if_away(self, failure: Failure) -> Failure:
         """``failure``; recoverable if the warehouse is away. If it hangs, the watchdog reports the failure."""

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from unstuck.tasks.errors import HostUnfit, SparkLacksStore, Unrecoverable
+from unstuck.tasks.errors import HostUnfit, NotBegun, SparkLacksStore, Unrecoverable
 from unstuck.tasks.host import lacking_java
 from unstuck.tasks.process.tree import describe_exit
 from unstuck.tasks.protocol.failure import MAX_TEXT, shorten, spark_condition
@@ -135,7 +135,8 @@ class Driver:
             own: static conf of a group that alone uses this process. A Spark Connect server has its own.
 
         Raises:
-            HostUnfit: this process cannot run a driver, or its driver has died, so no group is to blame.
+            HostUnfit: no driver can start on this host, so no group is to blame.
+            NotBegun: the driver of this process has died.
             Exception: whatever Spark raises when it cannot start.
         """
         with self._lock:
@@ -149,7 +150,7 @@ class Driver:
                 self._own, self._master = own, own.get("spark.master", self._master)
             replaced = "This runner is replaced, and the group is tried again; no retry: is used up"
             if self._base is not None:
-                raise HostUnfit(f"the Spark session of {whoami()} has died. {replaced}")
+                raise NotBegun(f"the Spark session of {whoami()} has died. {replaced}")
             try:
                 self._base = self._make()
             except Exception as error:
@@ -158,6 +159,11 @@ class Driver:
                     raise  # the cluster or the conf may be at fault, also where Java refuses the group's own
                 why = lacking_java() or f"{type(error).__name__}: {error}"
                 raise HostUnfit(f"{whoami()} could not start Spark: {why}. {replaced}") from error
+
+    def try_arrow(self) -> None:
+        """Run a function over Arrow in an executor, where executors are on this host. Raises what Spark raises."""
+        if self._base is not None and self._master.startswith("local"):
+            self._base.newSession().range(1).mapInArrow(lambda batches: batches, "id long").collect()
 
     def stop(self) -> None:
         """Stop the session; the JVM ends with this process."""

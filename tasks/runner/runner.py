@@ -24,16 +24,17 @@ from typing import Any
 import redis
 
 from unstuck.tasks.errors import HostUnfit, NotBegun, WarehouseTrouble
-from unstuck.tasks.host import java_is_gone, lacking, may_run_spark
+from unstuck.tasks.host import LIGHT, java_is_gone, lacking, may_run_spark
 from unstuck.tasks.process import hang_alarm
 from unstuck.tasks.process.deadlines import run_with_deadline
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
 from unstuck.tasks.process.tree import adopt_orphans, children, end_strays, is_watchdog
-from unstuck.tasks.protocol.failure import describe
+from unstuck.tasks.protocol.failure import class_name, describe
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.report import Failure
+from unstuck.tasks.protocol.report import Failure, OutcomeKind
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.driver import Driver
+from unstuck.tasks.runner.host_trial import HostTrial
 from unstuck.tasks.runner.snapshot import Code, ProcessSnapshot
 from unstuck.tasks.runner.watchdog_client import WatchdogClient
 from unstuck.tasks.settings import Settings, settings, whoami
@@ -93,6 +94,7 @@ class Runner:
         self.temporary = Path(tempfile.gettempdir()) / f"unstuck-runner-{secrets.token_hex(4)}"
         self.driver = Driver(settings, slots=slots, temporary=self.temporary)
         self.queues = tuple(queues)
+        self._trial, self._unfit = HostTrial(self.driver, settings, queues), ""
         self._idle_at: float | None = None  # when the session will have been idle for too long; None: it never is
         self.replaced = False  # this process ends before it takes more work
         self.held: Held | None = None
@@ -142,6 +144,33 @@ class Runner:
             self.replace()
             log.error("nothing is taken: %s. What stands ready goes to others", unfit)
         return not unfit
+
+    def takes_from(self, queues: Sequence[str]) -> list[str]:
+        """Those of ``queues`` from which this process may take now; on a host unfit for Spark ``light`` alone."""
+        unfit = self._trial.before_work(self._trial_clock)
+        if unfit and unfit != self._unfit:
+            log.warning("no Spark work is taken: %s. What stands ready goes to other hosts", unfit)
+        self._unfit = unfit
+        self.watchdog.show_unfit(unfit)
+        if not unfit:
+            return list(queues)
+        if not self.driver.unused or self.driver.pids:
+            self.replace()  # a JVM that could not be used is left behind
+        return [queue for queue in queues if queue == LIGHT]
+
+    @contextmanager
+    def _trial_clock(self) -> Iterator[None]:
+        hang_alarm.start(self.settings.session_timeout)
+        with self._idle:  # what the trial starts is no stray process
+            yield
+        hang_alarm.start()
+
+    def judge(self, error: BaseException, failure: Failure, kind: OutcomeKind) -> tuple[OutcomeKind, Failure]:
+        """Decide who is charged with ``failure``: the group, or this host."""
+        held = self.held
+        seconds = None if held is None else self.settings.session_timeout
+        with self.watchdog.clock("STEP_FAILED", seconds, class_name(error)):
+            return self._trial.judge(error, failure, kind, lambda: held is not None and held.order is not None)
 
     def may_take_at_once(self) -> bool:
         """As `may_take`, for a runner without a session: nothing that may hang is asked."""

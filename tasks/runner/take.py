@@ -40,28 +40,30 @@ def run_ready(runner: Runner, woken_for: str = "") -> Counter[str]:
     runner.watchdog.taken()
     queues = deque(dict.fromkeys([*filter(None, [woken_for]), *runner.queues]))
     done: Counter[str] = Counter()
+    able: list[str] = []  # queues from which this runner may take now
     ahead: Taken | None = None  # what was taken together with the last outcome
     lingered = nothing_stands = False
     try:
         while ahead is not None or runner.may_take():
             taken = ahead
+            able = runner.takes_from(queues) if taken is None else [queue for queue in queues if queue in able]
             if taken is None and not nothing_stands:
-                taken = _take(runner, list(queues), leaves=lingered)
+                taken = _take(runner, able, leaves=lingered)
             ahead, nothing_stands = None, False
             queues.rotate(-1)  # no queue waits for all that stands on another
             if taken is not None:
-                last = _Last(runner, taken, list(queues))
+                last = _Last(runner, taken, able)
                 try:
                     done[last.run()] += 1
                 except BaseException:
                     last.hand_back()
                     raise
                 ahead, nothing_stands, lingered = last.next, last.nothing_stands, False
-            elif lingered:
+            elif lingered or not able:
                 return done
             else:
                 hang_alarm.start()
-                runner.lease.wait(queues, LINGER)
+                runner.lease.wait(able, LINGER)
                 lingered = True
     except redis.RedisError as error:
         log.warning("Redis does not answer: %s. A coordinator will send another wake-up", error)

@@ -86,6 +86,12 @@ class WatchdogClient:
             if code != self._holding.code:
                 self._tell(code=code)
 
+    def show_unfit(self, why: str) -> None:
+        """Show people why this runner takes no Spark work; empty: it does."""
+        with self._lock:
+            if why != self._holding.unfit:
+                self._tell(unfit=why)
+
     def hold(self, token: Token) -> None:
         """Let the watchdog renew the lease of ``token``, and report the attempt if this runner dies."""
         self._tell(token=str(token), since=time.time(), log=None, clocks={}, progress="", remark="")

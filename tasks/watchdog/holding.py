@@ -32,6 +32,7 @@ class Holding:
         progress: the last progress (JSON).
         remark: what is added to the report if the runner dies in this attempt.
         code: digests of the packages whose steps it has run.
+        unfit: why it takes no Spark work; empty if it does.
     """
 
     token: str | None = None
@@ -43,6 +44,7 @@ class Holding:
     progress: str = ""
     remark: str = ""
     code: dict[str, str] = field(default_factory=dict)
+    unfit: str = ""
 
     def to_bytes(self) -> bytes:
         """Of at most a slot. What has no room is cut or left out: first progress and code, then the texts.
@@ -52,7 +54,9 @@ class Holding:
         for progress, code, most in ((self.progress, self.code, _SLOT), ("", {}, 500)):
             clocks = [(c.code, c.seconds, c.began, c.step[:most]) for c in self.clocks.values()]
             times = (self.since, self.idle, self.taken)
-            data = marshal.dumps((self.token, *times, self.log, clocks, progress, self.remark[:most], code))
+            data = marshal.dumps(
+                (self.token, *times, self.log, clocks, progress, self.remark[:most], code, self.unfit[:most])
+            )
             if len(data) <= _SLOT - _HEAD:
                 break
         return data
@@ -61,9 +65,9 @@ class Holding:
     def parse(cls, data: bytes) -> Holding:
         if not data:
             return cls()
-        token, since, idle, taken, log, clocks, progress, remark, code = marshal.loads(data)
+        token, since, idle, taken, log, clocks, progress, remark, code, unfit = marshal.loads(data)
         running = {clock[0]: Clock(*clock) for clock in clocks}
-        return cls(token, since, idle, taken, log, running, progress, remark, code)
+        return cls(token, since, idle, taken, log, running, progress, remark, code, unfit)
 
 
 class SharedHolding:

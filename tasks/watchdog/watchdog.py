@@ -242,6 +242,7 @@ class Watchdog:
             runs_on=self._release,
             worker_pid=self._worker_pid,
             code=held.code,
+            unfit=held.unfit,
             taken_at=of_redis(held.taken),
             claimed_at=of_redis(held.since),
             job=token.job if token else None,

@@ -14,6 +14,7 @@ from unstuck.coordinator.cli.render.terminal import emit, iso, one_line, stderr,
 from unstuck.coordinator.doctor.finding import ago
 from unstuck.coordinator.views.code import SHORT, different_code
 from unstuck.coordinator.views.fleet import FleetView, QueueView
+from unstuck.coordinator.views.queues import unfit_runners
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 from unstuck.tasks.protocol.processes import ProcessStatus
@@ -55,6 +56,8 @@ def advice(view: FleetView, place: str) -> list[str]:
         if queue.length and not queue.listeners and queue.name != CONTROL_QUEUE:
             lines.append(f"Nobody listens on queue {queue.name}. Start a worker for it: {WORKER} -Q {queue.name}")
     lines += [f"{said[0].upper()}{said[1:]}." for said in different_code(view.runners).values()]
+    for host, why in unfit_runners(view).items():
+        lines.append(f"The host {host} is unfit for Spark, and takes no such work: {why}.")
     if view.stalled:
         last = view.stalled[0]
         lines.append(
@@ -69,7 +72,7 @@ def _runners(view: FleetView) -> Table:
     said = ("CODE",) if any(one.code for one in view.runners) else ()
     shown = table("RUNNER", "QUEUES", "RUNS", "SINCE", "LAST WORK", "HEARD OF", *said, right=("SINCE",))
     for one in view.runners:
-        runs = f"{one.job} {one.group}#{one.attempt}" if one.job else "idle"
+        runs = f"{one.job} {one.group}#{one.attempt}" if one.job else "unfit for Spark" if one.unfit else "idle"
         step = f" {one_line(one.step)}" if one.step else ""
         shown.add_row(
             f"{one.host}:{one.pid}",

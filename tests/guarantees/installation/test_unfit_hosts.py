@@ -9,7 +9,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -20,8 +22,12 @@ from tests.support import fleet
 from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Settings
-from unstuck.tasks.host import java_version, lacking
+from unstuck.coordinator.views.fleet import FleetView
+from unstuck.coordinator.views.queues import nobody_takes
+from unstuck.tasks.host import java_version, lacking, unfit_for_spark
+from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import OutcomeKind
+from unstuck.tasks.protocol.token import Offer
 
 SPARK = {"name": "g", "queue": "heavy", "steps": [{"sql": "SELECT 1 AS one", "output": "numbers"}]}
 PLAIN = {"name": "g", "spark": False, "steps": [{"python": "fleet_steps:my_pid"}]}
@@ -189,7 +195,7 @@ def test_a_java_that_goes_away_costs_no_attempt_and_work_goes_on_when_it_is_back
         assert fleet.outcome(client, offer, 120).kind is OutcomeKind.SUCCEEDED, worker.text()[-2000:]
 
 
-def test_a_jvm_that_does_not_come_to_life_is_charged_to_us(
+def test_a_jvm_that_does_not_come_to_life_is_charged_to_nobody_and_nothing_more_is_taken(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     environ = java(tmp_path, version("17.0.1"), "echo no room for a heap >&2; exit 1")
@@ -198,9 +204,80 @@ def test_a_jvm_that_does_not_come_to_life_is_charged_to_us(
         offer = fleet.make_offer(client, tmp_path / "w", "sparks", SPARK)
         outcome = fleet.outcome(client, offer, 60)
         assert outcome.failure is not None
-        assert (outcome.kind, outcome.failure.code) == (OutcomeKind.LOST, "NOT_BEGUN")
+        assert (outcome.kind, outcome.failure.code) == (OutcomeKind.RELEASED, "NOT_BEGUN")
         assert f"{os.uname().nodename}:{runner.pid} could not start Spark: " in outcome.failure.text
         wait_until(lambda: fleet.gone(runner.pid), 20, "the runner to be replaced")
+        is_left(client, worker, fleet.make_offer(client, tmp_path / "w", "more", SPARK), "could not start Spark")
+
+
+def is_left(client: redis.Redis, worker: fleet.FleetWorker, offer: Offer, why: str) -> None:
+    """The worker says why it takes no Spark work, and the offer stands for others."""
+    wait_until(lambda: "no Spark work is taken: " in worker.text() and why in worker.text(), 30, "the words")
+    wait_until(lambda: [one.unfit for one in fleet.listed(client) if why in one.unfit], 20, "the fleet to tell it")
+    assert client.zscore(fleet.KEYS.ready("heavy"), str(offer)) is not None
+    assert "claimant" not in fleet.attempt(client, offer)
+
+
+def other_python(folder: Path, says: str) -> dict[str, str]:
+    program = folder / "python-of-executors"
+    program.write_text(f"#!/bin/sh\n{says}\n")
+    program.chmod(0o755)
+    return {"PYSPARK_PYTHON": str(program)}
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ("version", "python-of-executors is Python 3.8, and the driver is Python 3."),
+        ("pyarrow", "python-of-executors has no pyarrow"),
+        ("none", "python-of-executors does not start"),
+        ("folder", "nothing can be written into the temporary folder /proc/nowhere/tmp"),
+    ],
+)
+def test_a_host_that_is_unfit_for_spark_takes_no_spark_work_says_why_and_goes_on_with_light_work(
+    client: redis.Redis, redis_server: RedisServer, tmp_path: Path, what: str, why: str
+) -> None:
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    says = {"version": "echo 3.8; echo pyarrow", "pyarrow": f"echo {here}; exit 1", "none": "exit 1"}
+    environ = other_python(tmp_path, says[what]) if what in says else {"SPARK_LOCAL_DIRS": "/proc/nowhere/tmp"}
+    with fleet.worker(redis_server.url, tmp_path, queues="heavy,light", environ=environ) as worker:
+        offer = fleet.make_offer(client, tmp_path / "w", "sparks", SPARK)
+        is_left(client, worker, offer, why)
+        plain = {**PLAIN, "queue": "light"}
+        first = fleet.make_offer(client, tmp_path / "w", "plain", plain, send=False)
+        fleet.stand(client, first, "light")  # the second one is taken together with the outcome of the first
+        second = fleet.make_offer(client, tmp_path / "w", "more", plain)
+        assert {fleet.outcome(client, light, 60).kind for light in (first, second)} == {OutcomeKind.SUCCEEDED}
+        is_left(client, worker, offer, why)
+        if what == "version":
+            told_by_fleet_why_and_doctor(Cli(redis_server.url, tmp_path), why)
+
+
+def told_by_fleet_why_and_doctor(cli: Cli, why: str) -> None:
+    assert why in " ".join(cli("fleet").stderr.split())
+    (found,) = [one for one in json.loads(cli("doctor", "--json").stdout)["findings"] if one["code"] == "HOSTS"]
+    assert (found["level"], why in found["text"]) == ("problem", True)
+
+
+def test_who_listens_on_a_host_that_is_unfit_is_named_by_why() -> None:
+    def runner(host: str, **more: Any) -> RunnerStatus:
+        return RunnerStatus(id=host, host=host, pid=1, queues=("spark",), seen=100.0, worker_pid=2, **more)
+
+    view = FleetView(100.0, None, (runner("bad", unfit="no room"), runner("good", idle_since=90.0)), (), ())
+    assert nobody_takes(view) == {"spark": "bad takes no Spark work: no room"}
+    assert nobody_takes(replace(view, runners=view.runners[1:])) == {}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_a_user_without_a_name_and_a_folder_without_room_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert unfit_for_spark(Settings()) == ""
+    monkeypatch.setattr("unstuck.tasks.host._ROOM", 1 << 62)
+    assert "has no room: " in unfit_for_spark(Settings())
+    os.seteuid(54321)
+    try:
+        assert "the user id 54321 has no name" in unfit_for_spark(Settings())
+    finally:
+        os.seteuid(0)
 
 
 def test_the_doctor_asks_for_java_where_spark_is_to_run(redis_server: RedisServer, tmp_path: Path) -> None:

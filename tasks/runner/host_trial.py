@@ -1,0 +1,116 @@
+"""The trial of a host, before work is taken and after a failure: whether Spark and its executors can work here.
+
+All runners of a worker know what one finds, and none of them takes Spark work until a whole trial passes.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import struct
+import time
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+from unstuck.tasks.errors import HostUnfit
+from unstuck.tasks.host import may_run_spark, unfit_for_spark
+from unstuck.tasks.protocol.failure import MAX_TEXT, describe, shorten
+from unstuck.tasks.protocol.report import Failure, OutcomeKind
+from unstuck.tasks.runner.driver import Driver
+from unstuck.tasks.settings import Settings, whoami
+
+log = logging.getLogger(__name__)
+
+_AGAIN = 30.0  # seconds from a whole trial that failed to the next
+_HEAD = struct.Struct("dH")  # when it was found, in monotonic seconds of this host, and the length of the text
+_SIZE = 2048
+_shared: mmap.mmap | None = None
+
+
+def share_with_children() -> None:
+    """Let the runners that this process forks know what one of them finds."""
+    global _shared
+    _shared = mmap.mmap(-1, _SIZE)
+
+
+class HostTrial:
+    """The trial of this host for one runner."""
+
+    def __init__(self, driver: Driver, settings: Settings, queues: Collection[str]) -> None:
+        self._driver, self._settings = driver, settings
+        self._spark = may_run_spark(settings, queues)
+        self._found = _shared or mmap.mmap(-1, _SIZE)
+        self._tried_arrow = False
+
+    def before_work(self, clock: Callable[[], AbstractContextManager[None]]) -> str:
+        """Why no Spark work may be taken now, in a sentence; empty if it may.
+
+        A session that runs was tried. ``clock`` limits a whole trial, which starts a session.
+        """
+        at, standing = self._read()
+        if not self._spark or (self._driver.running and not standing):
+            return ""
+        if standing and time.monotonic() < at + _AGAIN:
+            return standing
+        found = unfit_for_spark(self._settings)
+        if standing and not found:
+            with clock():
+                found = self._whole()
+            if not found:
+                log.info("this host can run Spark again")
+        self._write(found)
+        return found
+
+    def judge(
+        self, error: BaseException, failure: Failure, kind: OutcomeKind, ordered: Callable[[], bool]
+    ) -> tuple[OutcomeKind, Failure]:
+        """Decide who is charged with a failure: no group is for the fault of this host.
+
+        A group for which no session could start is handed back, and costs no budget. One whose step has failed on an
+        unfit host counts as a lost worker, since its step may be what made the host so. ``ordered``: was the attempt
+        told to end? That ends what is tried here as well.
+        """
+        if not self._spark:
+            return kind, failure
+        if isinstance(error, HostUnfit):
+            self._write(failure.text)
+            return (OutcomeKind.RELEASED if _shared is not None else kind), failure
+        if kind is not OutcomeKind.FAILED or self._driver.broken[0] or not self._driver.running:
+            return kind, failure
+        if (found := self._after_failure(failure)) and not ordered():
+            self._write(found)
+            text = f"the host of {whoami()} is unfit for Spark: {found}. The step had failed with {failure.text}"
+            return OutcomeKind.LOST, replace(failure, code="HOST_UNFIT", text=shorten(text, MAX_TEXT))
+        return kind, failure
+
+    def _after_failure(self, failure: Failure) -> str:
+        if found := unfit_for_spark(self._settings):
+            return found
+        if self._tried_arrow or not failure.recoverable:
+            return ""
+        self._tried_arrow = True
+        return self._arrow()
+
+    def _whole(self) -> str:
+        try:
+            self._driver.start()
+        except Exception as error:  # noqa: BLE001 - whatever keeps a session from starting
+            return describe(error)
+        return self._arrow()
+
+    def _arrow(self) -> str:
+        try:
+            self._driver.try_arrow()
+        except Exception as error:  # noqa: BLE001 - whatever Spark raises
+            return f"a function over Arrow fails in an executor: {describe(error)}"
+        return ""
+
+    def _read(self) -> tuple[float, str]:
+        at, length = _HEAD.unpack_from(self._found)
+        return at, self._found[_HEAD.size : _HEAD.size + length].decode(errors="replace")
+
+    def _write(self, text: str) -> None:
+        data = text.encode(errors="replace")[: _SIZE - _HEAD.size]
+        self._found[_HEAD.size : _HEAD.size + len(data)] = data
+        _HEAD.pack_into(self._found, 0, time.monotonic(), len(data))

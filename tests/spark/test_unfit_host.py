@@ -1,0 +1,56 @@
+"""A host that becomes unfit for Spark while a session runs on it: a step that fails there is not charged."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import redis
+
+from tests.support import fleet
+from tests.support.servers import RedisServer, wait_until
+from unstuck.tasks.protocol.report import OutcomeKind
+
+STEPS = """
+def uses_python(spark, ctx):
+    spark.range(1).mapInArrow(lambda batches: batches, "id long").collect()
+
+def fails(spark, ctx):
+    spark.range(1).count()
+    raise ValueError("the data is wrong")
+"""
+
+
+def test_a_step_that_fails_is_charged_unless_its_host_is_found_unfit(
+    redis_server: RedisServer, client: redis.Redis, tmp_path: Path
+) -> None:
+    (tmp_path / "steps.py").write_text(STEPS)
+    python = tmp_path / "python-of-executors"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    environ = {"PYSPARK_PYTHON": str(python), "UNSTUCK_SPARK_MASTER": "local[1]"}
+    with fleet.worker(redis_server.url, tmp_path, queues="spark", environ=environ) as worker:
+        # Given: a session that works, on which no function of Python has run yet
+        group = {"name": "g", "steps": [{"sql": "SELECT 1 AS one", "output": "x"}]}
+        assert fleet.outcome(client, fleet.make_offer(client, tmp_path / "w", "one", group), 180).kind == "succeeded"
+
+        # When: the Python of its executors goes away
+        python.write_text("#!/bin/sh\nexit 1\n")
+        group = {"name": "g", "steps": [{"python": "steps:uses_python"}]}
+        outcome = fleet.outcome(client, fleet.make_offer(client, tmp_path / "w", "two", group), 180)
+
+        # Then: the host is charged, and takes nothing more
+        assert outcome.failure is not None
+        assert (outcome.kind, outcome.failure.code) == (OutcomeKind.LOST, "HOST_UNFIT"), outcome.failure
+        assert "python-of-executors does not start" in outcome.failure.text
+        offer = fleet.make_offer(client, tmp_path / "w", "three", group)
+        wait_until(lambda: "no Spark work is taken: " in worker.text(), 60, "the offer to be left")
+        assert "claimant" not in fleet.attempt(client, offer)
+
+    # And: where a function over Arrow runs, a failure is the step's
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    with fleet.worker(redis_server.url, tmp_path, queues="spark", environ=environ):
+        group = {"name": "g", "steps": [{"python": "steps:fails"}]}
+        outcome = fleet.outcome(client, fleet.make_offer(client, tmp_path / "w", "four", group), 180)
+        assert outcome.failure is not None
+        assert (outcome.kind, outcome.failure.code) == (OutcomeKind.FAILED, "STEP_FAILED"), outcome.failure
