@@ -33,7 +33,7 @@ from unstuck.tasks.protocol.failure import (
 from unstuck.tasks.protocol.report import HOOK_RAN, Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.runner.driver import check_reaches
+from unstuck.tasks.runner.driver import TABLES, check_reaches
 from unstuck.tasks.runner.log import AttemptLog, logging_restored
 from unstuck.tasks.runner.outcome import Finish, record, success
 from unstuck.tasks.runner.runner import WAREHOUSE_TIMEOUT, Held, Runner
@@ -218,7 +218,8 @@ class Attempt:
             with runner.watchdog.clock("SESSION_TIMEOUT", runner.settings.session_timeout), users_code():
                 # Each attempt of a fresh group has a process of its own, and so a session that no other group will use.
                 runner.driver.start(static_conf(conf) if group.fresh else None)
-                session = entered.enter_context(runner.driver.attempt(str(self._token), conf))
+                tables = self._files.uri(f"{self._token.staging}/{TABLES}")
+                session = entered.enter_context(runner.driver.attempt(str(self._token), conf, tables))
         except StepRaised as raised:
             if isinstance(raised.error, NotBegun):
                 raise raised.error from None  # the fault of this host or runner, and no step's
@@ -239,8 +240,6 @@ class Attempt:
                 if terminate_handler_fired():
                     raise  # this process was told to end
                 log.exception("%s: %s failed; this runner is replaced before it takes more work", self._token, what)
-        if runner.driver.left:
-            runner.replace()
 
     def _run_group(self, session: Any, params: dict[str, Any], stack: ExitStack) -> Work:
         """Read the inputs and run all steps."""

@@ -23,12 +23,15 @@ from unstuck.tasks.host import lacking_java
 from unstuck.tasks.process.tree import describe_exit
 from unstuck.tasks.protocol.failure import MAX_TEXT, shorten, spark_condition
 from unstuck.tasks.protocol.report import Failure
+from unstuck.tasks.runner.catalog import Catalog
 from unstuck.tasks.runner.context_snapshot import LOG_LEVEL, ContextSnapshot
 from unstuck.tasks.settings import NO_SPARK, Settings, whoami
 from unstuck.tasks.steps.spark import hadoop_uri
 from unstuck.tasks.time_zone import SESSION_ZONE, conf_of_zone, other_zone
 
 log = logging.getLogger(__name__)
+
+TABLES = "_catalog"  # in the staging of an attempt; Spark and our own readers pass over such a name
 
 _OUT_OF_MEMORY = "out-of-memory"  # a file that the JVM makes when a thread of it runs out of memory
 _EXIT_OF_SPARK = 52  # of a JVM that Spark ends for that
@@ -59,6 +62,7 @@ class Driver:
         self._base: Any = None
         self._started = False
         self._context: Any = None
+        self._catalog: Catalog | None = None
         self._own: Mapping[str, str] = {}  # static conf of the only group that this process runs
 
     @property
@@ -176,8 +180,11 @@ class Driver:
             self._base = None
 
     @contextlib.contextmanager
-    def attempt(self, tag: str, conf: Mapping[str, str]) -> Iterator[Any]:
+    def attempt(self, tag: str, conf: Mapping[str, str], tables: str = "") -> Iterator[Any]:
         """A session for one attempt: ``tag`` on all its jobs, ``conf`` as run-time conf. It is cleaned up at the end.
+
+        Args:
+            tables: a folder of the attempt that executors on other hosts can write, for the tables of its catalog.
 
         Raises:
             Unrecoverable: ``conf`` has a key that cannot be set at run time, or another time zone.
@@ -195,6 +202,8 @@ class Driver:
             session.sparkContext.addJobTag(tag)
             session.sparkContext.setLocalProperty("spark.jobGroup.id", tag)
         try:
+            if self._catalog is not None:
+                self._catalog.enter(session, "" if self._master.startswith("local") else hadoop_uri(tables))
             for key, value in conf.items():
                 if key not in self._own:
                     _set_conf(session, key, value)
@@ -259,7 +268,7 @@ class Driver:
         session = builder.getOrCreate()
         context = session.sparkContext
         context.setLogLevel(LOG_LEVEL)
-        self._context = ContextSnapshot(context, self._settings.time_zone)
+        self._context, self._catalog = ContextSnapshot(context, self._settings.time_zone), Catalog.of(session)
         self.application = {"app": str(context.applicationId), "ui": str(context.uiWebUrl or "")}
         return session
 
@@ -303,6 +312,8 @@ class Driver:
                 "the steps left on the Spark context: %s. This runner is replaced before it takes more work", left
             )
             self.left = left
+        if self._catalog is not None:
+            self._catalog.leave()
         self._activate(self._base)
 
 

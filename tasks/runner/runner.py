@@ -273,6 +273,8 @@ class Runner:
 
     def session_used(self) -> None:
         """Count from now on how long the session is idle. One that was started ahead is kept."""
+        if self.driver.left:
+            self.replace()
         from unstuck.tasks.worker.pool import recycle_this_process_at
 
         if self.settings.session_idle and not self.settings.spark_prewarm:

@@ -1,0 +1,74 @@
+"""The catalog of an attempt: tables, databases and functions that its steps create end with it.
+
+A metastore that the user names (``spark.sql.catalogImplementation``) and catalogs with names are the user's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+_FOLDER = "spark.sql.warehouse.dir"
+
+
+class Catalog:
+    """The place in Spark's shared state at which the catalog of the running attempt stands.
+
+    Each attempt gets an empty one. Nothing is dropped there: to drop a database removes the folder that a user gave it.
+    """
+
+    def __init__(self, session: Any) -> None:
+        context = session.sparkContext
+        self._jvm, self._context = context._jvm, context
+        # Of the runner, and on the disk that Spark has for temporary files.
+        self._own = Path(context._temp_dir) / "catalog"
+        self._own.mkdir()
+        shared, named = session._jsparkSession.sharedState(), session.conf.get(_FOLDER)
+        # What Spark takes by itself is nobody's folder.
+        self._named = "" if unquote(named).endswith(f"{os.getcwd()}/spark-warehouse") else named
+        shared.conf().set(_FOLDER, f"file://{self._own}")  # where Spark makes the database that is always there
+        self._wrapper = shared.externalCatalog()
+        if self._named:
+            shared.conf().set(_FOLDER, named)  # of all sessions
+        self._delegate = self._wrapper.getClass().getDeclaredField("delegate")
+        self._delegate.setAccessible(True)
+        self._default = self._wrapper.getDatabase("default")
+        self._make = self._jvm.org.apache.spark.sql.catalyst.catalog.InMemoryCatalog
+        self._database = self._jvm.org.apache.spark.sql.catalyst.catalog.CatalogDatabase
+        self._path = self._jvm.org.apache.hadoop.fs.Path
+        self._shared: Any = None  # the folder of the attempt that executors on other hosts can write, too
+
+    @classmethod
+    def of(cls, session: Any) -> Catalog | None:
+        """That of the session's context; None where it is the user's."""
+        return cls(session) if session.conf.get("spark.sql.catalogImplementation") == "in-memory" else None
+
+    def enter(self, session: Any, shared: str) -> None:
+        """Give ``session`` an empty catalog.
+
+        Args:
+            shared: a folder of the attempt, for tables that executors on other hosts write; empty: there are none.
+        """
+        catalog = self._make(self._context._jsc.sc().conf(), self._context._jsc.hadoopConfiguration())
+        catalog.createDatabase(self._default, True)
+        self._shared = None
+        if folder := self._named or shared:
+            where = self._path(folder)
+            more = [self._default.productElement(i) for i in range(4, self._default.productArity())]
+            about = (self._default.name(), self._default.description(), where.toUri(), self._default.properties())
+            catalog.alterDatabase(self._database(*about, *more))
+            session._jsparkSession.sessionState().conf().setConfString(_FOLDER, folder)  # of new databases
+            self._shared = None if self._named else where
+        self._delegate.set(self._wrapper, catalog)
+
+    def leave(self) -> None:
+        """Remove the files of the tables, which no later attempt would know."""
+        for one in self._own.iterdir():
+            shutil.rmtree(one) if one.is_dir() and not one.is_symlink() else one.unlink()
+        catalog = self._wrapper.unwrapped()
+        if self._shared is not None and (catalog.listDatabases().size() > 1 or catalog.listTables("default").size()):
+            files = self._shared.getFileSystem(self._context._jsc.hadoopConfiguration())
+            files.delete(self._shared, True)
