@@ -16,6 +16,7 @@ from unstuck.coordinator.commands.job import Commanded
 from unstuck.coordinator.reconcile.bootsteps import CoordinatorStallDetector, ReportConsumer, hide_from_log
 from unstuck.coordinator.reconcile.wiring import consumer
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
+from unstuck.tasks.redis_url import tls_options, without_options
 from unstuck.tasks.settings import settings
 from unstuck.tasks.transport.celery_app import celery_app, refuse_other_pools
 from unstuck.tasks.transport.kombu_fixes import Acknowledging
@@ -27,14 +28,15 @@ app.conf.update(
     worker_pool="threads",
     worker_concurrency=4,
     # Two beats are harmless with RedBeat. Its lock would outlive a killed beat by 25 minutes if it were not told.
-    beat_scheduler="redbeat.RedBeatScheduler",
+    beat_scheduler="unstuck.coordinator.reconcile.beat:Scheduler",
     beat_max_loop_interval=max(1.0, _settings.sweep_every),
-    redbeat_redis_url=_settings.redis_url,
+    redbeat_redis_url=without_options(_settings.redis_url),
     redbeat_redis_options={
         "socket_timeout": REPLY_WITHIN,
         "socket_connect_timeout": REPLY_WITHIN,
         "retry": retries(),
         **FEW_QUESTIONS,
+        **tls_options(_settings.redis_url),
     },
     redbeat_key_prefix=f"{_settings.prefix}:beat:",
     redbeat_lock_timeout=max(5.0, 5 * _settings.sweep_every),

@@ -1,24 +1,118 @@
-"""Checks the address of a Redis before anybody tries it, and shows it without its password. Pure."""
+"""The address of a Redis: checked before anybody tries it, completed by the settings of TLS, shown without a password.
+
+TLS is verified unless somebody says otherwise. `tls_options` is what every connection takes: redis-py's, kombu's and
+RedBeat's, whose own defaults differ.
+"""
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 UNREADABLE = "(an address that cannot be read)"
 
+# Options of redis-py that an address may name, as Celery users know them → the variable that says the same.
+TLS_OPTIONS = {
+    "ssl_ca_certs": "UNSTUCK_REDIS_CA",
+    "ssl_certfile": "UNSTUCK_REDIS_CERT",
+    "ssl_keyfile": "UNSTUCK_REDIS_KEY",
+    "ssl_cert_reqs": "UNSTUCK_REDIS_VERIFY",
+    "ssl_check_hostname": "",
+}
+# A client that finds a certificate optional verifies it all the same (Python's ssl).
+_CERT_REQS = {"required": "required", "optional": "required", "none": "none"}
+_YES_NO = {"true": "true", "1": "true", "yes": "true", "false": "false", "0": "false", "no": "false"}
+_SOCKET_OPTIONS = ("db", "username", "password")
 
-def redis_address(url: str) -> str:
-    """``url``, if redis-py and Celery's broker read it alike: kombu takes a bare word for the host of a RabbitMQ.
+
+def redis_address(url: str, tls: Mapping[str, str | None] | None = None) -> str:
+    """``url`` with the options ``tls`` in its query, if redis-py and Celery's broker read it alike.
+
+    kombu takes a bare word for the host of a RabbitMQ, and passes over options that redis-py knows.
 
     Raises:
-        ValueError: it is no address of a Redis; the sentence holds no password.
+        ValueError: it is no address of a Redis, or says something else than ``tls``; the sentence holds no password.
     """
     if why := _trouble(url):
         raise ValueError(
             f"not the address of a Redis: {without_password(url)} ({why}). "
             "Expected: redis://HOST:PORT/0, rediss://… for TLS, or unix:///path"
         )
-    return url
+    parts = urlsplit(url)
+    asked = dict(parse_qsl(parts.query, keep_blank_values=True))
+    wanted = _one_spelling({name: value for name, value in (tls or {}).items() if value})
+    if parts.scheme == "unix":
+        _refuse_others(asked, _SOCKET_OPTIONS)
+    else:
+        _refuse_others(asked, TLS_OPTIONS)
+        asked = _one_spelling(asked)
+    if parts.scheme != "rediss":
+        if named := [*map(TLS_OPTIONS.__getitem__, wanted), *(name for name in asked if name in TLS_OPTIONS)]:
+            raise ValueError(f"{named[0]} is for TLS, and {without_password(url)} is without: write rediss://")
+        return url
+    for name, value in wanted.items():
+        if asked.get(name, value) != value:
+            raise ValueError(
+                f"the address says {name}={asked[name]}, and {TLS_OPTIONS[name]} means {value}: leave one of them out"
+            )
+    _try_files(made := {**asked, **wanted})
+    return parts._replace(query=urlencode(made, safe="/")).geturl()
+
+
+def _one_spelling(asked: Mapping[str, str]) -> dict[str, str]:
+    """Options of TLS, with absolute paths. Raises: ValueError: one has a value that nobody knows."""
+    found = {}
+    for name, value in asked.items():
+        if name in ("ssl_cert_reqs", "ssl_check_hostname"):
+            known = _CERT_REQS if name == "ssl_cert_reqs" else _YES_NO
+            word = value.lower().removeprefix("cert_")
+            if word not in known:
+                raise ValueError(f"the option {name} is one of {', '.join(known)}")
+            found[name] = known[word]
+        else:
+            found[name] = str(Path(value).expanduser().resolve())
+    return found
+
+
+def _refuse_others(asked: Mapping[str, str], known: Mapping[str, str] | tuple[str, ...]) -> None:
+    if unknown := [name for name in asked if name not in known]:
+        raise ValueError(
+            f"the address has the option {unknown[0]}, which Celery's broker and redis-py do not read alike; "
+            f"it may have {', '.join(known)}. The number of a database comes after the host: redis://HOST:PORT/3"
+        )
+
+
+def _try_files(options: Mapping[str, str]) -> None:
+    """Raises: ValueError: a file of TLS is not there, or is not what it should be."""
+    authority, certificate, key = (options.get(name) for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        named = f"UNSTUCK_REDIS_CA (ssl_ca_certs), {authority}"
+        if authority:
+            context.load_verify_locations(authority)
+        named = f"UNSTUCK_REDIS_CERT (ssl_certfile), {certificate}, with UNSTUCK_REDIS_KEY (ssl_keyfile), {key}"
+        if certificate or key:
+            context.load_cert_chain(certificate or "", key, password="")
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{named}: no PEM files that can be used: {error}") from None
+
+
+def tls_options(url: str) -> dict[str, Any]:
+    """The options that redis-py's ``SSLConnection`` takes for this address; empty for one without TLS."""
+    if urlsplit(url).scheme != "rediss":
+        return {}
+    asked: dict[str, Any] = dict(parse_qsl(urlsplit(url).query))
+    verify = asked.get("ssl_cert_reqs") != "none"
+    names = verify and asked.get("ssl_check_hostname") != "false"
+    return {**asked, "ssl_cert_reqs": "required" if verify else "none", "ssl_check_hostname": names}
+
+
+def without_options(url: str) -> str:
+    """``url`` for who is given `tls_options` beside it."""
+    return urlsplit(url)._replace(query="").geturl() if url.startswith("rediss:") else url
 
 
 def _trouble(url: str) -> str:
@@ -47,14 +141,24 @@ def without_password(url: str) -> str:
     """``url`` fit to be shown: no password, and no query, which may hold one."""
     try:
         parts = urlsplit(url)
-        host = parts.hostname or ""
+        host = _host(parts)
         port = f":{parts.port}" if parts.port else ""
     except ValueError:
         return UNREADABLE
     if "://" not in url:
         return UNREADABLE if "@" in url else repr(url)
-    if "@" in parts.path:  # a password with a / in it
+    if "@" in parts.path + parts.query + parts.fragment:  # a password with a /, a ? or a # in it
         return UNREADABLE
     if parts.password is not None or parts.username:
         host = f"{parts.username or ''}:***@{host}"
     return f"{parts.scheme}://{host}{port}{parts.path}"
+
+
+def _host(parts: SplitResult) -> str:
+    host = parts.hostname or ""
+    return f"[{host}]" if ":" in host else host
+
+
+def has_password(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.password is not None or "password" in dict(parse_qsl(parts.query))

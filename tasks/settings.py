@@ -57,6 +57,12 @@ class Settings(BaseSettings):
     )
 
     redis_url: Annotated[str, AfterValidator(redis_address)] = "redis://localhost:6379/0"
+    redis_ca: str | None = Field(default=None, description="PEM file of the CA that signed the certificate of Redis")
+    redis_cert: str | None = Field(
+        default=None, description="PEM file of our own certificate, where Redis asks for one"
+    )
+    redis_key: str | None = Field(default=None, description="PEM file of the key of that certificate")
+    redis_verify: Literal["full", "none"] = Field(default="full", description="of a Redis with TLS")
     prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,40}$")] = "unstuck"
     warehouse: Annotated[str, AfterValidator(_absolute)] = Field(default="./warehouse", validate_default=True)
 
@@ -105,6 +111,16 @@ class Settings(BaseSettings):
     step_modules: Annotated[list[str], NoDecode] = Field(
         default_factory=list, description="comma-separated; modules a step may be imported from (empty: any)"
     )
+
+    @model_validator(mode="after")
+    def _complete_the_address(self) -> Self:
+        """Whoever has the address has all that a connection needs."""
+        tls = {"ssl_ca_certs": self.redis_ca, "ssl_certfile": self.redis_cert, "ssl_keyfile": self.redis_key}
+        if "redis_verify" in self.model_fields_set:  # else the address may say
+            tls["ssl_cert_reqs"] = "none" if self.redis_verify == "none" else "required"
+        if (made := redis_address(self.redis_url, tls)) != self.redis_url:
+            self.redis_url = made
+        return self
 
     @model_validator(mode="after")
     def _fit_the_lease(self) -> Self:
@@ -162,9 +178,9 @@ def describe_invalid(error: ValidationError) -> str:
     """Describe each wrong setting: a line for each variable."""
     lines = []
     for item in error.errors(include_url=False, include_input=False):
-        name, *inside = map(str, item["loc"]) or ("",)
-        place = f"UNSTUCK_{name.upper()}" + "".join(f"[{part!r}]" for part in inside)
-        lines.append(f"{place}: {item['msg'].removeprefix('Value error, ')}")
+        name, *inside = map(str, item["loc"] or ("",))
+        place = f"UNSTUCK_{name.upper()}" + "".join(f"[{part!r}]" for part in inside) + ": " if name else ""
+        lines.append(f"{place}{item['msg'].removeprefix('Value error, ')}")
     return "\n".join(lines)
 
 
@@ -185,13 +201,13 @@ def settings_or_leave() -> Settings:
         leave(str(error))
 
 
-def leave(sentence: str) -> NoReturn:
-    """End a program of Celery's that cannot be what it was started as: with ``sentence``, and with 2.
+def leave(sentence: str, code: int = 2) -> NoReturn:
+    """End a program of Celery's that cannot be what it was started as: with ``sentence``, and with ``code``.
 
     An exception would not do: Celery shows those of an import with their traceback.
     """
     sys.stderr.write(f"{sentence}\n")
-    raise SystemExit(2)
+    raise SystemExit(code)
 
 
 def whoami() -> str:

@@ -13,6 +13,7 @@ from unstuck.coordinator.errors import Unreachable
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.redis_url import without_password
 from unstuck.tasks.settings import describe_invalid
+from unstuck.tasks.transport.refusals import perhaps_tls, refusal
 
 
 class ExitCode(IntEnum):
@@ -34,11 +35,8 @@ def unreachable(url: str, error: redis.RedisError, otherwise: str = ELSEWHERE) -
     """The sentence for an error of the Redis at ``url``; ``otherwise``: what to do if it does not answer."""
     place = without_password(url)
     said = str(error).strip().rstrip(".") or type(error).__name__
-    if isinstance(error, redis.AuthenticationError | redis.exceptions.NoPermissionError) or "NOAUTH" in said:
-        return Unreachable(
-            f"The Redis at {place} refuses us: {said}. Give the user and password it wants: "
-            "UNSTUCK_REDIS_URL=redis://USER:PASSWORD@HOST:PORT/0"
-        )
+    if why := refusal(url, error):
+        return Unreachable(why)
     if isinstance(error, redis.exceptions.ReadOnlyError):
         return Unreachable(
             f"The Redis at {place} is a read-only replica. Set UNSTUCK_REDIS_URL to the primary; nothing was changed."
@@ -48,7 +46,7 @@ def unreachable(url: str, error: redis.RedisError, otherwise: str = ELSEWHERE) -
     if isinstance(error, redis.exceptions.OutOfMemoryError):
         return Unreachable(f"The Redis at {place} is full: {said}. Give it more memory; nothing was changed.")
     if isinstance(error, redis.ConnectionError | redis.TimeoutError):
-        return Unreachable(f"No Redis answers at {place}: {said}. {otherwise}")
+        return Unreachable(f"No Redis answers at {place}: {said}. {perhaps_tls(url, error)}{otherwise}")
     return Unreachable(f"The Redis at {place} answered with an error: {said}")
 
 

@@ -14,12 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import redis
-from kombu.utils.url import maybe_sanitize_url
 
 from unstuck.coordinator.errors import FleetFailed
 from unstuck.coordinator.local.home import Home, ping
@@ -27,9 +27,9 @@ from unstuck.coordinator.local.logs import Console, rotate
 from unstuck.coordinator.local.process import Program, SupervisedProcess
 from unstuck.coordinator.local.programs import Size, program_list, valkey
 from unstuck.coordinator.local.source import SourceWatch
-from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.keys import CONTROL_QUEUE
+from unstuck.tasks.redis_url import has_password, without_password
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.transport.redis_client import broker_url
 
 DEFAULT_SIZE = Size()
 START_TRIES = 3  # a process that ended so often in a row before the fleet was ready will not come up
@@ -65,11 +65,11 @@ class LocalFleet:
     ) -> None:
         self.size = size
         self.home = Home(home)
-        self.settings = Settings()
+        self.settings = Settings(redis_url=redis_url) if redis_url else Settings()
         self.grace = self.settings.stop_within() + 5.0 if grace is None else grace
         self.processes: list[SupervisedProcess] = []
         self.redis_url = ""  # known once the Redis has been started
-        self._given_url = redis_url or os.environ.get("UNSTUCK_REDIS_URL")
+        self._given_url = self.settings.redis_url if "redis_url" in self.settings.model_fields_set else None
         self._programs = programs
         self._reload = reload
         self._say = Console(self.home.logs / "up.log", say)
@@ -204,15 +204,17 @@ class LocalFleet:
 
     def welcome(self) -> str:
         """The greeting once the fleet is ready: the line to submit with names all that no other terminal knows."""
-        url = maybe_sanitize_url(self.redis_url)
+        url = self.redis_url
         found = self._valkey is not None and self.home.path == Home().path  # by discover_redis_url()
-        prefix = "" if found else f"UNSTUCK_REDIS_URL={url} "
+        secret = has_password(url)  # it is not written on a terminal; the reader has it
+        prefix = "" if found or secret else f"UNSTUCK_REDIS_URL={shlex.quote(url)} "
+        where = ", and with this UNSTUCK_REDIS_URL" if secret and not found else ""
         if self.settings.warehouse != str(Path("warehouse").resolve()):
             prefix += f"UNSTUCK_WAREHOUSE={shlex.quote(self.settings.warehouse)} "
         return "\n".join(
             (
-                f"Ready: {self.size}, on {url}",
-                f"  submit     {prefix}unstuck submit SPEC --wait   (in another terminal, from this folder)",
+                f"Ready: {self.size}, on {without_password(url)}",
+                f"  submit     {prefix}unstuck submit SPEC --wait   (in another terminal, from this folder{where})",
                 f"  logs       {self.home.logs}",
                 f"  warehouse  {self.settings.warehouse}",
                 "  Ctrl-C stops everything.",
@@ -230,7 +232,7 @@ class LocalFleet:
         Raises:
             FleetFailed: it does not answer, or the embedded one does not come up.
         """
-        url = maybe_sanitize_url(self.redis_url)
+        url = without_password(self.redis_url)
         deadline = time.monotonic() + VALKEY_TIMEOUT
         loading = False
         while self._signals.empty():
@@ -255,25 +257,25 @@ class LocalFleet:
             time.sleep(0.05)  # a server that is not there yet cannot be waited on
         return False
 
+    @cached_property
+    def _celery(self) -> Any:
+        from unstuck.tasks.transport.celery_app import celery_app  # slow to import
+
+        app = celery_app("unstuck.up", (CONTROL_QUEUE,), self.settings.model_copy(update={"redis_url": self.redis_url}))
+        # A server that hangs must not keep the main thread, which ends the fleet at a signal.
+        app.conf.broker_transport_options |= {"socket_timeout": 1.0, "socket_connect_timeout": 1.0}
+        return app
+
     def _ping(self, nodes: list[str]) -> list[str]:
         """Those of these Celery nodes that answer within half a second."""
-        from celery import Celery
         from kombu.exceptions import OperationalError
 
         if not nodes:
             time.sleep(0.05)
             return []
-        # A server that hangs must not keep the main thread, which ends the fleet at a signal.
-        ours = {
-            "global_keyprefix": Keys(self.settings.prefix).broker,
-            "socket_timeout": 1.0,
-            "socket_connect_timeout": 1.0,
-        }
-        broker = broker_url(self.redis_url)
-        app = Celery("unstuck.up", broker=broker, broker_transport_options=ours, set_as_current=False)
         try:
-            with app.connection_for_write() as connection:
-                replies = app.control.ping(destination=nodes, timeout=0.5, connection=connection)
+            with self._celery.connection_for_write() as connection:
+                replies = self._celery.control.ping(destination=nodes, timeout=0.5, connection=connection)
         except (OperationalError, redis.RedisError, OSError):
             time.sleep(0.2)  # Valkey is being started again, or the fleet ended
             return []

@@ -14,10 +14,12 @@ from celery.concurrency import get_implementation
 from kombu import Exchange, Queue
 
 from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.redis_url import tls_options
 from unstuck.tasks.settings import Settings, leave, settings_or_leave
 from unstuck.tasks.terminal import PrintableFormatter
 from unstuck.tasks.transport.kombu_fixes import BrokerConnection
 from unstuck.tasks.transport.redis_client import REPLY_WITHIN, broker_url
+from unstuck.tasks.transport.refusals import fit_or_leave
 
 QUEUES = ("spark", "light")
 START_WITHIN = 60.0  # seconds; a child on a busy host may take long to say that it is up
@@ -56,6 +58,7 @@ def celery_app(name: str, queues: tuple[str, ...], settings: Settings) -> Celery
         worker_disable_prefetch=True,
         worker_cancel_long_running_tasks_on_connection_loss=False,
         worker_redirect_stdouts=False,
+        broker_use_ssl=tls_options(settings.redis_url) or False,
         task_send_sent_event=False,
         broker_connection_retry_on_startup=True,
         broker_connection_timeout=5.0,
@@ -79,6 +82,7 @@ def celery_app(name: str, queues: tuple[str, ...], settings: Settings) -> Celery
         },
     )
     _ignore_neighbours(made)
+    _refuse_unfit_redis(made, settings)
     return made
 
 
@@ -94,6 +98,16 @@ def _ignore_neighbours(app: Celery) -> None:
             sender.options.update(without_mingle=True, without_gossip=True)  # Celery has no setting for it
 
     signals.worker_init.connect(leave_out, weak=False)
+
+
+def _refuse_unfit_redis(app: Celery, settings: Settings) -> None:
+    """Workers of ``app`` end at once where Redis refuses them; Celery would try for ever, or listen to nothing."""
+
+    def look(sender: Any, **_: Any) -> None:
+        if sender.app is app:
+            fit_or_leave(settings)
+
+    signals.worker_init.connect(look, weak=False)
 
 
 def refuse_other_pools(app: Celery, sentence: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from functools import cache, cached_property
 from typing import Any
+from urllib.parse import quote
 
 import kombu
 import redis
@@ -15,18 +16,34 @@ from celery import bootsteps
 from kombu.transport import virtual
 
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.settings import settings
+from unstuck.tasks.redis_url import tls_options
+from unstuck.tasks.settings import leave, settings
 from unstuck.tasks.transport.redis_client import FEW_QUESTIONS, takes_writes, unavailable
+from unstuck.tasks.transport.refusals import EXIT, refusal
 
 # Waiting for the broker. Celery's own waits go up to 30 s, and a server that answers and refuses writes (a failover, a
 # broken disk, a full memory) counts as one that is back, so Celery connects to it several times a second. Both are
 # meant so upstream: this stays.
 
 
+_has_connected = False  # this process, to a broker
+
+
 class BrokerConnection(kombu.Connection):  # type: ignore[misc]
     """kombu's connection, with short waits. Who waits for it explicitly gets it once the server takes writes."""
 
     _to_listen = False
+
+    def _init_params(self, **given: Any) -> None:
+        """Verify the server where nobody says otherwise, as for an address that Celery was given with ``-b``."""
+        if given["transport"] == "rediss" and not given["ssl"]:
+            given["ssl"] = tls_options("rediss://")
+        super()._init_params(**given)
+
+    def as_uri(self, *args: Any, **kwargs: Any) -> str:
+        """Show an IPv6 address with its brackets; kombu quotes it."""
+        uri, host = str(super().as_uri(*args, **kwargs)), self.hostname or ""
+        return uri.replace(quote(host, safe=""), f"[{host}]") if ":" in host and "/" not in host else uri
 
     def get_transport_cls(self) -> Any:
         return _fit_to_fork(super().get_transport_cls())
@@ -48,7 +65,15 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
         return super().ensure(obj, fun, errback, 1 if max_retries is None else max_retries, **kwargs)
 
     def _establish_connection(self) -> Any:
-        made = super()._establish_connection()
+        global _has_connected
+        try:
+            made = super()._establish_connection()
+        except redis.RedisError as error:
+            # A program that starts; later a certificate may be replaced under one that works.
+            if self._to_listen and not _has_connected and (why := refusal(self.as_uri(), error)):
+                leave(why, EXIT)
+            raise
+        _has_connected = True
         if self._to_listen:
             self._try_a_write(made)
         return made

@@ -17,6 +17,7 @@ from redis.retry import Retry
 from tenacity import Retrying, before_sleep_log, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.redis_url import tls_options, without_options
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ def connect(url: str, *, timeout: float = REPLY_WITHIN, repeats: int = REPEATS) 
     # A Unix socket has no such option, and redis-py refuses it there.
     tcp: dict[str, Any] = {} if _is_socket(url) else {"socket_keepalive": True}
     return redis.Redis.from_url(
-        url,
+        without_options(url),
         decode_responses=True,
         # Bytes that are no text are shown, and become a dead letter; they must not fail the read.
         encoding_errors="backslashreplace",
@@ -51,6 +52,7 @@ def connect(url: str, *, timeout: float = REPLY_WITHIN, repeats: int = REPEATS) 
         health_check_interval=15,
         retry=retries(repeats),
         **FEW_QUESTIONS,
+        **tls_options(url),
         **tcp,
     )
 
@@ -61,9 +63,9 @@ def retries(repeats: int = REPEATS) -> Retry:
 
 
 def broker_url(url: str) -> str:
-    """``url`` as Celery wants it: ``unix:///path?db=1`` is ``redis+socket:///path?virtual_host=1`` there."""
+    """``url`` as Celery wants it, beside `tls_options`: ``unix:///p?db=1`` is ``redis+socket:///p?virtual_host=1``."""
     if not _is_socket(url):
-        return url
+        return without_options(url)
     parts, asked = urlsplit(url), parse_qs(urlsplit(url).query)
     user = parts.username or quote(asked.get("username", [""])[0], safe="")
     password = parts.password or quote(asked.get("password", [""])[0], safe="")

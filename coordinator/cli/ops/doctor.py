@@ -42,6 +42,7 @@ from unstuck.tasks.process.deadlines import call_in_thread
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.redis_url import without_password
 from unstuck.tasks.settings import NO_SPARK, Settings
+from unstuck.tasks.transport.refusals import refusal
 from unstuck.tasks.warehouse.object_store import lacking_keys
 
 TIMEOUT = 3.5  # seconds for all of it; starting Python and printing take the rest of the five
@@ -157,10 +158,7 @@ def _examine_jobs(settings: Settings) -> list[Finding]:
 
 
 def _unreachable(error: Exception) -> Finding:
-    cause = error.__cause__
-    refused = isinstance(cause, redis.AuthenticationError | redis.exceptions.NoPermissionError) or (
-        cause is not None and "NOAUTH" in str(cause)
-    )
+    refused = isinstance(error.__cause__, redis.RedisError) and refusal("", error.__cause__)
     cure = "The checks of the fleet need it; those below did without."
     return problem("REDIS_REFUSES" if refused else "REDIS_UNREACHABLE", str(error), cure)
 

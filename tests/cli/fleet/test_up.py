@@ -153,7 +153,7 @@ def test_a_redis_that_does_not_answer_is_said_at_once(up: Callable[..., Up]) -> 
     fleet = up(redis_url=f"redis://:secret@127.0.0.1:{port}/0")
 
     assert fleet.code() == 2
-    assert f"No Redis answers at redis://:**@127.0.0.1:{port}/0" in fleet.text
+    assert f"No Redis answers at redis://:***@127.0.0.1:{port}/0" in fleet.text
     assert "secret" not in fleet.text
 
 

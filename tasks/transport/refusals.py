@@ -1,0 +1,72 @@
+"""The refusals of a Redis that is there, in sentences with their cure: its certificate, our password, our rights.
+
+A process that starts ends on it with 5, because no wait would help. A Redis that is away is waited for.
+"""
+
+from __future__ import annotations
+
+import re
+
+import redis
+from redis.exceptions import NoPermissionError
+
+from unstuck.tasks.redis_url import without_password
+from unstuck.tasks.settings import Settings, leave
+from unstuck.tasks.transport.redis_client import connect
+
+EXIT = 5  # as of the command line
+LOOKS_FOR = 10.0  # seconds, at the start of a program; a busy host may shake hands late
+
+_TLS = re.compile(r"\[(?:SSL|X509)(?:: (\w+))?\] *(?:certificate verify failed: )?(.*?)(?: *\(_ssl\.c:\d+\))?\.?$")
+_CURES = (
+    (
+        ("mismatch", "not valid for"),
+        "Name it in UNSTUCK_REDIS_URL as the certificate does, or add ?ssl_check_hostname=false to check the CA alone",
+    ),
+    (
+        ("issuer", "self-signed", "self signed"),
+        "If it is yours, set UNSTUCK_REDIS_CA to the file with the certificate of the CA that signed it",
+    ),
+    (("expired", "not yet valid"), "Renew its certificate, or see that the clocks are right"),
+    (
+        ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE", "BAD_CERTIFICATE", "UNKNOWN_CA"),
+        "It may ask for a certificate of ours: set UNSTUCK_REDIS_CERT and UNSTUCK_REDIS_KEY to one that its CA signed",
+    ),
+    (("WRONG_VERSION", "RECORD_LAYER"), "It does not speak TLS there: give its port for TLS, or write redis://"),
+)
+
+
+def refusal(url: str, error: BaseException) -> str:
+    """Why the Redis at ``url`` and this process do not come together, though it answers; empty if that is not so."""
+    place, said = without_password(url), str(error).strip().rstrip(".")
+    if isinstance(error, redis.AuthenticationError | NoPermissionError) or "NOAUTH" in said:
+        return (
+            f"The Redis at {place} refuses us: {said}. Give the user and password it wants: "
+            "UNSTUCK_REDIS_URL=redis://USER:PASSWORD@HOST:PORT/0"
+        )
+    if found := _TLS.search(said):
+        code, words = found[1] or "", found[2] or found[0]
+        cure = next((cure for known, cure in _CURES if any(word in f"{code} {words}" for word in known)), "")
+        if code == "CERTIFICATE_VERIFY_FAILED":
+            told = f"The server at {place} does not prove that it is your Redis, and was sent nothing: {words}."
+            return f"{told} {cure or 'UNSTUCK_REDIS_VERIFY=none would trust it blindly'}."
+        return f"No connection with TLS to the Redis at {place}: {words}. {cure or 'See docs/operate.md, TLS'}."
+    return ""
+
+
+def perhaps_tls(url: str, error: BaseException) -> str:
+    """A guess at a server that says nothing, or hangs up: one side speaks TLS, and the other does not."""
+    hung_up = "closed by server" in str(error) or "reset by peer" in str(error)
+    if url.startswith("rediss:") and (hung_up or isinstance(error, redis.TimeoutError)):
+        return "Perhaps it does not speak TLS there (write redis://), or asks for a certificate (UNSTUCK_REDIS_CERT). "
+    return "Perhaps it speaks TLS there: write rediss://. " if hung_up and url.startswith("redis:") else ""
+
+
+def fit_or_leave(settings: Settings) -> None:
+    """End this program, with a sentence, if the Redis of ``settings`` answers and refuses it. One that is away may."""
+    try:
+        with connect(settings.redis_url, timeout=LOOKS_FOR, repeats=0) as client:
+            client.ping()
+    except redis.RedisError as error:
+        if why := refusal(settings.redis_url, error):
+            leave(why, EXIT)
