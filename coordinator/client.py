@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import getpass
 import os
 import secrets
 import time
@@ -34,6 +33,7 @@ from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.publishing.breaker import LISTING, CircuitBreaker
+from unstuck.coordinator.publishing.restore import Restored, restore
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.params import check_key
 from unstuck.coordinator.spec.unused import unused_params
@@ -41,10 +41,12 @@ from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submission, Va
 from unstuck.coordinator.store.dead_letters import DeadLetterResult, DeadLetters
 from unstuck.coordinator.store.jobs import Store
 from unstuck.coordinator.store.pools import Pools
+from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.coordinator.views.code import different_code_for
 from unstuck.coordinator.views.fleet import FleetView, fleet_of
 from unstuck.coordinator.views.jobs import JobView, ListedJob, Queries, view_of
 from unstuck.coordinator.views.queues import full_pools, left_lying, nobody_takes
+from unstuck.tasks.identity import user_here
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.settings import settings as default_settings
@@ -72,13 +74,6 @@ def new_job_id(now: float) -> str:
     """A job id that sorts by time: ``20131231T235959-k3f9a2xw``."""
     stamp = datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y%m%dT%H%M%S")
     return stamp + "-" + "".join(secrets.choice("abcdefghjkmnpqrstuvwxyz23456789") for _ in range(8))
-
-
-def _user() -> str:
-    try:
-        return f"{getpass.getuser()}@{os.uname().nodename}"
-    except (KeyError, OSError):  # a container whose user has no name
-        return f"uid{os.getuid()}@{os.uname().nodename}"
 
 
 class Client:
@@ -228,7 +223,7 @@ class Client:
             texts=compiled.texts,
             commit="new",
             submitted_at=time.time(),
-            submitted_by=by or _user(),
+            submitted_by=by or user_here(),
             warehouse=warehouse,
             warehouse_id=warehouse_id,
             base=base,
@@ -338,7 +333,7 @@ class Client:
             NoSuchJob: there is no such job.
             redis.RedisError: the store could not be asked; asking again is safe.
         """
-        who = by or _user()
+        who = by or user_here()
         said = reason if not now else f"now, interrupting what runs{f': {reason}' if reason else ''}"
 
         def judge(record: JobRecord) -> Commanded:
@@ -357,7 +352,7 @@ class Client:
         Raises:
             SpecError: a path leads nowhere, or the spec would be wrong; nothing was changed.
         """
-        who = by or _user()
+        who = by or user_here()
         return self._apply(job, "alter", lambda state: alter(state, values, time.time(), who, reason), reason, who)
 
     def skip(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> Commanded:
@@ -365,7 +360,7 @@ class Client:
 
         Raises: NoSuchGroup; see also `command`.
         """
-        return self._apply(job, "skip", lambda state: skip(state, group), reason, by or _user(), group)
+        return self._apply(job, "skip", lambda state: skip(state, group), reason, by or user_here(), group)
 
     def rerun(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> Commanded:
         """Run a group, a fork or one member again, and everything after it.
@@ -373,7 +368,7 @@ class Client:
         Raises: NoSuchGroup; see also `command`.
         """
         word = self._applier.mint()
-        return self._apply(job, "rerun", lambda state: rerun(state, group, word), reason, by or _user(), group)
+        return self._apply(job, "rerun", lambda state: rerun(state, group, word), reason, by or user_here(), group)
 
     def _apply(
         self, job: str, word: str, judge: Callable[[JobState], Commanded], reason: str, by: str, group: str = ""
@@ -420,11 +415,16 @@ class Client:
 
     def replay_report(self, report: str, *, by: str | None = None) -> DeadLetterResult:
         """Put a dead letter back for the coordinators to apply; see `DeadLetters.replay`."""
-        return self.dead_letters.replay(report, by or _user())
+        return self.dead_letters.replay(report, by or user_here())
 
     def drop_report(self, report: str, *, by: str | None = None) -> DeadLetterResult:
         """Remove a dead letter for good; see `DeadLetters.drop`."""
-        return self.dead_letters.drop(report, by or _user())
+        return self.dead_letters.drop(report, by or user_here())
+
+    def restore(self, dataset: str, version: int, *, reason: str = "", by: str | None = None) -> Restored:
+        """Publish a dataset of the warehouse as it stood at ``version``; see `restore` for the errors."""
+        known = Warehouse(self.settings.warehouse), StagingIndex(self._redis, Keys(self.settings.prefix))
+        return restore(*known, dataset, version, by=by or user_here(), reason=reason)
 
     def wait(self, job: str, timeout: float | None = None, every: float = 0.2) -> JobView:
         """Wait until the job has ended; the last view of it.

@@ -1,7 +1,9 @@
-"""Says which release of Unstuck, on which Python, this process runs; people see by it that a fleet is mixed."""
+"""Says which release of Unstuck, on which Python, this process runs, and who runs it; a mixed fleet is seen by it."""
 
 from __future__ import annotations
 
+import getpass
+import os
 import platform
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -13,6 +15,14 @@ class RunsOn:
 
     release: str = ""
     python: str = ""
+
+
+def user_here() -> str:
+    """The user of this process, as ``user@host``."""
+    try:
+        return f"{getpass.getuser()}@{os.uname().nodename}"
+    except (KeyError, OSError):  # a container whose user has no name
+        return f"uid{os.getuid()}@{os.uname().nodename}"
 
 
 def release_here() -> RunsOn:

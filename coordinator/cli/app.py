@@ -19,7 +19,7 @@ from unstuck.coordinator.cli.ops.doctor import doctor
 from unstuck.coordinator.cli.ops.fleet import fleet
 from unstuck.coordinator.cli.ops.local import up
 from unstuck.coordinator.cli.ops.pools import pool
-from unstuck.coordinator.cli.ops.warehouse import compact, vacuum
+from unstuck.coordinator.cli.ops.warehouse import compact, restore, vacuum
 from unstuck.coordinator.cli.submit import submit, validate
 from unstuck.coordinator.cli.watch import events, watch
 
@@ -48,6 +48,7 @@ COMMANDS: tuple[tuple[str, str, Callable[..., None], str], ...] = (
     (OPERATE, "fleet", fleet, "unstuck fleet"),
     (OPERATE, "vacuum", vacuum, "unstuck vacuum --keep 10 --older-than 30d --dry-run"),
     (OPERATE, "compact", compact, "unstuck compact flights --target 128"),
+    (OPERATE, "restore", restore, "unstuck restore flights --version 3 --reason 'late rows'"),
     (OPERATE, "doctor", doctor, "unstuck doctor --json"),
 )
 

@@ -7,8 +7,9 @@ the job's record, because the last look comes after the record has expired.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 import redis
@@ -57,15 +58,35 @@ class StagingIndex(Staging):
         """Let no job be stored any more that looked at this warehouse before."""
         self._redis.zincrby(self._keys.vacuums, 1, warehouse_id)
 
+    @contextmanager
+    def held(self, reader: str, warehouse_id: str, version: int, until: float) -> Iterator[None]:
+        """Have no vacuum remove ``version`` within the block; ``until``: seconds since the epoch, if this process dies.
+
+        A vacuum that has begun before says in the log which versions it removes: look there within the block.
+        """
+        self._redis.hset(self._keys.holds, reader, json.dumps([warehouse_id, version, until]))
+        try:
+            yield
+        finally:
+            self._redis.hdel(self._keys.holds, reader)
+
+    def _held(self, warehouse_id: str) -> Iterator[tuple[int, str]]:
+        for reader, text in cast(dict[str, str], self._redis.hgetall(self._keys.holds)).items():
+            place, version, until = json.loads(text)
+            if until < time.time():
+                self._redis.hdel(self._keys.holds, reader)
+            elif place == warehouse_id:
+                yield version, reader
+
     def oldest_read(self, warehouse_id: str, removed: int) -> tuple[int, str] | None:
-        """The oldest version that a job of this warehouse may read, and that job; None if there is none.
+        """The oldest version that a job or a restore of this warehouse may read, and its name; None if there is none.
 
         An open job reads the newest version at its submit, and those that its spec names; the retry of an ended one
         reads only the latter, if no vacuum has ``removed`` them.
         """
         unfinished = [self._keys.due, *(self._keys.status(one) for one in Status if one is not Status.FINISHED)]
         jobs = cast(list[str], self._redis.zunion(unfinished))
-        found: list[tuple[int, str]] = []
+        found: list[tuple[int, str]] = [*self._held(warehouse_id)]
         for some in (jobs[n : n + _AT_ONCE] for n in range(0, len(jobs), _AT_ONCE)):
             with self._redis.pipeline(transaction=False) as pipe:
                 for job in some:

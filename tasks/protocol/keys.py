@@ -45,6 +45,7 @@ class Keys:
         self.processes = f"{prefix}:processes"  # hash: runner or coordinator → JSON: its ProcessStatus
         self.stalled = f"{prefix}:stalled"  # zset: host:pid → when that worker or coordinator found that it had stalled
         self.vacuums = f"{prefix}:vacuums"  # zset: warehouse id → the oldest version that a vacuum wished to keep
+        self.holds = f"{prefix}:holds"  # hash: what reads an old version and is no job → warehouse id, version, until
         self.nothing = f"{prefix}:nothing"  # list: never exists; LPUSHX on it fails if Redis refuses writes
         # What kombu puts before every key and channel of its own, so that no fleet takes the messages of another.
         self.broker = f"{prefix}:celery:"

@@ -1,4 +1,4 @@
-"""``unstuck vacuum`` removes the files of old versions. ``unstuck compact`` writes small files together."""
+"""``unstuck vacuum`` removes old versions, ``compact`` joins small files, ``restore`` goes back to a version."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from rich.progress import Progress
 
 from unstuck.coordinator.cli.connection import connected, settings_here
 from unstuck.coordinator.cli.datasets import warehouse_at
-from unstuck.coordinator.cli.options import AsJson
+from unstuck.coordinator.cli.options import AsJson, By
 from unstuck.coordinator.cli.render.terminal import emit, stderr, stdout
 from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.publishing.restore import restore as publish_again
 from unstuck.coordinator.publishing.vacuum import vacuum as remove_old_versions
 from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.tasks.duration import parse_duration
+from unstuck.tasks.identity import user_here
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.compact import TARGET, compact_dataset
@@ -99,6 +101,35 @@ def compact(
         stdout.print(f"{name}: nothing to do in {done.before:,} files")
     if done.held:
         stdout.print(f"{done.held:,} small files stay for now: a job that is open, or may be retried, may need them")
+
+
+def restore(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The dataset.")],
+    version: Annotated[int, typer.Option("--version", min=1, help="The version of the warehouse to go back to.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why, for the history.")] = "",
+    by: By = None,
+    warehouse: OtherWarehouse = None,
+    as_json: AsJson = False,
+) -> None:
+    """Publish an older version of a dataset again, as a version of its own. Other datasets stay as they are."""
+    with _opened(settings_here(), warehouse) as (place, index):
+        done = publish_again(place, index, name, version, by=by or user_here(), reason=reason)
+    if as_json:
+        emit(asdict(done) | {"dataset": name})
+        return
+    if done.new:
+        said = f"is published as it was at version {version}, with {done.rows:,} rows, as version {done.version}"
+    else:
+        said = f"has nothing to restore: version {done.version} is as it was at version {version}"
+    stdout.print(f"{name} {said}", soft_wrap=True)
+    if done.replaced is not None:
+        stdout.print(f"Its partitions: {done.replaced.text()}", soft_wrap=True)
+    if done.stream is not None:
+        stdout.print(
+            f"{name} is loaded from the stream {done.stream}, which goes on where it was: files that were read are not "
+            "read again. A higher generation: of the input reads all of them again.",
+            soft_wrap=True,
+        )
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import duckdb
 import pytest
 
 from tests.guarantees.outputs_are_whole import test_quality
-from unstuck import Status, published_files
+from unstuck import Client, Settings, Status, published_files
 from unstuck.coordinator.views.jobs import JobView
 
 STEP = "tests.support.steps.partition_steps:load"
@@ -20,6 +20,8 @@ SECOND, FOURTH = "2013-01-02", "2013-01-04"
 
 class Days(test_quality.Fleet):
     """Loads of flights by day."""
+
+    redis_url: str
 
     def load(self, day: str, rows: int, late: dict[str, int] | None = None, **output: Any) -> JobView:  # type: ignore[override]
         step = {"python": STEP, "output": "flights", "params": {"rows": rows, "late": late or {}}}
@@ -40,6 +42,7 @@ running = test_quality.running
 def days(running: str, tmp_path: Path) -> Days:
     """A dataset with 1,931 rows of the second day."""
     days = Days(running, str(tmp_path / "warehouse"))
+    days.redis_url = running
     assert days.load(SECOND, 1931).job.status is Status.FINISHED
     return days
 
@@ -155,3 +158,24 @@ def test_a_value_that_is_none_of_its_column_is_named(days: Days, day: str, says:
     assert reason is not None
     assert reason.code == "OUTPUT_INVALID"
     assert says in reason.text
+
+
+def test_what_a_load_has_erased_is_published_again(days: Days) -> None:
+    days.load(FOURTH, 100, {SECOND: 19})
+    assert days.rows() == {SECOND: 19, FOURTH: 100}
+
+    told = days.told("restore", "flights", "--version", "1", "--reason", "late rows", "--by", "anna")
+    assert "flights is published as it was at version 1, with 1,931 rows, as version 3" in told
+    assert "day=2013-01-02: 19 → 1,931 rows" in told
+    assert days.rows() == {SECOND: 1931}
+    history = days.told("datasets", "flights", "--history")
+    assert "restore of version 1 by anna" in " ".join(history.split())
+    assert "reason=late rows" in " ".join(history.split())
+
+    # The rows of the fourth day come back with its load, now with the partitions that it may replace.
+    named: dict[str, Any] = {"partitions": {"day": ":day"}, "outside": "append"}
+    assert days.load(FOURTH, 100, {SECOND: 19}, **named).job.status is Status.FINISHED
+    assert days.rows() == {SECOND: 1950, FOURTH: 100}
+    with Client(Settings(redis_url=days.redis_url, warehouse=days.warehouse)) as client:
+        assert client.restore("flights", 4).new is False
+        assert client.restore("flights", 3).rows == 1931

@@ -42,7 +42,8 @@ class Nightly:
         rows: int = 3,
         columns: str = FLIGHTS,
         base: int = 0,
-        replaces: list[NamedPartitions] | None = None,
+        dataset: str = "flights",
+        **more: Any,
     ) -> PublishResult:
         """Stage one file for each of ``days`` (one without a partition where there is none), and publish them."""
         files, staging = Files(self.root), f"_staging/{job}/load/1-nonce-claimant"
@@ -51,7 +52,7 @@ class Nightly:
             path = f"{staging}/flights/part-{number}.parquet"
             files.write_durable(path, b"x" * 10)
             made.append(DataFile(path, rows, 10, {"day": day} if output.partition_by else {}))
-        outputs = {"flights": StagedOutput(made, rows * len(made), columns, replaces=replaces or [])}
+        outputs = {dataset: StagedOutput(made, rows * len(made), columns, **more)}
         write_marker(files, staging, Marker(f"{job}/load", "same", outputs, {}, {}, 1.0))
         return self.again(job, job, output, base)
 
@@ -62,7 +63,7 @@ class Nightly:
             *(self.root, known, job, job, "flights", base, 1000.0),
             sources={"load": (f"_staging/{made}/load/1-nonce-claimant",)},
             published_by={"load"},
-            outputs={"flights": output},
+            outputs={"flights": output, "events": output},
         )
         return publish(request)
 

@@ -1,0 +1,114 @@
+"""Restore: an older version of one dataset is published again, as an entry of its own in the warehouse log.
+
+The entry names the files of that version, so no row is copied. What was published in between stays readable until a
+vacuum.
+"""
+# A vacuum may run at the same time. The version is held before the log is asked which versions stay, and a vacuum says
+# in the log which ones stay before it asks what is held. So one of the two sees the other.
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from unstuck.coordinator.errors import Refused
+from unstuck.coordinator.spec.problems import listed
+from unstuck.coordinator.store.staging_index import StagingIndex
+from unstuck.tasks.errors import VersionRemoved, WarehouseMismatch
+from unstuck.tasks.protocol.replaced import Replaced, replaced
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry, State
+
+RESTORE = "restore"
+HOLD = 24 * 3600.0  # seconds until a vacuum no longer minds a restore that has died
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A dataset that stands as it did before.
+
+    Attributes:
+        version: the entry that made it so.
+        new: this call made that entry; False if the dataset stood so already.
+        rows, files: of the dataset.
+        replaced: the partitions that have other rows now.
+        stream: the folder of the stream that goes on where it was; None if the dataset is read from none.
+    """
+
+    version: int
+    new: bool
+    rows: int
+    files: int
+    replaced: Replaced | None = None
+    stream: str | None = None
+
+
+def restore(
+    warehouse: Warehouse, index: StagingIndex, name: str, version: int, *, by: str, reason: str = ""
+) -> Restored:
+    """Publish the dataset ``name`` as it stood at ``version`` of the warehouse.
+
+    Repeating the call is safe: a dataset that stands so already is left as it is.
+
+    Args:
+        by, reason: who and why, for the history.
+
+    Raises:
+        DatasetNotFound: no such dataset, or no such version.
+        Refused: its files are not all there any more; it is a Delta table; or it was published meanwhile.
+        WarehouseMismatch, LogBroken, WarehouseNewer, OSError, redis.RedisError: it may be repeated.
+    """
+    place = warehouse.storage.uri("")
+    if (identity := warehouse.identity()) is None:
+        raise WarehouseMismatch(f"There is no warehouse at {place}; is it mounted?")
+    warehouse = Warehouse(place, identity)  # if it goes away meanwhile, nothing is written where it was
+    now = warehouse.dataset(name)
+    publish_id = f"{RESTORE}-{name}-{version}-{now.changed}"
+    what = f"version {version} of {name} is not restored"
+    with index.held(publish_id, identity, version, time.time() + HOLD):
+        wanted = _standing_files(warehouse, name, version, what)
+        if table := now.table or wanted.table:
+            raise Refused(
+                f"{what}: {name} is the Delta table {table}, with versions of its own. Restore it there: RESTORE TABLE "
+                "in Spark, or DeltaTable.restore of deltalake"
+            )
+        stream = None if now.checkpoint is None else now.checkpoint.stream
+        before, after = ({file.path: file for file in one.files} for one in (now, wanted))
+        removed = [file for path, file in before.items() if path not in after]
+        added = [file for path, file in after.items() if path not in before]
+        if not (removed or added) and now.schema == wanted.schema:
+            return Restored(now.changed, False, now.rows, len(now.files), stream=stream)
+        told = replaced(now.files, removed, added)
+        paths, rows = [file.path for file in removed], sum(file.rows for file in added)
+        change = Change(RESTORE, added, paths, rows, wanted.schema, replaced=told)
+
+        def entry(n: int, state: State) -> Entry:
+            if (stands := state[name]).changed != now.changed:
+                raise Refused(
+                    f"{what}: job {stands.job} ({stands.job_name}) has published it as version {stands.changed} "
+                    "meanwhile, and a restore would undo that. See `unstuck datasets NAME --history`, and ask again"
+                )
+            about = {"version": version, **({"reason": reason} if reason else {})}
+            job_name = f"{RESTORE} of version {version} by {by}"
+            datasets = {name: change}
+            return Entry(n, n - 1, publish_id, "package", publish_id, job_name, time.time(), about, datasets)
+
+        made, new = warehouse.append(publish_id, now.changed, entry)
+    return Restored(made.n, new, wanted.rows, len(wanted.files), told, stream)
+
+
+def _standing_files(warehouse: Warehouse, name: str, version: int, what: str) -> DatasetState:
+    """The dataset at ``version``, all of whose files are there. Raises: DatasetNotFound; Refused."""
+    removed: VersionRemoved | None = None
+    try:
+        wanted = warehouse.dataset(name, version)
+    except VersionRemoved as error:
+        removed = error
+        if (stood := warehouse.state(version, removed=True).get(name)) is None:
+            raise
+        wanted = stood
+    gone = [file.path for file in wanted.files if warehouse.storage.size(file.path) != file.bytes]
+    if removed is None and not gone:
+        return wanted
+    why = str(removed or "somebody outside has removed files of it, or cut them short")
+    raise Refused(f"{what}: {why}. {len(gone):,} of its {len(wanted.files):,} files are gone: {listed(gone) or 'none'}")
