@@ -39,6 +39,12 @@ class OutputInvalid(Unrecoverable):
     code = "OUTPUT_INVALID"
 
 
+class SchemaMismatch(Unrecoverable):
+    """The columns of an output cannot stand beside those that are published, or beside those of other members."""
+
+    code = "SCHEMA_MISMATCH"
+
+
 class RuleInvalid(Unrecoverable):
     """A rule of an output cannot be parsed or evaluated, or is no condition."""
 

@@ -17,12 +17,12 @@ from typing import Any
 from urllib.parse import unquote
 
 from unstuck.coordinator.errors import PublishFailed, TableTrouble
-from unstuck.coordinator.publishing.checks import SCHEMA_MISMATCH, any_null, difference
 from unstuck.coordinator.publishing.table_files import TableFiles, folder_fits
 from unstuck.tasks.errors import WarehouseMismatch, WarehouseUnsafe
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.host import how_to_install
 from unstuck.tasks.spec.outputs import OutputSpec
+from unstuck.tasks.spec.schemas import difference, fields_of, schema_of
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry, Table
@@ -31,6 +31,7 @@ from unstuck.tasks.warehouse.marker import DataFile, StagedOutput, are_named
 TABLE_UNFIT = "TABLE_UNFIT"
 KEYS_UNFIT = "KEYS_UNFIT"
 PARTITION_MISMATCH = "PARTITION_MISMATCH"
+SCHEMA_MISMATCH = "SCHEMA_MISMATCH"
 TRIES = 100  # commits of others that may come first, in one try of publishing
 # What a table may ask of its writers beyond files with the right columns, of that which we can give.
 _FEATURES = {"appendOnly", "invariants", "timestampNtz", "checkConstraints", "changeDataFeed", "generatedColumns"}
@@ -179,8 +180,8 @@ def _check_table(what: str, table: Any, made: str, mode: str, partition_by: Sequ
     if _columns(schema) != _columns(made):
         raise PublishFailed(
             SCHEMA_MISMATCH,
-            f"{what}: its columns differ: {difference(schema, made)} (the table; this job). Make the columns "
-            "equal, or change the table",
+            f"{what}: its columns differ: {difference(fields_of(schema), fields_of(made))} (the table; this job). Make "
+            "the columns equal, as columns: does, or change the table",
         )
     never_null = {field["name"] for field in json.loads(schema)["fields"] if not field["nullable"]}
     may_be_null = {field["name"] for field in json.loads(made)["fields"] if field["nullable"]}
@@ -195,7 +196,7 @@ def _check_table(what: str, table: Any, made: str, mode: str, partition_by: Sequ
 
 def _columns(schema: str) -> dict[str, str]:
     """The columns with their types, whatever is null and in whatever order: files of a table are read by name."""
-    return {field["name"]: json.dumps(field["type"], sort_keys=True) for field in any_null(schema)["fields"]}
+    return {field["name"]: json.dumps(field["type"], sort_keys=True) for field in fields_of(schema)}
 
 
 def _check_keys(
@@ -279,7 +280,7 @@ def _commit(warehouse: Warehouse, entry: Entry, name: str, into: Table, place: T
         max_commit_retries=0,
         app_transactions=[Transaction(_app_id(warehouse, name), entry.n)],
     )
-    schema = Schema.from_json(json.dumps(any_null(change.schema)))
+    schema = Schema.from_json(schema_of(fields_of(change.schema)))
     try:
         if change.mode == "merge" and table is not None and change.rows:
             _merge(warehouse, entry, name, into, table, properties)
@@ -361,7 +362,7 @@ def _rows(files: Files, job: str, name: str, data: Sequence[DataFile], schema: s
         for number, file in enumerate(data)
         if file.rows
     ]
-    create_table_with_add_actions(path, Schema.from_json(json.dumps(any_null(schema))), adds, mode="ignore")
+    create_table_with_add_actions(path, Schema.from_json(schema_of(fields_of(schema))), adds, mode="ignore")
     answer = QueryBuilder().register("s", DeltaTable(path)).execute(query)
 
     def batches() -> Iterator[Any]:

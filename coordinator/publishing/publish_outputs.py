@@ -8,7 +8,6 @@ be repeated by any coordinator after any crash.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -19,17 +18,13 @@ from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.publishing import delta_tables
-from unstuck.coordinator.publishing.checks import (
-    SCHEMA_MISMATCH,
-    any_null,
-    check_expectations,
-    difference,
-    schema_after,
-)
+from unstuck.coordinator.publishing.checks import check_expectations
 from unstuck.coordinator.publishing.streams import with_checkpoint
+from unstuck.tasks.errors import SchemaMismatch
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.replaced import replaced
 from unstuck.tasks.spec.outputs import OutputSpec
+from unstuck.tasks.spec.schemas import closed, fields_of, joined, schema_after, schema_of
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry, State, version_for
@@ -274,11 +269,13 @@ def change_of(
     if standing is None or not standing.rows:
         return Change(spec.mode, output.files, there, output.rows, output.schema)
     if spec.mode == "replace":
-        if spec.on_schema_change == "fail":
-            schema_after(name, output, spec, standing)
-        return Change(spec.mode, output.files, there, output.rows, output.schema)
+        if spec.on_schema_change == "fail" and output.rows:
+            schema = _schema_after(name, output, spec, standing)
+        else:
+            schema = schema_of(closed(fields_of(output.schema), fields_of(standing.schema)))
+        return Change(spec.mode, output.files, there, output.rows, schema)
     # Without rows, its one file holds the schema alone, which may be a guess from no values.
-    schema = schema_after(name, output, spec, standing) if output.rows else standing.schema
+    schema = _schema_after(name, output, spec, standing) if output.rows else standing.schema
     gone: list[DataFile] = []
     written = [file for file in (*output.files, *beside) if file.rows]
     if spec.mode == "partition_overwrite" and (written or output.replaces):
@@ -300,10 +297,19 @@ def change_of(
     removed = [file.path for file in gone]
     stay = set(there) - set(removed)
     added = [file for file in output.files if file.rows and file.path not in stay]
-    if not (added or stay) and any_null(output.schema) == any_null(schema):
+    if not (added or stay) and fields_of(output.schema) == fields_of(schema):
         added = output.files[:1]  # readers of files find the columns of a dataset that has no rows any more
     told = None if output.rejected_of else replaced(standing.files, gone, added)
     return Change(spec.mode, added, removed, sum(file.rows for file in added), schema, replaced=told)
+
+
+def _schema_after(name: str, output: StagedOutput, spec: OutputSpec, standing: DatasetState) -> str:
+    """Raises: PublishFailed."""
+    try:
+        by = (standing.schema, standing.job)
+        return schema_after(name, output.schema, spec.mode, spec.on_schema_change, *by)
+    except SchemaMismatch as error:
+        raise PublishFailed(error.code, str(error)) from error
 
 
 class _Part(NamedTuple):
@@ -381,21 +387,26 @@ def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutpu
                 f"job {job}: the groups {first.group} and {part.group} both made the output {name}. "
                 "Only members of one fork may share an output; give one of them another name",
             )
-        if any_null(part.output.schema) != any_null(first.output.schema):
-            raise PublishFailed(
-                SCHEMA_MISMATCH,
-                f"job {job}: the members of {first.group} made {name} with different columns: "
-                f"{difference(first.output.schema, part.output.schema)} "
-                f"({files.uri(first.staging)} against {files.uri(part.staging)}). Give the columns fixed types",
-            )
     for part in parts:
         if not files_exist(files, part.output.written):
             raise _gone(files, job, part.group, part.staging, f"files of its output {name} are gone or cut short")
-    same = all(part.output.schema == first.output.schema for part in parts)
+    # The file of a member without rows holds its columns alone, which may be a guess from no values.
+    filled = [part for part in parts if part.output.rows] or parts
+    schema = filled[0].output.schema
+    for part in filled[1:]:
+        try:
+            schema = joined(schema, part.output.schema)
+        except SchemaMismatch as error:
+            raise PublishFailed(
+                error.code,
+                f"job {job}: the members of {first.group} made {name} with different columns: {error} "
+                f"({files.uri(filled[0].staging)} against {files.uri(part.staging)}). Give the columns fixed types, as "
+                "columns: does",
+            ) from error
     return StagedOutput(
-        files=[file for part in parts for file in part.output.files],
+        files=[file for part in filled for file in part.output.files],
         rows=sum(part.output.rows for part in parts),
-        schema=first.output.schema if same else json.dumps(any_null(first.output.schema)),
+        schema=schema,
         rejected_of=first.output.rejected_of,
         newest=max((part.output.newest for part in parts if part.output.newest is not None), default=None),
         checkpoint=first.output.checkpoint,  # no fork reads a stream

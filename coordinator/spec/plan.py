@@ -20,7 +20,7 @@ from unstuck.coordinator.spec.unused import for_python_alone
 from unstuck.tasks.protocol.texts import Packer, unpack
 from unstuck.tasks.spec.fields import STORED, ForkValue, Scalar
 from unstuck.tasks.spec.group import READ_VALUES, Collect, ForkFrom, GroupPlan, GroupSpec, Step
-from unstuck.tasks.spec.outputs import Checks, OutputSpec
+from unstuck.tasks.spec.outputs import Checks, OutputSpec, Publishing
 from unstuck.tasks.spec.retry import RetryPolicy
 
 
@@ -106,8 +106,10 @@ class Plan:
         plans = {}
         partition_by = {name: output.partition_by for name, output in self.outputs.items() if output.partition_by}
         checks = {name: output.checks for name, output in self.outputs.items() if output.checks != Checks()}
+        ways = {name: output.publishing for name, output in self.outputs.items() if output.publishing != Publishing()}
         for group in self.groups.values():
             if group.spec.steps:
+                makes_all = self.publish is None and group.name in self.default_publish
                 plan = GroupPlan(
                     group=_without_values(group.spec),
                     collect=group.collect,
@@ -122,6 +124,8 @@ class Plan:
                     checks=checks,
                     appended=self._appended_by(group),
                     for_python=self.for_python.get(group.name, ()),
+                    publishes=None if makes_all else self.publish or (),
+                    publishing=ways,
                 ).model_dump(mode="json", by_alias=True, exclude_defaults=True)
                 # The texts of a group are all texts of the spec; those beside it are not, and stay as they are.
                 plan["group"] = pack(plan["group"])

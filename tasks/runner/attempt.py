@@ -42,6 +42,7 @@ from unstuck.tasks.runner.stdio_filter import filtered
 from unstuck.tasks.spec.group import FailedFor, Step
 from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.spec.spark_conf import static_conf
+from unstuck.tasks.steps.beside import BesidePublished
 from unstuck.tasks.steps.calls import untaken
 from unstuck.tasks.steps.code import code_of, code_taken, fingerprint, why_again
 from unstuck.tasks.steps.context import Scratch, StepContext, Work
@@ -253,6 +254,7 @@ class Attempt:
         work = Work(
             *(self._files, self._token, session, inputs, self._secrets, plan.partition_by, plan.checks, made.results),
             *(self._published, order.group.streams, plan.appended),
+            BesidePublished(self._published, plan.publishing_of, order.group.for_each is not None),
         )
         scratch = stack.enter_context(Scratch(runner.temporary))
         stack.enter_context(runner.watchdog.clock("TIMEOUT", order.group.timeout))

@@ -30,7 +30,7 @@ from unstuck.tasks.spec.fields import (
     Strict,
 )
 from unstuck.tasks.spec.inputs import GroupInput, StreamInput
-from unstuck.tasks.spec.outputs import Checks
+from unstuck.tasks.spec.outputs import Checks, Publishing
 from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.spec.sql import MAX_SQL
 
@@ -341,6 +341,8 @@ class GroupPlan(Strict):
         appended: of a group that reads a stream: the outputs that may be written from it, since they are published by
             appending.
         for_python: parameters that have no effect unless the Python of this group takes them.
+        publishes: the names of the outputs that are published, whoever makes them; None: all of this group.
+        publishing: how outputs are published, by name, where that is not the default.
     """
 
     group: GroupSpec
@@ -357,6 +359,13 @@ class GroupPlan(Strict):
     checks: dict[str, Checks] = Field(default_factory=dict)
     appended: tuple[str, ...] = ()
     for_python: tuple[str, ...] = ()
+    publishes: tuple[str, ...] | None = ()
+    publishing: dict[str, Publishing] = Field(default_factory=dict)
+
+    def publishing_of(self, name: str) -> Publishing | None:
+        """How the output ``name`` is published; None: it is not."""
+        is_published = self.publishes is None or name in self.publishes
+        return self.publishing.get(name, Publishing()) if is_published else None
 
 
 class FailedFor(Strict):

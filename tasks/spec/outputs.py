@@ -9,12 +9,13 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_serializer, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from unstuck.tasks.duration import Timeout
 from unstuck.tasks.settings import without_user
 from unstuck.tasks.spec.fields import MAX_COUNT, ColumnName, Listed, ParamName, Strict
+from unstuck.tasks.spec.types import MAX_TYPE, parse_type
 
 REJECTED = "__rejected"  # what the dataset of the rejected rows of an output adds to its name
 REJECTED_BY = "_rejected_by"  # the column of it that names the rules which a row does not meet
@@ -24,6 +25,14 @@ MAX_RULES = 50  # the file names of Spark hold so many
 _PLACES = ("/", "file:///", "s3://")  # of Delta tables
 
 Condition = Annotated[str, Field(strict=True, min_length=1, max_length=4000)]
+
+
+def _type(text: str) -> str:
+    parse_type(text)
+    return text
+
+
+TypeName = Annotated[str, Field(strict=True, min_length=1, max_length=MAX_TYPE), AfterValidator(_type)]
 Ratio = Annotated[float, Field(strict=True, ge=0, le=1)]
 _PARAM = re.compile(r":([A-Za-z_]\w*)", re.ASCII)
 
@@ -107,11 +116,17 @@ class Expect(Strict):
 
 
 class Checks(Strict):
-    """The checks and measures of a runner when it writes an output.
+    """The columns, checks and measures of a runner when it writes an output.
 
     Bounds that only the publisher checks are left out: work that is done counts whatever becomes of them.
+
+    Attributes:
+        columns: names and types, in order; empty: those of the frame.
+        fill: a declared column that the frame lacks is null.
     """
 
+    columns: tuple[tuple[str, str], ...] = ()
+    fill: bool = False
     quality: Quality | None = None
     unique: tuple[str, ...] = ()
     newest: str | None = None  # the column whose newest value is measured
@@ -144,6 +159,22 @@ def _valued(column: str, value: PartitionValue, params: Mapping[str, Any]) -> tu
     if odd := [one for one in values if one is not None and not isinstance(one, str | int | bool)]:
         raise ValueError(f"partitions: {column} is :{name}, and {odd[0]!r} cannot be the value of a partition")
     return values
+
+
+class Publishing(Strict):
+    """How an output is published, as far as its runner needs to know it: to refuse at once what would be refused then.
+
+    It is no part of a fingerprint, since it changes no work that is done.
+    """
+
+    mode: Literal["replace", "append", "partition_overwrite", "merge"] = "replace"
+    on_schema_change: Literal["fail", "evolve"] | None = None
+    table: bool = False
+
+    @property
+    def takes_any(self) -> bool:
+        """Whether the columns may be any, since no published row stays."""
+        return self.mode == "replace" and self.on_schema_change != "fail"
 
 
 class OutputSpec(Strict):
@@ -184,17 +215,47 @@ class OutputSpec(Strict):
     keys: Listed[ColumnName] = Field(
         default=(), description="For merge: the columns that tell one row from another; none is null or there twice."
     )
+    columns: dict[ColumnName, TypeName] = Field(
+        default_factory=dict,
+        description="Names and types of Spark SQL, in order: the frame is brought to them without loss, or refused.",
+    )
     quality: Quality | None = Field(
         default=None, description="Rules that good rows meet; rejected rows go to a dataset of their own."
     )
     on_schema_change: Literal["fail", "evolve"] | None = Field(
         default=None,
         description="If the columns differ from the published ones: fail, or take new columns and leave out others "
-        "(evolve); left out: fail where published rows stay.",
+        "(evolve); left out: fail where published rows stay. With columns:, evolve fills a missing one with nulls.",
     )
     expect: Expect | None = Field(
         default=None, description="What must hold of all rows of the output before any is published."
     )
+
+    @field_validator("columns", mode="before")
+    @classmethod
+    def _from_pairs(cls, value: Any) -> Any:
+        """A stored spec has pairs: a mapping would lose its order there."""
+        if not isinstance(value, list) or not all(isinstance(one, list) and len(one) == 2 for one in value):
+            return value
+        names = {str(name): text for name, text in value}
+        return names if len(names) == len(value) else value
+
+    @field_serializer("columns")
+    def _to_pairs(self, columns: dict[str, str]) -> list[tuple[str, str]]:
+        return list(columns.items())
+
+    @model_validator(mode="after")
+    def _declared(self) -> Self:
+        if len({name.lower() for name in self.columns}) < len(self.columns):
+            raise ValueError("columns names a column twice, for Spark, which compares names without regard to case")
+        fresh = self.expect.fresh if self.expect else None
+        named = {"partition_by": self.partition_by, "keys": self.keys}
+        named |= {"expect.unique": self.expect.unique if self.expect else ()}
+        named |= {"expect.fresh": (fresh.column,) if fresh else ()}
+        for field, names in named.items():
+            if self.columns and (strange := [name for name in names if name not in self.columns]):
+                raise ValueError(f"{field} names {strange[0]!r}, and columns: has {', '.join(self.columns)}")
+        return self
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -231,7 +292,7 @@ class OutputSpec(Strict):
                 raise ValueError(f"path: {self.path!r} names no table; expected a folder below / or below a bucket")
         if self.format == "delta" and self.on_schema_change is not None:
             raise ValueError("on_schema_change is for datasets of the warehouse; a Delta table keeps its columns")
-        if self.mode == "replace" and self.on_schema_change == "evolve":
+        if self.mode == "replace" and self.on_schema_change == "evolve" and not self.columns:
             raise ValueError(
                 "on_schema_change: evolve with mode: replace: no published row stays, so any columns will do; leave it "
                 "out, or say fail"
@@ -257,10 +318,17 @@ class OutputSpec(Strict):
         return self.model_copy(update={"format": "parquet", "path": None, "keys": (), "mode": mode})
 
     @property
+    def publishing(self) -> Publishing:
+        """The part that a runner needs to refuse what cannot be published."""
+        return Publishing(mode=self.mode, on_schema_change=self.on_schema_change, table=self.table is not None)
+
+    @property
     def checks(self) -> Checks:
         """The part that a runner needs beside the partitions."""
         expect = self.expect or Expect.model_construct()
         return Checks(
+            columns=tuple(self.columns.items()),
+            fill=bool(self.columns) and self.on_schema_change == "evolve",
             quality=self.quality,
             unique=expect.unique,
             newest=None if expect.fresh is None else expect.fresh.column,

@@ -24,6 +24,7 @@ from unstuck.tasks.errors import (
     OutputInvalid,
     RowsOutside,
     RuleInvalid,
+    SchemaMismatch,
     TooManyRejectedRows,
     Unrecoverable,
 )
@@ -33,6 +34,8 @@ from unstuck.tasks.protocol.token import GROUP_ID, Token, split_member
 from unstuck.tasks.spec.group import MAX_JOB_BYTES, READ_VALUES, WorkOrder, fork_bytes
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.outputs import REJECTED, Checks
+from unstuck.tasks.steps.beside import BesidePublished
+from unstuck.tasks.steps.casts import refused_value
 from unstuck.tasks.steps.inputs import Dataset, PublishedDatasets
 from unstuck.tasks.steps.output import collect, read_table
 from unstuck.tasks.steps.quality import stage_checked
@@ -63,6 +66,7 @@ class Work:
     published: PublishedDatasets | None = None  # None: there is no warehouse log to read
     streams: Mapping[str, StreamInput] = field(default_factory=dict)
     appended: Collection[str] = ()  # outputs that may be written from a stream
+    beside: BesidePublished | None = None  # None: no output is published
     outputs: dict[str, StagedOutput] = field(default_factory=dict)
     refused: dict[str, Unrecoverable] = field(default_factory=dict)  # by output, unless it was written after that
     params: Mapping[str, Any] = field(default_factory=dict)  # of the step that runs
@@ -108,6 +112,7 @@ class Work:
             OutputInvalid: the name cannot be one, was written already, a name holds a secret, or the frame cannot be
                 stored.
             RuleInvalid, TooManyRejectedRows, RowsOutside, ExpectationFailed: its rows are not what the spec asks for.
+            SchemaMismatch: its columns cannot stand beside those that are published.
         """
         if not isinstance(name, str) or "-" in name or GROUP_ID.fullmatch(name) is None or name.endswith("]"):
             raise OutputInvalid(f"an output wants a name of letters, digits and _ (at most 63), not {name!r}")
@@ -122,13 +127,20 @@ class Work:
         try:
             made = stage_checked(
                 *(self.files, folder, frame, checks, self.partition_by.get(name, ()), self.session),
-                self._resume(name, frame),
+                *(self._resume(name, frame), self.beside.types_of(name) if self.beside else None),
             )
-        except (RuleInvalid, TooManyRejectedRows, RowsOutside, ExpectationFailed) as error:
+            staged = made[folder]
+            if self.beside is not None:
+                self.beside.check(name, staged)
+        except (RuleInvalid, TooManyRejectedRows, RowsOutside, ExpectationFailed, SchemaMismatch) as error:
             self.refused[name] = error
             raise
+        except Exception as error:
+            if not (why := refused_value(error)):
+                raise
+            self.refused[name] = OutputInvalid(f"the output {name}: {why}")
+            raise self.refused[name] from error
         self.refused.pop(name, None)
-        staged = made[folder]
         if secret := self._in_columns(json.loads(staged.schema)):
             for one in made:
                 self.files.remove_tree(one)

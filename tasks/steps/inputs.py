@@ -79,7 +79,8 @@ def read_inputs(files: Files, inputs: Mapping[str, Iterable[str]], forks: Collec
                     f"both {maker[name]} and {need} have an output named {name}; give one of them another name"
                 )
             maker[name] = need
-            found[name] = Dataset(name, tuple(parts))
+            # The columns of a part without rows may be a guess from no values.
+            found[name] = Dataset(name, tuple(part for part in parts if part.rows) or tuple(parts))
         own = [name for name, parts in outputs.items() if not parts[0].rejected_of]
         if len(own) == 1:
             by_group[need] = found[own[0]]
@@ -158,6 +159,17 @@ class PublishedDatasets:
         found = self._state(self._version(None), held=True).get(dataset)
         self._note(Read(dataset, 0, found.changed if found else 0))
         return found.checkpoint if found else None
+
+    def standing(self, dataset: str, *, newest: bool = False) -> DatasetState | None:
+        """``dataset`` as it was published when the job was submitted, or is by now; None if it was not.
+
+        Not noted as read: no row of it is.
+
+        Raises: LogBroken, WarehouseNewer, OSError: the log could not be read.
+        """
+        if newest:
+            return self._warehouse.state().get(dataset)
+        return None if self._base is None else self._state(self._base, held=True).get(dataset)
 
     def _note(self, read: Read) -> None:
         if read not in self.reads:

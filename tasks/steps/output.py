@@ -9,16 +9,18 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
 from unstuck.tasks.errors import ForkValuesInvalid, OutputInvalid, StagingLost
 from unstuck.tasks.spec.group import MAX_FORK, MAX_JOB_BYTES, Collect, fork_bytes
+from unstuck.tasks.spec.schemas import VOID
+from unstuck.tasks.spec.types import field, quoted
 from unstuck.tasks.steps.columns import arrow_table, check_spark_schema, plain_table
 from unstuck.tasks.steps.partitions import arrow_parts, check_columns, collect_parts, partition_of, spark_writer
-from unstuck.tasks.steps.spark import is_frame, spark_schema, write_parquet
+from unstuck.tasks.steps.spark import empty_table, is_frame, spark_schema, write_parquet
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import DataFile, StagedOutput
 
@@ -47,14 +49,37 @@ def stage(files: Files, folder: str, frame: Any, partition_by: Sequence[str] = (
         WarehouseMismatch: what stands here is not the warehouse that ``files`` was made for.
         OSError: the store failed.
     """
+    return stage_plain(files, folder, frame if is_frame(frame) else table_of(frame), partition_by)
+
+
+def stage_plain(files: Files, folder: str, frame: Any, partition_by: Sequence[str] = ()) -> StagedOutput:
+    """As `stage`, for a Spark frame or an Arrow table of plain types."""
     files.check()
-    if is_frame(frame):
-        schema = json.loads(frame.schema.json())
-        check_spark_schema(schema)
-        wrote, staged = _write_spark(files, folder, frame, partition_by)
-        check_written(files, folder, wrote, staged.rows)
-        return with_voids(staged, schema)
-    return stage_table(files, folder, table_of(frame), partition_by)
+    if not is_frame(frame):
+        return stage_table(files, folder, frame, partition_by)
+    schema = json.loads(frame.schema.json())
+    check_spark_schema(schema)
+    typed, rest = typed_columns(schema), frame
+    if not typed:  # Spark would store text
+        import pyarrow as pa
+
+        rows = frame.count()
+        return stage_table(files, folder, pa.table({name: pa.nulls(rows) for name in frame.columns}), partition_by)
+    if len(typed) < len(frame.columns):
+        rest = frame.select(*map(quoted, typed))
+    check_columns(partition_by, json.dumps(schema))
+    wrote, staged = _write_spark(files, folder, rest, partition_by)
+    check_written(files, folder, wrote, staged.rows)
+    return with_open(staged, frame.columns, typed)
+
+
+def typed_columns(schema: dict[str, Any]) -> list[str]:
+    """The columns of a Spark frame that have a type; what is written holds no other, unless there is none.
+
+    A file must give a column some type, which readers would find beside the one that later files give it. A column
+    that a file lacks is null for whoever joins files by the names of columns.
+    """
+    return [one["name"] for one in schema["fields"] if one["type"] != VOID]
 
 
 def table_of(frame: Any) -> Any:
@@ -80,25 +105,29 @@ def stage_table(files: Files, folder: str, table: Any, partition_by: Sequence[st
     if partition_by:
         check_columns(partition_by, spark_schema(table.schema))
         parts = arrow_parts(table, partition_by) if len(table) else parts
+    typed = [one.name for one in table.schema if not pa.types.is_null(one.type)]
     for number, rows in enumerate(parts):
         data = io.BytesIO()
         try:
             # The schema of Arrow would be known to some readers alone, and they would find other types than the rest.
-            pq.write_table(rows, data, store_schema=False)
+            pq.write_table(rows.select(typed or table.column_names), data, store_schema=False)
         except pa.ArrowException as error:
             raise OutputInvalid(f"the frame cannot be stored: {error}") from error
         files.write_durable(f"{folder}/part-{number:05d}.parquet", data.getvalue())
-    return describe(files, folder, partition_by)
+    return with_open(describe(files, folder, partition_by), table.column_names, typed)
 
 
-def with_voids(staged: StagedOutput, schema: dict[str, Any]) -> StagedOutput:
-    """``staged`` with the columns without a type of ``schema``, the JSON of a struct: Spark stores them as text."""
-    void = {field["name"] for field in schema["fields"] if field["type"] == "void"}
+def with_open(staged: StagedOutput, columns: Sequence[str], typed: Collection[str]) -> StagedOutput:
+    """``staged`` with all ``columns``, in their order; those that are not ``typed`` have no type."""
+    if len(typed) == len(columns):
+        return staged
     stored = json.loads(staged.schema)
-    for column in stored["fields"]:
-        if column["name"] in void:
-            column["type"] = "void"
-    return replace(staged, schema=json.dumps(stored))
+    rest = {column["name"]: column for column in stored["fields"]}
+    fields = []
+    for name in columns:
+        its = rest.pop(name, None)
+        fields.append(its if its is not None and name in typed else field(name, VOID))
+    return replace(staged, schema=json.dumps({**stored, "fields": [*fields, *rest.values()]}))
 
 
 def check_written(files: Files, folder: str, wrote: int | None, stand: int) -> None:
@@ -111,14 +140,14 @@ def check_written(files: Files, folder: str, wrote: int | None, stand: int) -> N
 
 def _write_spark(files: Files, folder: str, frame: Any, partition_by: Sequence[str]) -> tuple[int | None, StagedOutput]:
     """Write a Spark frame. Returns the rows that Spark says it wrote, and what stands. Raises: as `stage`."""
-    if not partition_by:
+    by = [column for column in partition_by if column in frame.columns]  # not one without a type
+    if not by:
         wrote = write_parquet(frame, files.uri(folder))
         files.check()
-        return wrote, describe(files, folder)
-    check_columns(partition_by, frame.schema.json())
+        return wrote, describe(files, folder, partition_by)
     files.remove_tree(folder)
     source = f"{folder}/_parted"
-    wrote = write_parquet(frame, files.uri(source), lambda frame: spark_writer(frame, partition_by))
+    wrote = write_parquet(frame, files.uri(source), lambda frame: spark_writer(frame, by))
     files.check()
     if not collect_parts(files, source, folder):
         # Spark writes no file for a frame without rows where it parts them, and so no schema.
@@ -176,14 +205,14 @@ def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | N
 
     tables = []
     for output in outputs:
-        without = {field["name"] for field in json.loads(output.schema)["fields"] if field["type"] == "void"}
+        types = {one["name"]: one["type"] for one in json.loads(output.schema)["fields"]}
+        names, known = [name for name in columns or types if name in types], empty_table(output.schema).schema
         for data_file in output.files:
             with files.open(data_file.path) as file:
                 table = pq.ParquetFile(file).read(columns=columns)
-            for name in without.intersection(table.column_names):
-                at = table.column_names.index(name)
-                table = table.set_column(at, name, pa.nulls(len(table)))
-            tables.append(table)
+            there = {name for name in table.column_names if types.get(name, VOID) != VOID}
+            found = [table[name] if name in there else pa.nulls(len(table), known.field(name).type) for name in names]
+            tables.append(pa.table(found, names=names))
     return pa.concat_tables(tables, promote_options="default")
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from unstuck.tasks.errors import OutputInvalid, RowsOutside
 from unstuck.tasks.protocol.replaced import partition_text
 from unstuck.tasks.spec.outputs import PartitionValue
+from unstuck.tasks.spec.types import quoted
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import NamedPartitions, StagedOutput, are_named
 
@@ -54,7 +55,7 @@ def spark_writer(frame: Any, columns: Sequence[str], above: Sequence[str] = ()) 
     """
     from pyspark.sql.functions import coalesce, col, concat, lit, sha2
 
-    texts = [coalesce(concat(lit("v"), col(f"`{c.replace('`', '``')}`").cast("string")), lit("n")) for c in columns]
+    texts = [coalesce(concat(lit("v"), col(quoted(c)).cast("string")), lit("n")) for c in columns]
     values = concat(*(sha2(text, 256) for text in texts))
     return frame.withColumn(_HASH, sha2(values, 256)).write.partitionBy(*above, _HASH)
 
@@ -94,14 +95,18 @@ def arrow_parts(table: Any, columns: Sequence[str]) -> Iterator[Any]:
 
 
 def partition_of(file: Any, columns: Sequence[str]) -> Partition:
-    """The partition of the rows in a Parquet ``file`` (``pyarrow.parquet.ParquetFile``), by its first row."""
+    """The partition of the rows in a Parquet ``file`` (``pyarrow.parquet.ParquetFile``), by its first row.
+
+    A column that the file lacks has no type, and so no value.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if not columns or not file.metadata.num_rows:
         return {}
-    first = next(file.iter_batches(batch_size=1, columns=list(columns)))
-    return {column: pc.cast(first.column(column), pa.string())[0].as_py() for column in columns}
+    there = set(file.schema_arrow.names)
+    first = next(file.iter_batches(batch_size=1, columns=[column for column in columns if column in there]))
+    return {c: pc.cast(first.column(c), pa.string())[0].as_py() if c in there else None for c in columns}
 
 
 # -- partitions: -----------------------------------------------------------------------------------------------
@@ -168,7 +173,7 @@ def spark_named(named: NamedPartitions) -> Any:
     from pyspark.sql.functions import coalesce, col, lit
 
     def of(column: str, values: Sequence[str | None]) -> Any:
-        read = col(f"`{column.replace('`', '``')}`")
+        read = col(quoted(column))
         texts = [value for value in values if value is not None]
         return coalesce(read.cast("string").isin(texts), lit(False)) | (read.isNull() & lit(None in values))
 

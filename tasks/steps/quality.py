@@ -15,16 +15,21 @@ from typing import Any
 
 from unstuck.tasks.errors import OutputInvalid, RuleInvalid, TooManyRejectedRows
 from unstuck.tasks.spec.outputs import OUTSIDE, REJECTED, REJECTED_BY, Checks
+from unstuck.tasks.spec.schemas import Fields, closed, fields_of, schema_of
+from unstuck.tasks.spec.types import quoted
+from unstuck.tasks.steps.casts import cast_frame, declared_fields, schema_of_frame
 from unstuck.tasks.steps.columns import check_spark_schema, plain_table
 from unstuck.tasks.steps.expectations import check_unique, newest_of
 from unstuck.tasks.steps.output import (
     check_written,
     describe,
     describe_files,
-    stage,
+    is_any_frame,
+    stage_plain,
     stage_table,
     table_of,
-    with_voids,
+    typed_columns,
+    with_open,
 )
 from unstuck.tasks.steps.partitions import (
     OURS,
@@ -37,7 +42,15 @@ from unstuck.tasks.steps.partitions import (
     spark_named,
     spark_writer,
 )
-from unstuck.tasks.steps.spark import empty_table, is_frame, read_parquet, spark_schema, sql_error, write_parquet
+from unstuck.tasks.steps.spark import (
+    empty_table,
+    is_frame,
+    java_message,
+    read_parquet,
+    spark_schema,
+    sql_error,
+    write_parquet,
+)
 from unstuck.tasks.steps.stream import Resume, stage_stream
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
@@ -55,6 +68,7 @@ def stage_checked(
     partition_by: Sequence[str],
     session: Any,
     resume: Resume | None = None,
+    published: Fields | None = None,
 ) -> dict[str, StagedOutput]:
     """Write ``frame`` as `stage` does, and check it. Returns the output, and its rejected rows where there are rules.
 
@@ -63,16 +77,27 @@ def stage_checked(
     Args:
         session: the Spark session of the group; None for a group without Spark.
         resume: where the stream goes on that ``frame`` reads; None for a frame that reads none.
+        published: columns that give their types to those of the frame that have none.
 
     Raises:
         RuleInvalid: a rule is no condition, or cannot be evaluated.
         TooManyRejectedRows, RowsOutside, ExpectationFailed: the rows are not what the spec asks for.
         OutputInvalid, StagingLost, WarehouseMismatch, OSError: as `stage`.
     """
+    declared = declared_fields(checks.columns)
+    if declared and not is_frame(frame) and is_any_frame(frame) and frame.shape == (0, 0):
+        frame = empty_table(schema_of(declared))
+    frame = frame if is_frame(frame) else table_of(frame)
+    if declared:
+        frame = cast_frame(frame, declared, fill=checks.fill)
+    elif published:
+        have = fields_of(schema_of_frame(frame))
+        if (wanted := closed(have, published, inside=True)) != have:
+            frame = cast_frame(frame, wanted)
     if not checks.rejects and resume is not None:
         staged = {folder: stage_stream(files, folder, frame, partition_by, resume)}
     elif not checks.rejects:
-        staged = {folder: stage(files, folder, frame, partition_by)}
+        staged = {folder: stage_plain(files, folder, frame, partition_by)}
     else:
         files.check()
         files.remove_tree(folder)
@@ -81,7 +106,7 @@ def stage_checked(
             stored = stage_stream(files, whole, frame, (), resume)
         elif session is not None and not is_frame(frame):  # one dialect of SQL for all frames of a group
             # Not by createDataFrame: it makes instants of timestamps without a zone, and knows fewer types.
-            stored = stage(files, whole, frame)
+            stored = stage_plain(files, whole, frame)
         if stored is not None:
             frame = read_parquet(session, [(stored.schema, [files.uri(file.path) for file in stored.files])])
         split = _split_spark if is_frame(frame) else _split_table
@@ -139,16 +164,6 @@ def _refused(name: str, rule: str, why: str) -> RuleInvalid:
 _QUOTED = re.compile(r"^== SQL ?\(line \d+, position \d+\) ==\n(.*)$", re.MULTILINE)
 
 
-def _message(error: Exception) -> str:
-    """Spark's message; for an error that pyspark does not know, as in 3.5, that of its innermost cause in Java."""
-    if type(error).__module__.startswith("pyspark."):
-        return str(error)
-    cause = getattr(error, "java_exception", None)
-    while cause is not None and cause.getCause() is not None:
-        cause = cause.getCause()
-    return "" if cause is None else str(cause.getMessage())
-
-
 def _split_spark(
     files: Files, folder: str, frame: Any, checks: Checks, partition_by: Sequence[str]
 ) -> dict[str, StagedOutput]:
@@ -158,7 +173,10 @@ def _split_spark(
     _check_names(frame.columns)
     if partition_by:
         check_columns(partition_by, frame.schema.json())
-    marked = frame.withColumn(_BROKEN, _broken(frame, rules, checks))
+    typed = typed_columns(schema)
+    written = [*(typed or frame.columns), _BROKEN]
+    marked = frame.withColumn(_BROKEN, _broken(frame, rules, checks)).select(*map(quoted, written))
+    by = [column for column in partition_by if column in typed]
     source = f"{folder}/_split"
     # Without it, Spark would sort all rows by the column that parts them.
     frame.sparkSession.conf.set("spark.sql.maxConcurrentOutputFileWriters", "16")
@@ -166,15 +184,13 @@ def _split_spark(
         wrote = write_parquet(
             marked,
             files.uri(source),
-            lambda all_rows: (
-                spark_writer(all_rows, partition_by, [_BROKEN]) if partition_by else all_rows.write.partitionBy(_BROKEN)
-            ),
+            lambda all_rows: spark_writer(all_rows, by, [_BROKEN]) if by else all_rows.write.partitionBy(_BROKEN),
         )
     except Exception as error:
-        said = _message(error)
-        quoted = _QUOTED.search(said)
+        said = java_message(error)
+        failed = _QUOTED.search(said)
         for name, rule in rules.items():
-            if quoted is not None and quoted[1].strip() in map(str.strip, rule.splitlines()):
+            if failed is not None and failed[1].strip() in map(str.strip, rule.splitlines()):
                 raise _refused(name, rule, said) from error
         raise
     files.check()
@@ -202,7 +218,7 @@ def _split_spark(
         good = describe(files, folder, partition_by)
     else:
         good = _stage_empty(files, folder, stored)
-    good, rejected = with_voids(good, schema), with_voids(rejected, schema)
+    good, rejected = (with_open(one, frame.columns, typed) for one in (good, rejected))
     return _both(folder, good, rejected, by_rule)
 
 
@@ -249,11 +265,12 @@ def _stage_rejected(
     frames = []
     for code, part in found.items():
         uris = [files.uri(file.path) for file in part.files]
-        rows = read_parquet(frame.sparkSession, [(part.schema, uris)])
+        schema = with_open(part, frame.columns, typed_columns(json.loads(frame.schema.json()))).schema
+        rows = read_parquet(frame.sparkSession, [(schema, uris)])
         frames.append(rows.withColumn(REJECTED_BY, array(*map(lit, names[code]))))
     whole = reduce(lambda one, other: one.union(other), frames)
     size = sum(file.bytes for part in found.values() for file in part.files)
-    return stage(files, folder, whole.coalesce(size // _FILE_BYTES + 1), partition_by)
+    return stage_plain(files, folder, whole.coalesce(size // _FILE_BYTES + 1), partition_by)
 
 
 def _stage_empty(files: Files, folder: str, schema: dict[str, Any]) -> StagedOutput:
@@ -266,12 +283,11 @@ def _stage_empty(files: Files, folder: str, schema: dict[str, Any]) -> StagedOut
 
 
 def _split_table(
-    files: Files, folder: str, frame: Any, checks: Checks, partition_by: Sequence[str]
+    files: Files, folder: str, table: Any, checks: Checks, partition_by: Sequence[str]
 ) -> dict[str, StagedOutput]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    table = table_of(frame)
     _check_names(table.column_names)
     met = {name: _met(table, name, rule) for name, rule in _rules(checks).items()}
     breaks = len(table) - len(table.filter(reduce(pc.and_, met.values()))) if met else 0

@@ -13,6 +13,7 @@ from inspect import signature
 from typing import Any
 
 from unstuck.tasks.errors import OutputInvalid
+from unstuck.tasks.spec.types import quoted
 
 log = logging.getLogger(__name__)
 # By Spark's own defaults, or by a group's conf, timestamps would lose their zone, their microseconds or whole centuries
@@ -117,7 +118,7 @@ def _read(session: Any, schema: str, uris: Sequence[str]) -> Any:
     frame = reader.parquet(*map(hadoop_uri, uris))
     if stored == fields:
         return frame
-    columns = [(field, col("`" + field.name.replace("`", "``") + "`")) for field in fields]
+    columns = [(field, col(quoted(field.name))) for field in fields]
     return frame.select(*(_emptied(column, field.dataType).alias(field.name) for field, column in columns))
 
 
@@ -161,6 +162,16 @@ def sql_error(error: BaseException) -> str | None:
     return str(error) if isinstance(error, AnalysisException | ParseException) else None
 
 
+def java_message(error: BaseException) -> str:
+    """Spark's message; for an error that pyspark does not know, as in 3.5, that of its innermost cause in Java."""
+    if type(error).__module__.startswith("pyspark."):
+        return str(error)
+    cause = getattr(error, "java_exception", None)
+    while cause is not None and cause.getCause() is not None:
+        cause = cause.getCause()
+    return "" if cause is None else str(cause.getMessage())
+
+
 def spark_schema(arrow_schema: Any) -> str:
     """An Arrow schema of plain types as Spark's JSON of a struct."""
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -196,7 +207,7 @@ def repeated_keys(
     from pyspark.sql.functions import col, count, lit
 
     frame = read_parquet(session, [(schema, uris)])
-    keys = [col(f"`{column.replace('`', '``')}`").alias(str(number)) for number, column in enumerate(columns)]
+    keys = [col(quoted(column)).alias(str(number)) for number, column in enumerate(columns)]
     try:
         counted = frame.groupBy(*keys).agg(count(lit(1)).alias("rows")).filter("rows > 1")
         found = [tuple(row) for row in counted.limit(some).collect()]

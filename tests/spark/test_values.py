@@ -134,7 +134,6 @@ IN_ARROW: dict[str, Column] = {
     "list_of_dictionaries": Column(
         pa.ListArray.from_arrays(pa.array([0, 1, 2, 2]), encoded(pa.array(["b", "a"]))), [["b"], ["a"], []]
     ),
-    "null": arrow(pa.null(), None, None),
     "list_of_nulls": arrow(pa.list_(pa.null()), [None], []),
     "map_of_nulls": arrow(pa.map_(pa.string(), pa.null()), [("a", None)], []),
     "struct_of_nulls": arrow(
@@ -177,7 +176,6 @@ IN_PANDAS: dict[str, Column] = {
     "lists": pandas("object", [1, None], [], None),
     "arrays": pandas("object", np.array([1, 2], "uint8"), None, None, read=[[1, 2], None, None]),
     "structs": pandas("object", {"n": 1, "t": "a"}, {"n": None, "t": None}, None),
-    "nothing": pandas("object", None, None, None),
 }
 
 # Of each column three expressions; the reader sorts by the row.
@@ -205,7 +203,6 @@ IN_SPARK: dict[str, Column] = {
         ["named_struct('n', 1, 't', 'a')", "named_struct('n', null, 't', null)", "null"],
         [{"n": 1, "t": "a"}, {"n": None, "t": None}, None],
     ),
-    "void": Column(["null", "null", "null"], [None, None, None]),
     "array_of_voids": Column(["array(null)", "array()", "null"], [[None], [], None]),
     "map_of_voids": Column(["map()", "map()", "null"], [[], [], None]),
     "struct_of_void": Column(

@@ -324,7 +324,7 @@ def test_a_table_that_somebody_changes_after_the_entry_gets_no_rows_with_other_c
     others = pa.table({"id": ["text"], "day": [ONE], "air": ["UA"]})
     write_deltalake(lake.path, others, mode="overwrite", schema_mode="overwrite")
 
-    with pytest.raises(TableTrouble, match=r"entry 2 of the log .* changed id from string to long"):
+    with pytest.raises(TableTrouble, match=r"entry 2 of the log .* changed id from string to bigint"):
         publish(request)
     assert DeltaTable(lake.path).to_pyarrow_table()["id"].to_pylist() == ["text"]
     DeltaTable(lake.path).restore(0)

@@ -232,7 +232,7 @@ def test_other_columns_are_not_put_beside_those_that_are_published(nightly: Nigh
 
     assert result.failed is not None
     assert result.failed.code == "SCHEMA_MISMATCH"
-    assert "added carrier (string); removed flights (long)" in result.failed.text
+    assert "added carrier (string); removed flights (bigint)" in result.failed.text
     assert nightly.files == ["one 2013-01-01"]
     entry = Warehouse(nightly.root).entry(2)
     assert entry is not None

@@ -27,7 +27,7 @@ from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.publishing.publish_outputs import PublishRequest, abort, publish
-from unstuck.tasks.errors import LogBroken, WarehouseMismatch
+from unstuck.tasks.errors import LogBroken, SchemaMismatch, WarehouseMismatch
 from unstuck.tasks.failpoints import Point, arm
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
@@ -233,7 +233,7 @@ def emptied(job: Job) -> PublishResult:
     [
         (missing, "OUTPUT_MISSING", r"job-1 is to publish summary.*They made: report"),
         (doubled, "DUPLICATE_OUTPUT", r"job-1: the groups left and right both made the output report"),
-        (mixed, "SCHEMA_MISMATCH", r"members of by_month.*changed month from long to string"),
+        (mixed, "SCHEMA_MISMATCH", r"members of by_month.*changed month from bigint to string"),
         (reordered, "SCHEMA_MISMATCH", r"members of by_month.*another order"),
         (unmarked, "MARKER_GONE", r"job-1, group report: its marker is gone.*submit the job again"),
         (emptied, "MARKER_GONE", r"job-1, group report: files of its output report are gone or cut short"),
@@ -620,5 +620,5 @@ def test_publishers_killed_at_random_moments_publish_each_package_once_and_whole
 
 def test_the_codes_of_a_failed_publish_are_the_documented_ones() -> None:
     doc, package = PublishFailed.__doc__ or "", unstuck.coordinator.publishing.publish_outputs
-    codes = (package.MARKER_GONE, package.OUTPUT_MISSING, package.DUPLICATE_OUTPUT, package.SCHEMA_MISMATCH)
+    codes = (package.MARKER_GONE, package.OUTPUT_MISSING, package.DUPLICATE_OUTPUT, SchemaMismatch.code)
     assert all(code in doc for code in codes)

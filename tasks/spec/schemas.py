@@ -1,0 +1,181 @@
+"""Schemas, in Spark's JSON of a struct: how two differ, and the one of a dataset after an output was published.
+
+A column that holds nulls only may have no type (``void``). It is open: it takes the type that another schema gives it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from unstuck.tasks.errors import SchemaMismatch
+from unstuck.tasks.spec.types import shown, type_text
+
+VOID = "void"
+# What a schema says of nulls: of a column, of an array's elements, of a map's values.
+_NULLABLE = {"nullable", "containsNull", "valueContainsNull"}
+_SHOWN = 5  # columns of one kind, in a text
+
+Fields = list[dict[str, Any]]
+
+
+def fields_of(schema: str) -> Fields:
+    """The columns of a schema, any of which may be null, whatever the schema says, and without their comments.
+
+    Two frames may differ in what they happen to hold no nulls in.
+    """
+
+    def loosen(part: Any) -> Any:
+        if isinstance(part, dict):
+            part = {**part, "metadata": {}} if "metadata" in part else part
+            return {key: True if key in _NULLABLE else loosen(value) for key, value in part.items()}
+        return [loosen(item) for item in part] if isinstance(part, list) else part
+
+    loosened: Fields = loosen(json.loads(schema))["fields"]
+    return loosened
+
+
+def schema_of(fields: Fields) -> str:
+    """The schema of these columns."""
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+def closed(fields: Fields, by: Fields, *, inside: bool = False) -> Fields:
+    """``fields`` with the types that ``by`` gives to the open ones among them.
+
+    ``inside``: also to what is open inside of a list, map or struct. Files hold it there, so it must be cast.
+    """
+    types = {one["name"]: one["type"] for one in by}
+    return [{**one, "type": _closed(one["type"], types.get(one["name"], VOID), inside)} for one in fields]
+
+
+def _closed(kind: Any, by: Any, inside: bool) -> Any:
+    if kind == VOID:
+        return by
+    if not inside or not isinstance(kind, dict) or not isinstance(by, dict) or kind["type"] != by["type"]:
+        return kind
+    if kind["type"] == "struct":
+        return {**kind, "fields": closed(kind["fields"], by["fields"], inside=True)}
+    parts = ("elementType", "keyType", "valueType")
+    return {**kind, **{part: _closed(kind[part], by[part], True) for part in parts if part in kind}}
+
+
+def joined(one: str, other: str) -> str:
+    """The schema of the rows of two outputs; open columns take the type that the other one gives them.
+
+    Raises: SchemaMismatch: with how they differ.
+    """
+    if one == other:
+        return one
+    both = _both_closed(fields_of(one), fields_of(other))
+    if both[0] != both[1]:
+        raise SchemaMismatch(difference(*both))
+    return schema_of(both[0])
+
+
+def _both_closed(one: Fields, other: Fields) -> tuple[Fields, Fields]:
+    """Two schemas, in each of which open columns have the types of the other one. Raises: SchemaMismatch."""
+    for fields, by in ((one, other), (other, one)):
+        if all(column["type"] == VOID for column in fields) and any(column["type"] != VOID for column in by):
+            raise SchemaMismatch(
+                f"{', '.join(shown(column['name']) for column in fields)} has nulls only in some rows that have no "
+                "column with a type, which no reader can find beside others. Declare the types under columns:"
+            )
+    return closed(one, other), closed(other, one)
+
+
+def schema_after(name: str, made: str, mode: str, on_change: str | None, standing: str, by: str) -> str:
+    """The schema of the dataset ``name`` once rows with ``made`` are published beside rows with ``standing``.
+
+    Args:
+        on_change: ``on_schema_change:``.
+        by: the job that has published ``standing``.
+
+    Raises: SchemaMismatch: the rows cannot stand beside each other, or ``on_change`` does not allow it.
+    """
+    if made == standing:
+        return standing
+    before, after = _both_closed(fields_of(standing), fields_of(made))
+    if before == after:
+        return schema_of(before)
+    if on_change == "evolve":
+        if not (clash := _clash(before, after)):
+            known = {one["name"] for one in before}
+            return schema_of([*before, *(one for one in after if one["name"] not in known)])
+        why = f"evolve takes new columns and leaves out others, and cannot change one: {clash}"
+        advice = "Cast the columns to the published types, as columns: does, or publish once with mode: replace"
+    elif mode == "replace":
+        why, advice = "on_schema_change: fail", "Make the columns equal, or publish once without on_schema_change"
+    else:
+        why = f"mode: {mode} keeps published rows"
+        advice = (
+            "Make the columns equal, as columns: does for their types, say on_schema_change: evolve for new or missing "
+            "columns, or publish once with mode: replace"
+        )
+    raise SchemaMismatch(
+        f"{name} is published with other columns than the job made, and {why}: {difference(before, after)} "
+        f"(published by {by}). {advice}"
+    )
+
+
+def difference(before: Fields, after: Fields) -> str:
+    """The columns that ``after`` adds to ``before``, that it lacks, and that it has with another type, for people.
+
+    Of structs, lists and maps only the fields are named that differ, by their path.
+    """
+    found: dict[str, list[str]] = {"added": [], "removed": [], "changed": [], "in another order": []}
+    for what, text in _differences(before, after, ""):
+        found[what].append(text)
+    said = [
+        f"{what} {', '.join(texts[:_SHOWN])}{', …' if len(texts) > _SHOWN else ''}"
+        for what, texts in found.items()
+        if texts
+    ]
+    return "; ".join(said) or "the columns come in another order"
+
+
+def _differences(before: Fields, after: Fields, above: str) -> Iterator[tuple[str, str]]:
+    old, new = ({one["name"]: one["type"] for one in fields} for fields in (before, after))
+    for name, kind in new.items():
+        if name not in old:
+            yield "added", f"{above}{shown(name)} ({type_text(kind)})"
+    for name, kind in old.items():
+        if name not in new:
+            yield "removed", f"{above}{shown(name)} ({type_text(kind)})"
+        else:
+            yield from _changes(kind, new[name], f"{above}{shown(name)}")
+    if above and list(old) != list(new) and set(old) == set(new):
+        yield "in another order", f"the fields of {above.removesuffix('.')}"
+
+
+def _changes(old: Any, new: Any, path: str) -> Iterator[tuple[str, str]]:
+    if old == new:
+        return
+    if isinstance(old, dict) and isinstance(new, dict) and old["type"] == new["type"]:
+        if old["type"] == "struct":
+            yield from _differences(old["fields"], new["fields"], f"{path}.")
+            return
+        parts = {"elementType": "element", "keyType": "key", "valueType": "value"}
+        if any(part in old for part in parts):
+            for part, named in parts.items():
+                if part in old:
+                    yield from _changes(old[part], new[part], f"{path}.{named}")
+            return
+    yield "changed", f"{path} from {type_text(old)} to {type_text(new)}"
+
+
+def _clash(before: Fields, after: Fields) -> str:
+    """Why rows with the columns ``after`` cannot stand beside rows with ``before``; empty if they can.
+
+    A wider type is no exception: DuckDB, Polars and pyarrow do not read integers of two widths as one column.
+    """
+    known = {one["name"]: one for one in before}
+    spelled = {name.lower(): name for name in known}
+    for one in after:
+        name = spelled.get(one["name"].lower(), one["name"])
+        if name != one["name"]:
+            return f"{name} and {one['name']} are one name for Spark and DuckDB"
+        if name in known and known[name] != one:
+            return difference([known[name]], [one])
+    return ""

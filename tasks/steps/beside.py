@@ -1,0 +1,64 @@
+"""Outputs beside what is published: types for columns that have none, and what publishing would refuse, in the attempt.
+
+The publisher checks again: others may have published other columns by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from unstuck.tasks.errors import SchemaMismatch
+from unstuck.tasks.spec.outputs import Publishing
+from unstuck.tasks.spec.schemas import VOID, Fields, fields_of, schema_after
+from unstuck.tasks.steps.inputs import PublishedDatasets
+from unstuck.tasks.warehouse.marker import StagedOutput
+
+
+@dataclass(frozen=True, slots=True)
+class BesidePublished:
+    """The datasets beside which, or in the place of which, one attempt's outputs will be published.
+
+    Attributes:
+        publishing_of: how an output is published, by its name; None: it is not.
+        is_member: whether the attempt is of a member of a fork.
+    """
+
+    published: PublishedDatasets
+    publishing_of: Callable[[str], Publishing | None]
+    is_member: bool
+
+    def types_of(self, name: str) -> Fields | None:
+        """The columns that give their types to those of the output ``name`` that have none.
+
+        A member of a fork that replaces the dataset leaves them open, since other members may give other types.
+        """
+        how = self.publishing_of(name)
+        if how is None or (self.is_member and how.takes_any):
+            return None
+        standing = self.published.standing(name)
+        return None if standing is None else fields_of(standing.schema)
+
+    def check(self, name: str, staged: StagedOutput) -> None:
+        """Refuse an output that cannot stand beside the rows that are published. Raises: SchemaMismatch."""
+        how = self.publishing_of(name)
+        if how is None or not staged.rows:
+            return
+        if how.table:  # its own columns count, which others may have changed
+            still = [one["name"] for one in fields_of(staged.schema) if one["type"] == VOID]
+            if still and not self.is_member:
+                raise SchemaMismatch(
+                    f"the output {name} goes into a Delta table, which has no columns without a type, and "
+                    f"{', '.join(still)} has nulls only. Declare its type under columns:"
+                )
+            return
+        for newest in (False, True):
+            standing = None if how.takes_any else self.published.standing(name, newest=newest)
+            if standing is None or standing.table is not None or not standing.rows:
+                return
+            try:
+                schema_after(name, staged.schema, how.mode, how.on_schema_change, standing.schema, standing.job)
+                return
+            except SchemaMismatch:
+                if newest:  # else somebody may have published other columns since the job was submitted
+                    raise
