@@ -48,12 +48,14 @@ class Target:
         written: the newest entry of this warehouse that it has.
         seen: the entry that had published the dataset last; 0: none.
         appended: of the output's files those that a retry of the same job has appended before.
+        standing: for ``partition_overwrite``: its files, if it counts their rows.
     """
 
     table: Table
     written: int
     seen: int = 0
     appended: frozenset[str] = frozenset()
+    standing: Sequence[DataFile] = ()
 
     def made_by(self, n: int, name: str, standing: DatasetState | None) -> Table:
         """Return the table as entry ``n`` is to record it.
@@ -126,7 +128,8 @@ def check(
     warehouse.storage.answered()
     appended = _appended(warehouse, job, name, output, spec, standing)
     seen = 0 if standing is None else standing.changed
-    return Target(Table(spec.table, columns, list(spec.keys)), written, seen, appended)
+    counted = _counted(table) if spec.mode == "partition_overwrite" and table is not None else []
+    return Target(Table(spec.table, columns, list(spec.keys)), written, seen, appended, counted)
 
 
 def _appended(
@@ -320,6 +323,15 @@ def _standing(table: Any | None) -> dict[str, tuple[int, dict[str, str | None]]]
         unquote(path): (size, {column: _text(value) for column, value in part.items()})
         for path, size, part in zip(paths, sizes, parts, strict=True)
     }
+
+
+def _counted(table: Any) -> list[DataFile]:
+    """The files of a table with their rows; none if it does not know those of all."""
+    found, standing = table.get_add_actions(), _standing(table)
+    rows = _values(found.column("num_records")) if "num_records" in found.schema.names else [None]
+    if None in rows:
+        return []
+    return [DataFile(path, n, size, part) for n, (path, (size, part)) in zip(rows, standing.items(), strict=True)]
 
 
 def _removes(

@@ -158,7 +158,7 @@ def _append_package(warehouse: Warehouse, request: PublishRequest, package: _Pac
                     request.spec_of(name, output),
                     state.get(name),
                     package.outputs[output.rejected_of].files if output.rejected_of else (),
-                    tables[name].appended if name in tables else frozenset(),
+                    tables.get(name),
                 ),
                 output,
                 state.get(name),
@@ -242,13 +242,13 @@ def change_of(
     spec: OutputSpec,
     standing: DatasetState | None,
     beside: Iterable[DataFile] = (),
-    appended: Set[str] = frozenset(),
+    target: delta_tables.Target | None = None,
 ) -> Change:
     """The change that ``output``, in its mode, makes to the dataset ``name``, of which ``standing`` is published.
 
     Args:
         beside: of rejected rows, the files of the good ones: in their partitions too, those of before are replaced.
-        appended: the files that its Delta table has already.
+        target: the Delta table into which it goes, if so.
 
     Raises: PublishFailed: the rows cannot stand beside those that are published.
     """
@@ -260,12 +260,15 @@ def change_of(
             f"{name} is published as {was}, so mode: {spec.mode} would leave its rows behind. Publish once with mode: "
             "replace, or give the output another name",
         )
-    if spec.table is not None:
+    written = [file for file in (*output.files, *beside) if file.rows]
+    is_replaced = are_named(output.replaces or [{key: [v] for key, v in file.partition.items()} for file in written])
+    if target is not None:
         # Nobody reads the staged files once the table has them, so a vacuum may take them.
-        added = [file for file in output.files if file.path not in appended]
+        added = [file for file in output.files if file.path not in target.appended]
         removed = [*there, *(file.path for file in output.files)]
         rows = sum(file.rows for file in added)
-        return Change(spec.mode, added, removed, rows, output.schema, replaces=output.replaces)
+        told = replaced(target.standing, (file for file in target.standing if is_replaced(file.partition)), added)
+        return Change(spec.mode, added, removed, rows, output.schema, replaces=output.replaces, replaced=told)
     if standing is None or not standing.rows:
         return Change(spec.mode, output.files, there, output.rows, output.schema)
     if spec.mode == "replace":
@@ -277,7 +280,6 @@ def change_of(
     # Without rows, its one file holds the schema alone, which may be a guess from no values.
     schema = _schema_after(name, output, spec, standing) if output.rows else standing.schema
     gone: list[DataFile] = []
-    written = [file for file in (*output.files, *beside) if file.rows]
     if spec.mode == "partition_overwrite" and (written or output.replaces):
         columns = list(spec.partition_by)
         foreign = (file for file in (*written, *standing.files) if file.rows and set(file.partition) != set(columns))
@@ -289,9 +291,6 @@ def change_of(
                 "so its partitions cannot be told from the rest. Publish once with mode: replace and this partition_by",
             )
         # One that is named is replaced also where the output has no rows of it: by nothing.
-        is_replaced = are_named(
-            output.replaces or [{key: [v] for key, v in file.partition.items()} for file in written]
-        )
         gone = [file for file in standing.files if is_replaced(file.partition)]
     # Two retries of one job may take over the same files: what is published already is not added again.
     removed = [file.path for file in gone]

@@ -25,7 +25,7 @@ class Change:
         rows: of ``added``.
         checkpoint: of the stream that ``added`` was read from; None: the stream of the dataset stays where it was.
         replaces: for a Delta table, whose files the log does not name: as of the output.
-        replaced: the partitions that were replaced, for people; None where none was, and for a Delta table.
+        replaced: the partitions that were replaced, for people; None where none was.
     """
 
     mode: str

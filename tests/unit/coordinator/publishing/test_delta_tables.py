@@ -128,9 +128,10 @@ def test_named_partitions_are_replaced_and_one_without_rows_is_emptied(lake: Lak
     first = publish(request)
     assert publish(request) == first
     assert lake.ids == [1, 4]
+    assert first.replaced["flights"].text() == "day=null: 1 → 0 rows, day=2013-01-02: 1 → 1 rows"
 
-    publish(lake.stage("three", by_day, [], replaces=[{"day": ["2013-01-02"]}]))
-    assert lake.ids == [1]
+    emptied = publish(lake.stage("three", by_day, [], replaces=[{"day": ["2013-01-02"]}]))
+    assert (lake.ids, emptied.replaced["flights"].shrunk) == ([1], 1)
 
 
 def test_append_makes_the_table_and_appends_once(lake: Lake) -> None:
