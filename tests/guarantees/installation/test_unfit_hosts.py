@@ -20,8 +20,9 @@ import redis
 from tests.cli.conftest import Cli
 from tests.support import fleet
 from tests.support.paths import PYTHONPATH, ROOT
+from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
-from unstuck import Settings
+from unstuck import Client, Settings, Status
 from unstuck.coordinator.views.fleet import FleetView
 from unstuck.coordinator.views.queues import nobody_takes
 from unstuck.tasks.host import java_version, lacking, unfit_for_spark
@@ -251,6 +252,25 @@ def test_a_host_that_is_unfit_for_spark_takes_no_spark_work_says_why_and_goes_on
         is_left(client, worker, offer, why)
         if what == "version":
             told_by_fleet_why_and_doctor(Cli(redis_server.url, tmp_path), why)
+
+
+def test_a_fork_on_a_good_and_an_unfit_host_is_done_by_the_good_one_at_no_charge(
+    redis_server: RedisServer, client: redis.Redis, tmp_path: Path
+) -> None:
+    environ = {"UNSTUCK_REDIS_URL": redis_server.url, "UNSTUCK_SPARK_MASTER": "local[1]"}
+    jobs = Client(Settings(redis_url=redis_server.url, warehouse=str(tmp_path / "w")))
+    group = {**SPARK, "for_each": {"n": list(range(8))}, "steps": [{"sql": "SELECT :n AS n", "output": "numbers"}]}
+    bad = {**environ, **other_python(tmp_path, "echo 3.8; echo pyarrow")}
+    with (
+        fleet.worker(redis_server.url, tmp_path, queues="heavy", environ=bad, concurrency=2) as unfit,
+        fleet.worker(redis_server.url, tmp_path, queues="heavy", environ=environ),
+        coordinator_processes(tmp_path, environ) as coordinators,
+    ):
+        coordinators.tend(1)
+        job = jobs.submit({"name": "job", "groups": [group]}).id
+        view = jobs.wait(job)
+        assert view.job.status is Status.FINISHED, unfit.text()
+        assert {(one.record.epoch, one.record.losses) for one in view.groups[0].members} == {(1, 0)}
 
 
 def told_by_fleet_why_and_doctor(cli: Cli, why: str) -> None:
