@@ -82,6 +82,8 @@ def test_process_jvm_session_and_tasks_agree_also_after_a_step_that_changed_all_
         "java": place[2],
         "shown": str(shown),
     }
+    said = f"set spark.sql.session.timeZone to Asia/Tokyo, and Python went on with {place[2]}"
+    assert said in "".join(log.read_text() for log in place[1].glob("worker-*.log"))
 
 
 def test_a_conf_with_another_zone_is_refused_with_the_advice(client: redis.Redis, place: tuple[str, Path, str]) -> None:
