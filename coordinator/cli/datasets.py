@@ -70,6 +70,9 @@ def datasets(
     for dataset, state in sorted(found.items()):
         if state.table is not None:
             stdout.print(f"{dataset} is the Delta table {state.table}: its rows are counted there.", soft_wrap=True)
+        if state.many_small:
+            hint = f"{dataset} has {state.many_small:,} small files, which slows its readers: unstuck compact {dataset}"
+            stdout.print(hint, soft_wrap=True)
     for state in found.values():
         if name is not None:
             stdout.print()

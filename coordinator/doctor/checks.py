@@ -7,7 +7,7 @@ has its cure in docs/troubleshooting.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from unstuck.coordinator.doctor.finding import Finding, count_of, ok, problem, warning
 from unstuck.coordinator.doctor.host_facts import WarehouseFacts
@@ -294,6 +294,15 @@ def of_jobs(staged: Sequence[str], unknown: Sequence[str], settings: Settings) -
         "if another fleet uses this warehouse as well, or forgets jobs sooner (UNSTUCK_RETENTION)."
     )
     return warning(code, text, cure)
+
+
+def of_small_files(found: Mapping[str, int]) -> list[Finding]:
+    """Do readers of a dataset open many files for few rows? ``found``: by dataset."""
+    if not found:
+        return []
+    which = some([f"{dataset} ({files:,})" for dataset, files in found.items()])
+    cure = f"unstuck compact {next(iter(found))}. A job can do it each night (docs/operate.md)."
+    return [warning("SMALL_FILES", f"datasets of many small files, which slow their readers: {which}", cure)]
 
 
 def of_warehouse_and_fleet(seen: WarehouseFacts, view: FleetView) -> list[Finding]:

@@ -73,6 +73,14 @@ def staged_jobs(uri: str, since: float) -> list[str]:
     return [name for name in reversed(names) if _JOB.fullmatch(name) and name >= oldest][:JOBS_COMPARED]
 
 
+def small_files(uri: str) -> dict[str, int]:
+    """The published datasets that have many small files, with their number.
+
+    May hang as long as its file system does. Raises: OSError, ValueError, UnstuckError.
+    """
+    return {name: state.many_small for name, state in Warehouse(uri).state().items() if state.many_small}
+
+
 def _in_the_way(folder: Path) -> str:
     """Name the file in the place where ``folder``, or one above it, would have to be made; empty if there is none."""
     there = next(place for place in (folder, *folder.parents) if os.path.lexists(place))

@@ -250,6 +250,9 @@ class Driver:
             "spark.sql.codegen.cache.maxEntries": "1000",
             **conf_of_zone(self._settings.time_zone),
             "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+            # Inputs are lists of files. Spark would look at 5,000 in as many tasks, and read 32 small ones in a task.
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
+            "spark.sql.files.openCostInBytes": "65536",
         }
         if self._master.startswith("local"):
             # Nobody else needs to reach a local driver. The UI listens where this variable says.

@@ -14,6 +14,7 @@ from unstuck.tasks.warehouse.marker import Checkpoint, DataFile, NamedPartitions
 # The newest that is read. 2 names Delta tables, which a reader of 1 would take for files. 3 names checkpoints of
 # streams, which an older release would leave out of its snapshots.
 ENTRY_VERSION = 3
+MANY, SMALL = 500, 1 << 20  # files of a dataset from which on readers feel their number, if they have fewer bytes each
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,12 @@ class DatasetState:
     job_name: str
     table: str | None = None
     checkpoint: Checkpoint | None = None
+
+    @property
+    def many_small(self) -> int:
+        """Its files, if readers feel how many they are for what is in them; else 0."""
+        count = len(self.files)
+        return count if count >= MANY and sum(file.bytes for file in self.files) < count * SMALL else 0
 
     @property
     def rows(self) -> int:

@@ -19,6 +19,7 @@ from tests.support.spark.jvm import end_jvm
 from unstuck import OutputInvalid, Settings
 from unstuck.tasks.runner.driver import Driver
 from unstuck.tasks.steps.output import stage
+from unstuck.tasks.steps.spark import read_parquet
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
 
@@ -132,3 +133,24 @@ def test_a_column_that_cannot_part_rows_is_refused(tmp_path: Path, column: str, 
     table = ROWS.append_column("delay", pa.array([1.5] * 5))
     with pytest.raises(OutputInvalid, match=said):
         stage(Files(str(tmp_path)), "out", table, [column])
+
+
+def test_many_small_files_are_looked_at_and_read_in_few_tasks_and_no_others_with_them(
+    tmp_path: Path, session: Any
+) -> None:
+    """Spark's own defaults begin a task for each file of a list, and one more for 32 of them."""
+    paths = []
+    for n in range(300):
+        (folder := tmp_path / f"{n}").mkdir()
+        for name in ("part.parquet", "other.parquet"):
+            pq.write_table(pa.table({"n": pa.array([n], pa.int64())}), folder / name)
+        paths.append(f"{folder}/part.parquet")
+    schema = session.createDataFrame([], "n long").schema.json()
+    context = session.sparkContext
+    tracker, tag = context.statusTracker(), context.getLocalProperty("spark.jobGroup.id")
+    before = set(tracker.getJobIdsForGroup(tag))
+    rows = read_parquet(session, [(schema, paths)]).collect()
+    assert sorted(row.n for row in rows) == list(range(300))
+    jobs = [tracker.getJobInfo(job) for job in set(tracker.getJobIdsForGroup(tag)) - before]
+    stages = [tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds]
+    assert 2 <= sum(stage.numTasks for stage in stages) <= 20

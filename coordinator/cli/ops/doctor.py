@@ -25,7 +25,13 @@ from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import count_of, emit, one_line, stdout, table
 from unstuck.coordinator.doctor import checks, fleet_checks
 from unstuck.coordinator.doctor.finding import Finding, Level, ok, problem, warning
-from unstuck.coordinator.doctor.host_facts import java_facts, lacks_connector, staged_jobs, warehouse_facts
+from unstuck.coordinator.doctor.host_facts import (
+    java_facts,
+    lacks_connector,
+    small_files,
+    staged_jobs,
+    warehouse_facts,
+)
 from unstuck.coordinator.doctor.redis_facts import (
     JobWarehouse,
     jobs_with_tables,
@@ -62,7 +68,8 @@ def doctor(as_json: AsJson = False) -> None:
     warehouse = call_in_thread(lambda: warehouse_facts(settings.warehouse, secrets.token_hex(8)), "warehouse")
     java = call_in_thread(lambda: _examine_java(settings), "java")
     jobs_lost = call_in_thread(lambda: _examine_jobs(settings), "jobs")
-    threads: list[Future[Any]] = [fleet, warehouse, java, jobs_lost]
+    files = call_in_thread(lambda: _examine_files(settings), "files")
+    threads: list[Future[Any]] = [fleet, warehouse, java, jobs_lost, files]
     wait(threads, TIMEOUT)
 
     jobs, view = fleet.result() if fleet.done() else (None, None)
@@ -82,6 +89,7 @@ def doctor(as_json: AsJson = False) -> None:
         cure = f"{lacking_keys(settings.warehouse, os.environ)} See whether it is mounted here, and its server up."
         findings.append(problem("WAREHOUSE", text, cure.strip()))
     findings += jobs_lost.result() if jobs_lost.done() else []
+    findings += files.result() if files.done() else []
     if java.done():
         findings += java.result()
     else:
@@ -155,6 +163,14 @@ def _examine_jobs(settings: Settings) -> list[Finding]:
     except (OSError, ValueError, UnstuckError):
         return []
     return [checks.of_jobs(staged, unknown, settings)] if staged else []
+
+
+def _examine_files(settings: Settings) -> list[Finding]:
+    """Nothing, where the log of the warehouse cannot be read: other findings say so."""
+    try:
+        return checks.of_small_files(small_files(settings.warehouse))
+    except (OSError, ValueError, UnstuckError):
+        return []
 
 
 def _unreachable(error: Exception) -> Finding:
