@@ -26,7 +26,7 @@ DRIVER = $(BIN)/python -m tests.chaos.driver
 DRIVER_OPTIONS = $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-matrix lint check simulate mirror chaos recovery loss bench bench-quick docs setup doctor java clean
+.PHONY: help demo test test-long jars test-matrix lint check simulate mirror chaos recovery loss bench bench-quick docs setup doctor java clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,9 +38,13 @@ demo:  ## run the flights pipeline end to end, with an embedded Valkey
 test: setup $(SPARK_CLASSES)  ## run the whole test suite (ARGS="-k word" for a part of it)
 	$(BIN)/python -m pytest $(PYTEST_OPTIONS) $(ARGS)
 
-test-long: setup $(SPARK_CLASSES)  ## what takes minutes: a month of nights, TPC-H, Spark clusters
+test-long: setup $(SPARK_CLASSES) jars  ## what takes minutes: a month of nights, TPC-H, Spark clusters, Spark on S3
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/requirements-seaweedfs.txt
 	$(BIN)/python -m pytest -m long $(ARGS)
+	SPARKS=4.0 $(BIN)/python -m tests.matrix -m long -k test_delta
+
+jars: setup  ## fetch the connectors of Spark to S3 and Delta tables into tests/.jars, with Maven (SPARKS="4.0 newest")
+	$(BIN)/python -m tests.support.spark.jars $(or $(SPARKS),4.0 newest)
 
 test-matrix: setup  ## the Spark tests with PySpark 3.5, 4.0 and the newest (SPARKS="4.0 newest")
 	SPARKS="$(SPARKS)" $(BIN)/python -m tests.matrix $(ARGS)

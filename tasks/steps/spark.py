@@ -42,6 +42,20 @@ def hadoop_uri(uri: str) -> str:
     return "s3a://" + uri.removeprefix("s3://") if uri.startswith("s3://") else uri
 
 
+def remove_folder(session: Any, uri: str) -> None:
+    """Remove a folder of an object store as its connector does, which knows its empty objects for folders.
+
+    Raises nothing: what is left is of no use, and in nobody's way.
+    """
+    from py4j.protocol import Py4JJavaError
+
+    path = session._jvm.org.apache.hadoop.fs.Path(hadoop_uri(uri))
+    try:
+        path.getFileSystem(session._jsc.hadoopConfiguration()).delete(path, True)
+    except Py4JJavaError as error:
+        log.info("%s was not removed: %s", uri, error)
+
+
 def write_parquet(frame: Any, uri: str, writer: Callable[[Any], Any] = lambda frame: frame.write) -> int | None:
     """Write the rows of a Spark ``frame`` into the folder ``uri``, over what an earlier try left there.
 

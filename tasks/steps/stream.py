@@ -15,7 +15,7 @@ from unstuck.tasks.errors import InputMissing, SqlInvalid, StagingLost, Unrecove
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.steps.output import stage
-from unstuck.tasks.steps.spark import hadoop_uri, is_frame, sql_error
+from unstuck.tasks.steps.spark import hadoop_uri, is_frame, remove_folder, sql_error
 from unstuck.tasks.warehouse.checkpoint import newest_commit, pack, unpack, what_is_lost
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Checkpoint, StagedOutput
@@ -144,6 +144,8 @@ def stage_stream(files: Files, folder: str, frame: Any, partition_by: Sequence[s
         )
     packed = f"{resume.folder}.tar.gz"
     size = pack(files, resume.folder, paths, packed)
+    if files.local_path("") is None:
+        remove_folder(frame.sparkSession, files.uri(resume.folder))
     with suppress(OSError):  # it is of no use any more, and a state store may still write its snapshots there
         files.remove_tree(resume.folder)
     return replace(

@@ -126,7 +126,9 @@ class ObjectStore:
         """All objects in ``folder`` and below it, page by page. Raises: OSError."""
         with self._errors(folder):
             for page in self._api.list(self._store, folder or None):
-                yield from (str(one["path"]) for one in page)
+                # S3A makes an empty object ``folder/`` for a folder, which the library lists as ``folder``: no file.
+                found = ((str(one["path"]), one["size"]) for one in page)
+                yield from (path for path, size in found if size or self.size(path) is not None)
 
     def put(self, path: str, data: bytes) -> None:
         """Write or replace an object. Raises: OSError: it is not known whether it was written."""

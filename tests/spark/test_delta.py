@@ -1,4 +1,4 @@
-"""Spark with its Delta connector, whose jars no package has: it reads what Unstuck wrote, and writes beside it."""
+"""Spark with its Delta connector: it reads what Unstuck wrote, and writes beside it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 from deltalake import DeltaTable
 
 from tests.support import fleet
@@ -14,7 +15,7 @@ from tests.support.machine import seconds
 from tests.support.paths import PYTHONPATH
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
-from tests.support.spark.jars import jars_with
+from tests.support.spark.jars import class_path
 from unstuck import Client, Settings, Status, published_files
 
 CONF = {
@@ -23,15 +24,16 @@ CONF = {
 }
 
 
+@pytest.mark.long
 def test_spark_reads_a_table_that_unstuck_wrote_and_unstuck_appends_to_what_spark_wrote(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    jars = jars_with("delta-spark", "delta-storage")
+    jars = class_path("delta")
     warehouse, table = str(tmp_path / "warehouse"), str(tmp_path / "lake" / "numbers")
     environ = {
         "UNSTUCK_REDIS_URL": redis_server.url,
         "UNSTUCK_WAREHOUSE": warehouse,
-        "UNSTUCK_SPARK_CONF": json.dumps({**CONF, "spark.jars": jars}),
+        "UNSTUCK_SPARK_CONF": json.dumps({**CONF, "spark.driver.extraClassPath": jars}),
         "PYTHONPATH": PYTHONPATH,
     }
     client = Client(Settings(redis_url=redis_server.url, warehouse=warehouse))

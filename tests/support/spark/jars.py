@@ -1,18 +1,71 @@
-"""Jars that no package has: a person who has them names them, and the tests that need them run."""
+"""Spark's connectors to S3 and to Delta tables, which no Python package has: ``make jars`` fetches them with Maven.
+
+They stand in a folder for each version of Spark. A test that needs them is ``long``.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
+from importlib.metadata import version
 
 import pytest
 
-NAMED_BY = "SPARK_TEST_JARS"  # a list of paths with commas between them, as spark.jars takes it
+from tests.support.paths import ROOT
+
+FOLDER = ROOT / "tests" / ".jars"
+# By the version of Spark: that of its Hadoop, and the newest Delta for it.
+HADOOP = {"3.5": "3.3.4", "4.0": "3.4.1", "4.3": "3.5.0"}
+DELTA = {"3.5": "delta-spark_2.12:3.3.2", "4.0": "delta-spark_2.13:4.0.1"}
+_POM = """<project>
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>unstuck</groupId><artifactId>jars</artifactId><version>1</version>
+  <dependencies>{}</dependencies>
+</project>
+"""
+_ONE = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
 
 
-def jars_with(*words: str) -> str:
-    """The jars that were named, if one for each of ``words`` is among them; else the test is skipped."""
-    jars = os.environ.get(NAMED_BY, "")
-    names = [os.path.basename(jar) for jar in jars.split(",")]
-    if missing := [word for word in words if not any(word in name for name in names)]:
-        pytest.skip(f"{NAMED_BY} names no jar of {' and '.join(missing)}")
-    return jars
+def spark() -> str:
+    """The version of the Spark of this environment, such as ``4.3``."""
+    return ".".join(version("pyspark").split(".")[:2])
+
+
+def class_path(*words: str) -> str:
+    """The jars for this Spark, as ``spark.driver.extraClassPath`` takes them: ``spark.jars`` would copy 700 MB.
+
+    The test is skipped if no connector of these ``words`` was ever made for this Spark.
+    """
+    if "delta" in words and spark() not in DELTA:
+        pytest.skip(f"there is no Delta connector for Spark {spark()}; it is tried with {' and '.join(DELTA)}")
+    assert (FOLDER / spark()).exists(), f"no jars for Spark {spark()}: make jars SPARKS={spark()}"
+    return str(FOLDER / spark() / "*")
+
+
+def fetch(spark: str) -> None:
+    """Fetch the jars for a version of Spark, unless they stand. Raises: subprocess.CalledProcessError."""
+    folder, new = FOLDER / spark, FOLDER / f"{spark}.new"
+    wanted: list[tuple[str, ...]] = [("org.apache.hadoop", "hadoop-aws", HADOOP[spark])]
+    if spark in DELTA:
+        wanted.append(("io.delta", *DELTA[spark].split(":")))
+    pom = _POM.format("".join(_ONE.format(*one) for one in wanted))
+    if folder.exists() and (folder / "pom.xml").read_text() == pom:
+        return
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    (new / "pom.xml").write_text(pom)
+    # Spark has what is left out.
+    copy = ["dependency:copy-dependencies", f"-DoutputDirectory={new}", "-DexcludeGroupIds=org.antlr"]
+    subprocess.run(["mvn", "-q", "-B", "-f", str(new / "pom.xml"), *copy], check=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    new.rename(folder)
+
+
+if __name__ == "__main__":
+    if shutil.which("mvn") is None:
+        sys.exit("make jars needs Maven (mvn)")
+    for one in sys.argv[1:] or os.environ.get("SPARKS", "").split() or [spark()]:
+        print(f"jars for Spark {one}", flush=True)
+        fetch(spark() if one == "newest" else one)

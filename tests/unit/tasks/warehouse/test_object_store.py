@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 import threading
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.s3_server import KEY, SECRET
+from tests.support.s3_server import KEY, SECRET, S3Server
 from unstuck.coordinator.doctor.host_facts import lacks_connector, warehouse_facts
 from unstuck.tasks.errors import WarehouseMismatch, WarehouseUnsupported
 from unstuck.tasks.settings import Settings
@@ -192,3 +193,11 @@ def test_an_answer_of_several_lines_is_one_line_of_the_error(bucket: str, monkey
                 Files(f"{bucket}/w").read("a")
         finally:
             server.shutdown()
+
+
+def test_what_stands_for_a_folder_is_no_file_and_an_empty_file_is_one(bucket: str, s3_server: S3Server) -> None:
+    """S3A makes an object ``folder/`` for a folder; the library lists it as ``folder``."""
+    with closing(s3_server.client("s3")) as s3:
+        for key in ("w/folder/", "w/folder/inner/", "w/folder/inner/file", "w/folder/empty"):
+            s3.put_object(Bucket=bucket.removeprefix("s3://"), Key=key, Body=b"x" if key.endswith("/file") else b"")
+    assert Files(f"{bucket}/w").paths("") == ["folder/empty", "folder/inner/file"]
