@@ -18,8 +18,8 @@ from kombu.transport import virtual
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.redis_url import tls_options
 from unstuck.tasks.settings import leave, settings
-from unstuck.tasks.transport.redis_client import FEW_QUESTIONS, takes_writes, unavailable
-from unstuck.tasks.transport.refusals import EXIT, refusal
+from unstuck.tasks.transport.redis_client import FEW_QUESTIONS, REPLY_WITHIN, takes_writes, unavailable
+from unstuck.tasks.transport.refusals import EXIT, fit_or_leave, refusal
 
 # Waiting for the broker. Celery's own waits go up to 30 s, and a server that answers and refuses writes (a failover, a
 # broken disk, a full memory) counts as one that is back, so Celery connects to it several times a second. Both are
@@ -76,6 +76,8 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
         _has_connected = True
         if self._to_listen:
             self._try_a_write(made)
+            # Rights may have been taken away, and who consumes nothing must not seem to listen.
+            fit_or_leave(settings(), REPLY_WITHIN)
         return made
 
     def _try_a_write(self, made: Any) -> None:
@@ -90,7 +92,7 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
         except redis.RedisError as error:
             if unavailable(error):
                 raise
-            # Perhaps this user may not touch this key: the real commands will show it.
+            # Perhaps this user may not touch this key: the look at its rights will show it.
         finally:
             channel.close()
 

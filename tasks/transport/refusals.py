@@ -6,13 +6,17 @@ A process that starts ends on it with 5, because no wait would help. A Redis tha
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 import redis
 from redis.exceptions import NoPermissionError
 
+from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.redis_url import without_password
 from unstuck.tasks.settings import Settings, leave
 from unstuck.tasks.transport.redis_client import connect
+from unstuck.tasks.transport.rights import lacking_rights
 
 EXIT = 5  # as of the command line
 LOOKS_FOR = 10.0  # seconds, at the start of a program; a busy host may shake hands late
@@ -39,7 +43,9 @@ _CURES = (
 def refusal(url: str, error: BaseException) -> str:
     """Why the Redis at ``url`` and this process do not come together, though it answers; empty if that is not so."""
     place, said = without_password(url), str(error).strip().rstrip(".")
-    if isinstance(error, redis.AuthenticationError | NoPermissionError) or "NOAUTH" in said:
+    if isinstance(error, NoPermissionError):
+        return f"The Redis at {place} refuses us: {said}. `unstuck doctor` names the rights that its user lacks"
+    if isinstance(error, redis.AuthenticationError) or "NOAUTH" in said:
         return (
             f"The Redis at {place} refuses us: {said}. Give the user and password it wants: "
             "UNSTUCK_REDIS_URL=redis://USER:PASSWORD@HOST:PORT/0"
@@ -54,6 +60,16 @@ def refusal(url: str, error: BaseException) -> str:
     return ""
 
 
+def may_not(url: str, lacks: Sequence[str]) -> str:
+    """The sentence for a user whose rights do not suffice, with the command that gives them."""
+    user = urlsplit(url).username or "default"
+    rules = " ".join(f"'{rule}'" if rule[0] in "~&" or "|" in rule else rule for rule in lacks)
+    return (
+        f"The user {user} of the Redis at {without_password(url)} lacks rights that a fleet needs. Give them: "
+        f"redis-cli ACL SETUSER {user} {rules}   (all of them: docs/operate.md, a Redis user of its own)"
+    )
+
+
 def perhaps_tls(url: str, error: BaseException) -> str:
     """A guess at a server that says nothing, or hangs up: one side speaks TLS, and the other does not."""
     hung_up = "closed by server" in str(error) or "reset by peer" in str(error)
@@ -62,11 +78,13 @@ def perhaps_tls(url: str, error: BaseException) -> str:
     return "Perhaps it speaks TLS there: write rediss://. " if hung_up and url.startswith("redis:") else ""
 
 
-def fit_or_leave(settings: Settings) -> None:
+def fit_or_leave(settings: Settings, within: float = LOOKS_FOR) -> None:
     """End this program, with a sentence, if the Redis of ``settings`` answers and refuses it. One that is away may."""
     try:
-        with connect(settings.redis_url, timeout=LOOKS_FOR, repeats=0) as client:
+        with connect(settings.redis_url, timeout=within, repeats=0) as client:
             client.ping()
+            if lacks := lacking_rights(client, Keys(settings.prefix)):
+                leave(f"It could take no work here, so it ends. {may_not(settings.redis_url, lacks)}", EXIT)
     except redis.RedisError as error:
         if why := refusal(settings.redis_url, error):
             leave(why, EXIT)

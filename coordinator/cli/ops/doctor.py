@@ -48,7 +48,8 @@ from unstuck.tasks.process.deadlines import call_in_thread
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.redis_url import without_password
 from unstuck.tasks.settings import NO_SPARK, Settings
-from unstuck.tasks.transport.refusals import refusal
+from unstuck.tasks.transport.refusals import may_not, refusal
+from unstuck.tasks.transport.rights import DOCTOR, lacking_rights
 from unstuck.tasks.warehouse.object_store import lacking_keys
 
 TIMEOUT = 3.5  # seconds for all of it; starting Python and printing take the rest of the five
@@ -77,7 +78,8 @@ def doctor(as_json: AsJson = False) -> None:
     if not fleet.done():
         text = f"the Redis at {place} has not answered everything within {TIMEOUT:g}s"
         findings.append(problem("REDIS_UNREACHABLE", text, "See whether its host is overloaded or frozen."))
-    reached = not any(one.code in ("REDIS_UNREACHABLE", "REDIS_REFUSES") for one in findings)
+    unreached = ("REDIS_UNREACHABLE", "REDIS_REFUSES", "REDIS_RIGHTS")
+    reached = not any(one.code in unreached and one.level is Level.PROBLEM for one in findings)
     findings += [*checks.of_settings(settings), *of_names(os.environ)]
     if warehouse.done():
         seen = warehouse.result()
@@ -137,6 +139,11 @@ def _examine_redis(
     try:
         with connected(settings) as connection:
             found.append(ok("REDIS", f"answers at {place}"))
+            if lacks := lacking_rights(connection.redis, Keys(settings.prefix), DOCTOR):
+                cure = "docs/operate.md has the line of ACL for all of them; the checks of the fleet need it as well."
+                found.append(problem("REDIS_RIGHTS", may_not(settings.redis_url, lacks), cure))
+                return None, None
+            found.append(ok("REDIS_RIGHTS", "the user of the address has each right that a fleet needs"))
             server = server_facts(connection.redis)
             found.extend(checks.of_server(server, settings))
             if server.info.get("cluster_enabled"):
