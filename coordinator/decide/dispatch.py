@@ -13,6 +13,8 @@ from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.protocol.token import fork_member, split_member
 from unstuck.tasks.spec.group import FailedFor, FrozenInputs
 
+EMPTY_FORK = "EMPTY_FORK"
+
 S = GroupState
 
 
@@ -128,7 +130,9 @@ def freeze_group(draft: Draft, name: str) -> None:
         )
         for need in draft.plan.groups[name].reads
     }
-    draft.decision.frozen[name] = _text(FrozenInputs(inputs=inputs))
+    records = {need: draft.state.groups.get(need) for need, found in inputs.items() if not found}
+    empty = tuple(need for need, one in records.items() if one and one.reason and one.reason.code == EMPTY_FORK)
+    draft.decision.frozen[name] = _text(FrozenInputs(inputs=inputs, empty=empty))
     draft.state.frozen.add(name)
 
 

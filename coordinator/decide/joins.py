@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from unstuck.coordinator.decide.dispatch import freeze_group
+from unstuck.coordinator.decide.dispatch import EMPTY_FORK, freeze_group
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.model.records import GroupRecord, Reason
 from unstuck.coordinator.model.state import UNEXPANDED, Census
@@ -92,7 +92,7 @@ def judge_one(draft: Draft, name: str) -> None:
         text = f"no group that was needed made the output {output!r} with that column"
         draft.move(name, GroupRecord(state=S.FAILED, reason=Reason("FORK_SOURCE_MISSING", text)))
     elif count == 0:
-        reason = Reason("EMPTY_FORK", "the fork has no values, so there is nothing to run")
+        reason = Reason(EMPTY_FORK, "the fork has no values, so there is nothing to run")
         draft.move(name, GroupRecord(state=S.SKIPPED, reason=reason))
     else:
         draft.ready.setdefault(spec.lane, {})[name] = None

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from unstuck.coordinator.errors import PublishFailed, TableTrouble
-from unstuck.coordinator.publishing.table_files import TableFiles, folder_fits
+from unstuck.coordinator.publishing.table_files import NULL_FOLDER, TableFiles, folder_fits
 from unstuck.tasks.errors import WarehouseMismatch, WarehouseUnsafe
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.host import how_to_install
@@ -109,11 +109,12 @@ def check(
         if table is None and place.has_strangers():
             raise PublishFailed(TABLE_UNFIT, f"{what}: there is no Delta table, but a folder with files")
         _check_types(what, json.loads(output.schema)["fields"])
-        if any("" in file.partition.values() for file in output.files):
-            raise PublishFailed(
-                PARTITION_MISMATCH,
-                f"{what}: a column of partition_by: holds an empty text, which Delta cannot tell from null",
-            )
+        for text, said in (("", "an empty text"), (NULL_FOLDER, f"the text {NULL_FOLDER}")):
+            if any(text in file.partition.values() for file in output.files):
+                raise PublishFailed(
+                    PARTITION_MISMATCH,
+                    f"{what}: a column of partition_by: holds {said}, which readers of Delta cannot tell from null",
+                )
         long = (value for file in output.files for value in file.partition.values() if value is not None)
         if any(not folder_fits(value) for value in long):
             raise PublishFailed(

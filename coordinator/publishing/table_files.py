@@ -22,7 +22,7 @@ from unstuck.tasks.warehouse.marker import DataFile
 from unstuck.tasks.warehouse.object_store import ObjectStore
 
 _OURS = ("unstuck-", ".unstuck-")  # how the names of our files begin, and those of files that become ours
-_NULL = "__HIVE_DEFAULT_PARTITION__"
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -126,7 +126,7 @@ def _name(path: str) -> str:
 def _folders(partition: Mapping[str, str | None]) -> str:
     """The folders of a partition as Hive names them. Polars wants them where any file of a table stands in some."""
     return "".join(
-        f"{quote(key, safe='')}={_NULL if v is None else quote(v, safe='')}/" for key, v in partition.items()
+        f"{quote(key, safe='')}={NULL_FOLDER if v is None else quote(v, safe='')}/" for key, v in partition.items()
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from unstuck.coordinator.spec.checks import values_reader
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.output_checks import appended_outputs
+from unstuck.coordinator.spec.output_checks import appended_outputs, outputs_of
 from unstuck.coordinator.spec.unused import for_python_alone
 from unstuck.tasks.protocol.texts import Packer, unpack
 from unstuck.tasks.spec.fields import STORED, ForkValue, Scalar
@@ -119,7 +119,11 @@ class Plan:
                     adopts=adopts,
                     any_code=any_code,
                     partition_by=partition_by,
-                    forks=tuple(name for name in group.reads if self.groups[name].spec.for_each is not None),
+                    forks={
+                        name: tuple(outputs_of(self.groups[name].spec))
+                        for name in group.reads
+                        if self.groups[name].spec.for_each is not None
+                    },
                     base=base,
                     checks=checks,
                     appended=self._appended_by(group),

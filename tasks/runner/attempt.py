@@ -48,7 +48,7 @@ from unstuck.tasks.steps.code import code_of, code_taken, fingerprint, why_again
 from unstuck.tasks.steps.context import Scratch, StepContext, Work
 from unstuck.tasks.steps.execute import StepRaised, run_step, users_code
 from unstuck.tasks.steps.hooks import HookContext, HookEvent, run_hook
-from unstuck.tasks.steps.inputs import PublishedDatasets, read_inputs, with_published
+from unstuck.tasks.steps.inputs import PublishedDatasets, of_empty_forks, read_inputs, with_published
 from unstuck.tasks.steps.loaded import loaded
 from unstuck.tasks.transport.lease import Claim
 from unstuck.tasks.warehouse.log import Warehouse
@@ -248,7 +248,8 @@ class Attempt:
         stack.enter_context(logging_restored())
         with self._warehouse_clock("reading what the group needs in", order.frozen.inputs or order.group.inputs):
             made = read_inputs(self._files, order.frozen.inputs, order.plan.forks)
-            inputs = with_published(made.datasets, order.group.inputs, self._published)
+            empty = of_empty_forks(order, self._published)
+            inputs = with_published({**empty, **made.datasets}, order.group.inputs, self._published)
         self._sources = made.sources
         plan = order.plan
         work = Work(

@@ -118,8 +118,8 @@ class ForkFrom(Strict):
         default=None,
         alias="from",
         strict=True,
-        pattern=r"^[A-Za-z_][A-Za-z0-9_-]*\.[A-Za-z_]\w*$",
-        description="The column, as output.column, or input.column.",
+        pattern=r"^[A-Za-z_][A-Za-z0-9_-]*\.[^\x00-\x1f\x7f]{1,255}$",
+        description="The column, as output.column, or input.column; the name of the column may hold blanks and dots.",
     )
     param: ParamName | None = Field(default=None, description="A parameter of the job or the group that is a list.")
     distinct: StrictBool = Field(default=False, description="Take each value once.")
@@ -132,11 +132,11 @@ class ForkFrom(Strict):
 
     @property
     def output(self) -> str:
-        return (self.source or "").rpartition(".")[0]
+        return (self.source or "").partition(".")[0]
 
     @property
     def column(self) -> str:
-        return (self.source or "").rpartition(".")[2]
+        return (self.source or "").partition(".")[2]
 
 
 class JoinRule(Strict):
@@ -335,7 +335,7 @@ class GroupPlan(Strict):
         adopts: jobs whose markers stand for this one's, if their fingerprints fit: those that it retries.
         any_code: the markers of those jobs count whatever code has made them.
         partition_by: the columns that part an output, by the output's name.
-        forks: those of the groups it reads that are forks.
+        forks: those of the groups it reads that are forks, with the outputs that their steps declare.
         base: the version of the warehouse at which the job was submitted; published datasets are read as of it.
         checks: what is checked when an output is written, by the output's name.
         appended: of a group that reads a stream: the outputs that may be written from it, since they are published by
@@ -354,7 +354,7 @@ class GroupPlan(Strict):
     adopts: tuple[str, ...] = ()
     any_code: bool = False
     partition_by: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    forks: tuple[str, ...] = ()
+    forks: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     base: int | None = None
     checks: dict[str, Checks] = Field(default_factory=dict)
     appended: tuple[str, ...] = ()
@@ -382,11 +382,13 @@ class FrozenInputs(Strict):
     """The inputs of a group, fixed when it is first queued or its condition held; every later attempt reads these.
 
     Stored under the group's name; a fork's members share that entry and have one each for their value.
-    ``inputs``: needed group → staging folders of its attempts, in member order.
+    ``inputs``: needed group → staging folders of its attempts, in member order. ``empty``: the forks among the needed
+    groups that have no members.
     """
 
     value: ForkValue | None = None
     inputs: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    empty: tuple[str, ...] = ()
     failed: FailedFor | None = None
 
 
@@ -435,6 +437,7 @@ class WorkOrder(Strict):
             "params": self.params,
             "collect": [c.model_dump(mode="json") for c in self.plan.collect],
             "inputs": self.frozen.inputs,
+            **({"empty": self.frozen.empty} if self.frozen.empty else {}),
             **({"published": {k: v.model_dump() for k, v in self.group.inputs.items()}} if self.group.inputs else {}),
             **({"rerun": self.plan.rerun} if self.plan.rerun else {}),
             **({"on_success": self.group.hooks.on_success} if self.group.hooks and self.group.hooks.on_success else {}),

@@ -6,17 +6,24 @@ submitted, so every retry reads the same.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from unstuck.tasks.errors import DatasetNotFound, InputMissing, InputNotPublished, OutputInvalid, VersionRemoved
+from unstuck.tasks.spec.group import WorkOrder
 from unstuck.tasks.spec.inputs import DatasetInput, GroupInput
+from unstuck.tasks.spec.outputs import Checks
+from unstuck.tasks.spec.schemas import schema_of
+from unstuck.tasks.steps.casts import declared_fields
 from unstuck.tasks.steps.spark import comparable, read_parquet
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import DatasetState, State
 from unstuck.tasks.warehouse.marker import Checkpoint, Marker, Read, StagedOutput, joined_versions, read_marker
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +229,33 @@ def with_published(
             raise OutputInvalid(f"a needed group has an output named {name} too; give the one in inputs: another name")
         if isinstance(one, DatasetInput):
             found[name] = replace(published.read(one.dataset, one.version, in_spec=True), name=name)
+    return found
+
+
+def of_empty_forks(order: WorkOrder, published: PublishedDatasets) -> dict[str, Dataset]:
+    """The datasets of needed forks without members: no rows, in the declared columns, or else the published ones.
+
+    Raises: LogBroken, WarehouseNewer, OSError: as `PublishedDatasets.standing`.
+    """
+    plan, found = order.plan, dict[str, Dataset]()
+    for fork in order.frozen.empty:
+        outputs = plan.forks.get(fork, ())
+        for name in outputs or (fork,):
+            standing = published.standing(name)
+            if declared := plan.checks.get(name, Checks()).columns:
+                schema = schema_of(declared_fields(declared))
+            elif standing is not None:
+                schema = standing.schema
+            else:
+                schema = schema_of([])
+                log.warning(
+                    "the fork %s has no members, so its output %s is read without rows, and without columns, since "
+                    "none are known. Declare them under columns: if a step names one",
+                    *(fork, name),
+                )
+            found[name] = Dataset(name, (StagedOutput([], 0, schema),))
+        if len(outputs) == 1:
+            found[fork] = found[outputs[0]]
     return found
 
 

@@ -213,7 +213,7 @@ def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | N
             there = {name for name in table.column_names if types.get(name, VOID) != VOID}
             found = [table[name] if name in there else pa.nulls(len(table), known.field(name).type) for name in names]
             tables.append(pa.table(found, names=names))
-    return pa.concat_tables(tables, promote_options="default")
+    return pa.concat_tables(tables, promote_options="default") if tables else empty_table(outputs[0].schema)
 
 
 def collect(files: Files, output: StagedOutput, wanted: Collect, room: int = MAX_JOB_BYTES) -> list[Any]:
@@ -263,6 +263,7 @@ def _values(files: Files, output: StagedOutput, column: str) -> Iterator[Any]:
                     continue
                 for batch in parquet.iter_batches(columns=[column]):
                     files.answered()
-                    yield from batch.column(0).to_pylist()
+                    # A name with a dot in it also names a field of a struct, which is read as well then.
+                    yield from batch.column(batch.schema.names.index(column)).to_pylist()
             except (ValueError, OverflowError) as error:  # a date of the year 12000, text that is no UTF-8
                 raise ForkValuesInvalid(f"a value of the column {column} cannot be read: {error}") from error

@@ -70,7 +70,9 @@ class Claim:
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise OrderUnreadable(unreadable(error)) from error
         read = inputs.inputs or member.inputs
-        return WorkOrder(plan=plan, frozen=FrozenInputs(value=member.value, inputs=read, failed=member.failed))
+        empty = inputs.empty or member.empty
+        frozen = FrozenInputs(value=member.value, inputs=read, empty=empty, failed=member.failed)
+        return WorkOrder(plan=plan, frozen=frozen)
 
 
 @lru_cache(maxsize=16)

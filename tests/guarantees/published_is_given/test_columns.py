@@ -174,6 +174,29 @@ def test_declared_columns_bring_all_members_to_one_type_and_refuse_what_does_not
     assert len(given.rows()) == 4
 
 
+@pytest.mark.parametrize("known", ["declared", "published", ""])
+def test_a_fork_without_members_is_read_as_no_rows_in_the_columns_that_are_known(given: Fleet, known: str) -> None:
+    def run(values: list[Any]) -> JobView:
+        values_of = {"columns": {"customer id": values}, "library": "arrow"}
+        made = {"name": "made", "steps": [{"python": f"{STEPS}:made", "output": "wide", "params": values_of}]}
+        step = {"python": f"{STEPS}:member_of", "output": "out"}
+        fork = {"name": "each", "needs": ["made"], "for_each": {"one": {"from": "wide.customer id"}}, "steps": [step]}
+        sums = {"python": f"{STEPS}:total", "output": "sums", "params": {"name": "out", "column": "amount"}}
+        after = {"name": "after", "needs": ["each"], "join": "none_failed", "steps": [sums]}
+        outputs = (
+            {"outputs": {"out": {"columns": {"one": "bigint", "amount": "bigint"}}}} if known == "declared" else {}
+        )
+        return given.run(made, fork, after, publish=["sums", "out"] if values else ["sums"], **outputs)
+
+    if known == "published":
+        view = run([4, 5])
+        assert view.job.status is Status.FINISHED, view.job.reason
+        assert given.rows() == [(4, 1), (5, 1)]
+    view = run([])
+    assert view.job.status is Status.FINISHED, view.job.reason
+    assert given.rows("sums") == [(0, 0, 2 if known else 0)]
+
+
 # -- what a runner knows, without a fleet -----------------------------------------------------------------------
 
 

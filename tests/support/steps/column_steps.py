@@ -18,6 +18,11 @@ def member(spark: None, ctx: Any, one: str, members: dict[str, dict[str, list[An
     return pd.DataFrame(members[one])
 
 
+def member_of(spark: None, ctx: Any, one: Any) -> Any:
+    """One row for the value of a fork."""
+    return pa.table({"one": [one], "amount": [1]})
+
+
 def total(spark: None, ctx: Any, name: str, column: str) -> Any:
     """The rows of an input, and the sum of a column of it."""
     table = ctx.input(name)

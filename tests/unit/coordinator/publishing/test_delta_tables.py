@@ -265,6 +265,14 @@ def test_a_table_with_other_columns_or_partitions_or_needs_fails_before_anything
     assert lake.ids == [1]
 
 
+@pytest.mark.parametrize("text", ["", "__HIVE_DEFAULT_PARTITION__"])
+def test_a_partition_that_other_readers_take_for_null_is_refused(lake: Lake, text: str) -> None:
+    failed = lake.publish("one", lake.spec("append", partition_by=("air",)), [row(1, air=text)]).failed
+    assert failed is not None
+    assert (failed.code, "cannot tell from null" in failed.text) == ("PARTITION_MISMATCH", True)
+    assert not DeltaTable.is_deltatable(lake.path)
+
+
 def test_files_of_a_publisher_that_has_not_made_the_table_yet_fail_no_other_job(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

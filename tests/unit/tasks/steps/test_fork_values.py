@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from unstuck.tasks.errors import ForkValuesInvalid
-from unstuck.tasks.spec.group import MAX_JOB_BYTES, Collect
-from unstuck.tasks.steps.output import collect
+from unstuck.tasks.spec.group import MAX_JOB_BYTES, Collect, ForkFrom
+from unstuck.tasks.steps.output import collect, stage
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import DataFile, StagedOutput
 
@@ -35,6 +35,15 @@ def test_a_file_that_is_older_than_the_column_has_nulls_there(tmp_path: Path) ->
     assert collect(Files(str(tmp_path)), made, wanted, MAX_JOB_BYTES) == [7]
     with pytest.raises(ForkValuesInvalid, match=r"events\.region has a null"):
         collect(Files(str(tmp_path)), made, wanted.model_copy(update={"distinct": False}), MAX_JOB_BYTES)
+
+
+@pytest.mark.parametrize("name", ["customer id", "a.b", "a.b c", "1", "`q`"])
+def test_any_name_of_a_column_can_be_forked_over(tmp_path: Path, name: str) -> None:
+    source = ForkFrom.model_validate({"from": f"events.{name}"})
+    assert (source.output, source.column) == ("events", name)
+    staged = stage(Files(str(tmp_path)), "out", pa.table({"a": [{"b": 1}, {"b": 2}], name: [7, 8]}))
+    wanted = Collect(output=source.output, column=source.column)
+    assert collect(Files(str(tmp_path)), staged, wanted, MAX_JOB_BYTES) == [7, 8]
 
 
 def test_a_file_that_is_no_parquet_file_is_an_error_of_the_values(tmp_path: Path) -> None:
