@@ -46,6 +46,7 @@ from unstuck.coordinator.views.code import different_code_for
 from unstuck.coordinator.views.fleet import FleetView, fleet_of
 from unstuck.coordinator.views.jobs import JobView, ListedJob, Queries, view_of
 from unstuck.coordinator.views.queues import full_pools, left_lying, nobody_takes
+from unstuck.coordinator.views.versions import unlike_runners
 from unstuck.tasks.identity import user_here
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
@@ -136,7 +137,7 @@ class Client:
             check_key(key)
         job_spec = JobSpec.of(spec, params or {})
         try:
-            found = self._store_job(job_spec, self.settings.warehouse, key or "", by)
+            found = self._store_job(job_spec, self.settings.warehouse, key or "", by, "")
             return replace(found, warnings=tuple(map(str, unused_params(job_spec))))
         except KeyTaken as taken:
             raise KeyConflict(
@@ -187,13 +188,7 @@ class Client:
             raise Refused(against_retry(replace(old, status=error.status))) from None
 
     def _store_job(
-        self,
-        job_spec: JobSpec,
-        warehouse: str,
-        key: str,
-        by: str | None,
-        reason: str = "",
-        again: Retried | None = None,
+        self, job_spec: JobSpec, warehouse: str, key: str, by: str | None, reason: str, again: Retried | None = None
     ) -> Submitted:
         compiled = compile_to_store(job_spec)
         old = None if again is None else again.job
@@ -230,9 +225,9 @@ class Client:
             key=key,
             **(again.fields if again is not None else {}),
             priority=job_spec.priority,
+            mixed=job_spec.mixed,
         )
-        plans = job.group_plans(compiled.plan)
-        submission = Submission(job, plans, compiled.plan.params, compiled.fingerprint)
+        submission = Submission(job, job.group_plans(compiled.plan), compiled.plan.params, compiled.fingerprint)
         summary = summary_of(JobState(compiled.plan, job, {}, {}, {}))
         try:
             job_id, new = self._store.submit(submission, summary, reason, vacuums)
@@ -273,7 +268,8 @@ class Client:
         took, idle, fleet = self.queries.took(state), self.queries.idle(now), self.fleet(wanted=False)
         lying, busy = left_lying(fleet, self.settings.stalled_after), nobody_takes(fleet)
         pools, code = full_pools(self.pools.all()), different_code_for(state, fleet.runners)
-        return explain(state, self._environment(now), due, SHOWN, took, idle, lying, busy, pools, code)
+        env, unlike = self._environment(now), unlike_runners(self.queries.versions(job), fleet.runners)
+        return explain(state, env, due, SHOWN, took, idle, lying, busy, pools, code, unlike)
 
     def _state(self, job: str) -> tuple[JobState, float, float | None]:
         """Raises: NoSuchJob."""

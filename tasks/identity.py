@@ -1,20 +1,55 @@
-"""Says which release of Unstuck, on which Python, this process runs, and who runs it; a mixed fleet is seen by it."""
+"""Says which release of Unstuck, Python and Spark this process runs, and who runs it; a mixed fleet is seen by it."""
 
 from __future__ import annotations
 
 import getpass
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 
 @dataclass(frozen=True, slots=True)
 class RunsOn:
-    """A release of Unstuck, such as ``0.1.0``, and a Python, such as ``3.11.7``; each is empty if it is not known."""
+    """A release of Unstuck, such as ``0.1.0``, a Python, such as ``3.11.7``, …; each is empty if it is not known."""
 
     release: str = ""
     python: str = ""
+    spark: str = ""
+    pandas: str = ""
+    pyarrow: str = ""
+    java: str = ""
+
+    @property
+    def bound(self) -> dict[str, str]:
+        """The minor versions that a job keeps to, by name."""
+        return {name: minor(text) for name, text in (("python", self.python), ("spark", self.spark)) if text}
+
+    def used(self, *, spark: bool) -> dict[str, str]:
+        """The versions that make rows, by name; ``spark``: whether Spark is among them."""
+        names = ("python", "pandas", "pyarrow", *(["spark"] if spark else []))
+        return {name: getattr(self, name) for name in names if getattr(self, name)}
+
+    def differs(self, made_on: Mapping[str, str]) -> bool:
+        """Whether what was made on these versions (`used`) was made by another minor version of Spark or Python."""
+        return any(minor(made_on[name]) != one for name, one in self.bound.items() if name in made_on)
+
+
+def minor(version: str) -> str:
+    """The first two numbers of a version."""
+    return ".".join(version.split(".")[:2])
+
+
+def in_words(versions: Mapping[str, str]) -> str:
+    """``{"python": "3.11", "spark": "4.3"}`` as ``Spark 4.3, Python 3.11``."""
+    return ", ".join(f"{name.title()} {versions[name]}" for name in ("spark", "python") if name in versions)
+
+
+def all_in_words(versions: Mapping[str, str]) -> str:
+    """As `in_words`, with the other packages behind."""
+    others = [f"{name} {version}" for name, version in versions.items() if name not in ("spark", "python")]
+    return ", ".join(filter(None, [in_words(versions), *others]))
 
 
 def user_here() -> str:
@@ -27,8 +62,11 @@ def user_here() -> str:
 
 def release_here() -> RunsOn:
     """Of this process; without a release in a checkout that is not installed."""
+    return RunsOn(_version("unstuck"), platform.python_version(), *map(_version, ("pyspark", "pandas", "pyarrow")))
+
+
+def _version(package: str) -> str:
     try:
-        release = version("unstuck")
+        return version(package)
     except PackageNotFoundError:
-        release = ""
-    return RunsOn(release, platform.python_version())
+        return ""

@@ -93,10 +93,10 @@ def _show_history(place: Warehouse, name: str | None, version: int | None, limit
     place.dataset(name)  # else the answer to a name that is misspelled would be an empty list
     changes = [(entry, entry.datasets[name]) for entry in place.history(name, limit)]
     if as_json:
-        emit([_version_as_json(entry, change) for entry, change in changes])
+        emit([{**_version_as_json(entry, change), "made_on": entry.made_on.get(name, [])} for entry, change in changes])
         return
     listing = table(
-        *("VERSION", "MODE", "ROWS", "FILES", "REPLACED", "PUBLISHED", "JOB", "PARAMETERS", "READ", "CODE"),
+        *("VERSION", "MODE", "ROWS", "FILES", "REPLACED", "PUBLISHED", "JOB", "PARAMETERS", "READ", "CODE", "MADE ON"),
         right=("VERSION", "ROWS", "FILES", "REPLACED"),
     )
     for entry, change in changes:
@@ -106,6 +106,7 @@ def _show_history(place: Warehouse, name: str | None, version: int | None, limit
             " ".join(f"{key}={value}" for key, value in entry.params.items()),
             " ".join(f"{read}@{n}" for read, versions in entry.inputs.items() for n in versions),
             " ".join(dict.fromkeys(filter(None, map(_short_code, entry.steps.values())))),
+            "; ".join(entry.made_on.get(name, ())),
         )
     stdout.print(listing)
     for entry, change in changes:

@@ -27,7 +27,7 @@ from unstuck.tasks.protocol.token import split_member
 _GROUP = r"(groups\.[^.]+|defaults)\."
 _STEP = r"groups\.[^.]+\.steps"
 _POLICY = re.compile(
-    rf"max_parallel|priority|on_failure|timeout|{_STEP}\.\d+\.timeout|"
+    rf"max_parallel|priority|mixed|on_failure|timeout|{_STEP}\.\d+\.timeout|"
     rf"{_GROUP}(retry(\..+)?|timeout|queue_timeout|worker_losses|queue|pool)"
 )
 _QUEUE = re.compile(rf"{_GROUP}(queue|pool)")
@@ -70,7 +70,7 @@ def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason
         return Commanded(Answer.REFUSED, job, f"{where}: {refused}. Nothing was changed.")
     alteration = Alteration(at, by, reason, changes)
     alterations = (*job.alterations, alteration)
-    altered = replace(job, revision=job.revision + 1, alterations=alterations, priority=spec.priority)
+    altered = replace(job, revision=job.revision + 1, alterations=alterations, priority=spec.priority, mixed=spec.mixed)
     compiled = compile_to_store(spec, altered)
     was, groups = state.plan.groups, compiled.plan.groups.items()
     if fork := next((name for name, one in groups if one.values != was[name].values), ""):
@@ -112,7 +112,7 @@ def _refusal(state: JobState, changes: tuple[AlteredValue, ...]) -> str:
             return (
                 f"{change.path} (code, parameters and conf) can change only while a job is PAUSED or RETRYING; "
                 f"`unstuck pause {state.job.id}` first, or change policy only (timeouts, retries, max_parallel, "
-                "priority, queues, pools)"
+                "priority, mixed, queues, pools)"
             )
     return ""
 

@@ -41,8 +41,9 @@ def read_attempt(draft: Draft, group_id: str) -> None:
     if attempt is None or (attempt.epoch, attempt.nonce) != (record.epoch, record.nonce):
         # The attempt's record is gone (a store restored in part), so no runner could ever claim or finish it.
         if record.state is S.QUEUED:
-            pool = draft.planned(group_id).spec.pool or ""
-            draft.offer(group_id, AttemptRecord(epoch=record.epoch, nonce=record.nonce, pool=pool))
+            spec = draft.planned(group_id).spec
+            made = AttemptRecord(epoch=record.epoch, nonce=record.nonce, pool=spec.pool or "", spark=spec.spark)
+            draft.offer(group_id, made)
         else:
             gone = Failure("ATTEMPT_GONE", "the record of the running attempt is gone")
             settle(draft, group_id, Outcome(OutcomeKind.LOST, failure=gone))

@@ -83,7 +83,10 @@ def mint(draft: Draft, group_id: str) -> str:
         started_at=0.0,
     )
     draft.move(group_id, queued, queue=planned.spec.queue_name)
-    draft.offer(group_id, AttemptRecord(epoch=epoch, nonce=draft.env.nonce, pool=planned.spec.pool or ""))
+    draft.offer(
+        group_id,
+        AttemptRecord(epoch=epoch, nonce=draft.env.nonce, pool=planned.spec.pool or "", spark=planned.spec.spark),
+    )
     return planned.spec.lane
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from unstuck.coordinator.doctor.finding import Finding, ago, count_of, ok, problem, warning
 from unstuck.coordinator.views.fleet import FleetView
 from unstuck.coordinator.views.queues import STALLED_AFTER, left_lying, some, unfit_runners
-from unstuck.tasks.identity import RunsOn
+from unstuck.tasks.identity import RunsOn, minor
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 
 RESTART_COORDINATOR = (
@@ -76,22 +76,29 @@ def _queues(view: FleetView, stalled_after: float) -> Iterator[Finding]:
 
 
 def of_versions(view: FleetView, here: RunsOn) -> list[Finding]:
-    """Does everybody run one release, on one Python (its first two numbers)? ``here``: this machine, where we run."""
-    fleet = [(f"{one.host}:{one.pid}", one.runs_on) for one in [*view.coordinators, *view.runners] if not one.silent]
-    releases: defaultdict[str, list[str]] = defaultdict(list)
-    pythons: defaultdict[str, list[str]] = defaultdict(list)
-    for name, on in [("this machine", here), *fleet]:
-        if on.release:
-            releases[on.release].append(name)
-        if on.python:
-            pythons[".".join(on.python.split(".")[:2])].append(name)
-    cure = "Unless an upgrade is under way: install one release and one Python everywhere, and restart what differs."
-    found = [
-        warning("VERSIONS", "; ".join(f"{what} {one}: {some(names)}" for one, names in sorted(seen.items())), cure)
-        for what, seen in (("Unstuck", releases), ("Python", pythons))
-        if len(seen) > 1
+    """Does everybody run one release, on one Python, and do all runners have one Spark, Java, pandas and pyarrow?
+
+    Of what is not ours, the first two numbers of a version count. ``here``: this machine, where we run.
+    """
+    everybody = [
+        (f"{one.host}:{one.pid}", one.runs_on) for one in [*view.coordinators, *view.runners] if not one.silent
     ]
-    same = sum(bool(on.release) for _, on in fleet)
+    seen: defaultdict[str, defaultdict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for name, on in [("this machine", here), *everybody]:
+        seen["Unstuck"][on.release].append(name)
+        seen["Python"][minor(on.python)].append(name)
+    for one in [one for one in view.runners if not one.silent]:
+        on = one.runs_on
+        known = {"Spark": on.spark, "Java": on.java, "pandas": on.pandas, "pyarrow": on.pyarrow}
+        for what, version in known.items():
+            seen[what][minor(version)].append(f"{one.host}:{one.pid}")
+    cure = "Unless an upgrade is under way: install the same versions everywhere, and restart what differs."
+    found = []
+    for what, versions in seen.items():
+        named = [f"{what} {one}: {some(names)}" for one, names in sorted(versions.items()) if one]
+        if len(named) > 1:
+            found.append(warning("VERSIONS", "; ".join(named), cure))
+    same = sum(bool(on.release) for _, on in everybody)
     text = f"Unstuck {here.release or '(not installed)'} and Python {here.python} here"
-    text += f"; of {len(fleet):,} runners and coordinators {same:,} say that they run the same"
+    text += f"; of {len(everybody):,} runners and coordinators {same:,} say that they run the same"
     return found or [ok("VERSIONS", text)]

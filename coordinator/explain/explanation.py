@@ -103,6 +103,14 @@ def held(job: JobRecord) -> bool:
     return job.intent is Intent.PAUSE or (job.halted is not None and job.intent is Intent.RUN)
 
 
+@dataclass(frozen=True, slots=True)
+class Unlike:
+    """The runners of a queue that have other versions than the job, in words; ``nobody`` else listens there."""
+
+    text: str
+    nobody: bool
+
+
 class JobFacts:
     """Facts that the explanations of all groups of a job need, worked out once."""
 
@@ -115,10 +123,11 @@ class JobFacts:
         lying: Mapping[str, str],
         busy: Mapping[str, str],
         pools: Mapping[str, str],
+        unlike: Mapping[tuple[str, bool], Unlike],
     ) -> None:
-        """``took``: seconds that groups took when they last succeeded. The last three: see `explain`."""
+        """``took``: seconds that groups took when they last succeeded. The last four: see `explain`."""
         self.state, self.env, self.due = state, env, due
-        self.took, self.lying, self.busy, self.pools = took, lying, busy, pools
+        self.took, self.lying, self.busy, self.pools, self.unlike = took, lying, busy, pools, unlike
         draft = Draft(state, env)
         self.room = Room(draft)
         job = state.job

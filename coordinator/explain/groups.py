@@ -210,7 +210,12 @@ def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Group
         if slots:
             listen = "runners listen" if slots > 1 else "runner listens"
             what = f"queue {queue}: {slots} {listen}, and none has taken it yet"
-            if planned.spec.pool and planned.spec.pool in facts.pools:
+            if unlike := None if job.mixed else facts.unlike.get((queue, planned.spec.spark)):
+                what = f"{what}; {unlike.text}"
+            if unlike and unlike.nobody:
+                what = f"queue {queue}: {unlike.text}, and nobody else listens there"
+                helps = (f"unstuck alter {job.id} --set mixed=true", "unstuck fleet", *helps)
+            elif planned.spec.pool and planned.spec.pool in facts.pools:
                 what, helps = f"waits for {facts.pools[planned.spec.pool]}", ("unstuck pool list", *helps)
             elif queue in facts.lying:
                 what, helps = f"{what}; messages lie on {facts.lying[queue]}", ("unstuck doctor", *helps)

@@ -17,6 +17,7 @@ from unstuck.coordinator.explain.explanation import (
     Explanation,
     Idle,
     JobFacts,
+    Unlike,
     ahead,
     held,
     timeout_of,
@@ -47,6 +48,7 @@ def explain(
     busy: Mapping[str, str] | None = None,
     pools: Mapping[str, str] | None = None,
     code: str = "",
+    unlike: Mapping[tuple[str, bool], Unlike] | None = None,
 ) -> list[Explanation]:
     """The job first, then every group that is not done or that its condition skipped, in the order of the spec.
 
@@ -59,6 +61,7 @@ def explain(
         busy: queues whose runners are all at work or unfit, with the words for it; see `nobody_takes`.
         pools: pools without a free slot, with the words for it; see `full_pools`.
         code: that its workers run different code, in words; see `different_code_for`.
+        unlike: runners that have other versions than the job; see `unlike_runners`.
     """
     if state.damage and not state.job.terminal:
         return [_damaged(state, env, due)]
@@ -67,7 +70,7 @@ def explain(
         return [job]
     if code:
         job = replace(job, what=f"{job.what}; {code}", help=("unstuck fleet", *job.help))
-    facts = JobFacts(state, env, due, took or {}, lying or {}, busy or {}, pools or {})
+    facts = JobFacts(state, env, due, took or {}, lying or {}, busy or {}, pools or {}, unlike or {})
     found: list[Explanation] = []
     for name, planned in state.plan.groups.items():
         found.extend(explain_group(facts, name, planned, members))

@@ -148,6 +148,7 @@ class AttemptRecord:
     progress: str = ""
     revision: int = 0  # how often the job had been altered when it was claimed
     pool: str = ""  # of which it takes a slot
+    spark: bool = False  # it runs on Spark, and so keeps to the Spark of its job
     order: str = ""  # what the runner is told at its next renewal: CANCEL, DRAIN
     outcome: Annotated[Outcome | None, BeforeValidator(_outcome)] = None
     outcome_at: float = 0.0
@@ -177,7 +178,8 @@ class AttemptRecord:
 
     def to_json(self) -> str:
         """An attempt as a commit creates it: offered, not claimed."""
-        return _compact({"epoch": self.epoch, "nonce": self.nonce, **({"pool": self.pool} if self.pool else {})})
+        more = {"pool": self.pool, "spark": self.spark}
+        return _compact({"epoch": self.epoch, "nonce": self.nonce, **{name: one for name, one in more.items() if one}})
 
 
 _ATTEMPT: TypeAdapter[AttemptRecord] = TypeAdapter(AttemptRecord)
@@ -296,7 +298,8 @@ class JobRecord:
     timed_out: Reason | None = None
     key: str = ""
     retry_of: str = ""
-    priority: str = "normal"  # as in ``spec``: the scripts read it here
+    priority: str = "normal"  # as in ``spec``, like ``mixed``: the scripts read them here
+    mixed: bool = False
     schema: int = JOB_SCHEMA
     texts: Mapping[str, str] = field(default_factory=dict)
 
@@ -308,7 +311,7 @@ class JobRecord:
     def group_plans(self, plan: Plan) -> dict[str, str]:
         """The stored plans for the runners of this job, whose spec is compiled to ``plan``."""
         known = (self.warehouse, self.warehouse_id, self.reruns, self.adopts)
-        return plan.group_plans(*known, any_code=self.any_code, base=self.base)
+        return plan.group_plans(*known, any_code=self.any_code, base=self.base, mixed=self.mixed)
 
     def written(self) -> dict[str, Any]:
         """The spec, parsed."""

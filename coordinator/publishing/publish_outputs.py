@@ -22,6 +22,7 @@ from unstuck.coordinator.publishing.checks import check_expectations
 from unstuck.coordinator.publishing.streams import with_checkpoint
 from unstuck.tasks.errors import SchemaMismatch
 from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.identity import all_in_words
 from unstuck.tasks.protocol.replaced import replaced
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.spec.schemas import closed, fields_of, joined, schema_after, schema_of
@@ -166,6 +167,7 @@ def _append_package(warehouse: Warehouse, request: PublishRequest, package: _Pac
             for name, output in package.outputs.items()
         }
         more: dict[str, Any] = {"tokens": package.tokens, "inputs": package.inputs, "steps": package.steps}
+        more["made_on"] = package.made_on
         if tables:
             made = {name: table.made_by(n, name, state.get(name)) for name, table in tables.items()}
             more["tables"] = made
@@ -327,6 +329,7 @@ class _Package(NamedTuple):
     tokens: list[str]
     inputs: dict[str, list[int]]
     steps: dict[str, str]
+    made_on: dict[str, list[str]]
 
 
 def _package(files: Files, request: PublishRequest) -> _Package:
@@ -373,6 +376,7 @@ def _collect(files: Files, request: PublishRequest) -> _Package:
         list(dict.fromkeys(part.staging for part in parts)),
         joined_versions(part.marker.sources for part in parts),
         {group: ", ".join(filter(None, codes)) for group, codes in steps.items()},
+        {name: sorted({all_in_words(part.marker.made_on) for part in made[name]} - {""}) for name in names},
     )
 
 

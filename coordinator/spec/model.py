@@ -75,6 +75,11 @@ class JobSpec(Strict):
         default="normal",
         description="Share of busy runners: high gets four turns for one of normal, normal four for one of low.",
     )
+    mixed: bool = Field(
+        default=False,
+        strict=True,
+        description="Any Spark and Python may take part; left out: the minor versions of its first claim alone.",
+    )
     timeout: Timeout | None = Field(
         default=None,
         description="Time limit from the first claimed attempt to publishing; left out: no limit.",

@@ -97,10 +97,11 @@ class Plan:
         *,
         any_code: bool = False,
         base: int | None = None,
+        mixed: bool = False,
     ) -> dict[str, str]:
         """The stored plan of each group for the runners, as JSON with references to the long texts of the spec.
 
-        ``reruns``, ``adopts``, ``any_code`` and ``base``: as on the job's record.
+        ``reruns``, ``adopts``, ``any_code``, ``base`` and ``mixed``: as on the job's record.
         """
         pack = Packer().pack
         plans = {}
@@ -125,6 +126,7 @@ class Plan:
                         if self.groups[name].spec.for_each is not None
                     },
                     base=base,
+                    mixed=mixed,
                     checks=checks,
                     appended=self._appended_by(group),
                     for_python=self.for_python.get(group.name, ()),

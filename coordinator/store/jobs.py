@@ -32,7 +32,7 @@ from unstuck.coordinator.store.answers import (
     Submission,
     VacuumSince,
 )
-from unstuck.coordinator.store.runner_wake_ups import idle_runner, share_wake_ups
+from unstuck.coordinator.store.runner_wake_ups import idle_runner, served, share_wake_ups
 from unstuck.coordinator.store.staging_index import staging_record
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.keys import Keys, members_of, pool_of, queue_of
@@ -419,7 +419,7 @@ class Store:
 
         Wake-ups that nobody has consumed yet count. A queue without listeners holds one, for the first listener.
         """
-        names, keys = sorted(lanes), self._keys
+        names, keys = served(lanes, listening), self._keys
         pools = sorted({*map(pool_of, names)} - {""})
         queues = sorted({*map(queue_of, names), *listening})
         runners = {one.id: one for there in listening.values() for one in there}

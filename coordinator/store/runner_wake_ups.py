@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
 
+from unstuck.tasks.protocol.keys import queue_of, versions_of
 from unstuck.tasks.protocol.processes import RunnerStatus
 
 
@@ -16,6 +17,19 @@ def idle_runner(runner: RunnerStatus, said: float, now: float) -> bool:
             said before the clock was set back, and does not count.
     """
     return said < 0 if runner.seen < abs(said) <= now + 1.0 else runner.idle_since is not None
+
+
+def served(lanes: Iterable[str], listening: Mapping[str, Collection[RunnerStatus]]) -> list[str]:
+    """Those of ``lanes`` that some runner may empty: not those of versions that no runner of their queue has."""
+
+    def serves(runner: RunnerStatus, lane: str) -> bool:
+        return all(runner.runs_on.bound.get(name) == version for name, version in versions_of(lane).items())
+
+    return sorted(
+        lane
+        for lane in lanes
+        if not versions_of(lane) or any(serves(one, lane) for one in listening.get(queue_of(lane), ()))
+    )
 
 
 def share_wake_ups(

@@ -238,6 +238,10 @@ class Queries:
                     took[group_id] = max(0.0, record.since - record.started_at)
         return took
 
+    def versions(self, job: str) -> dict[str, str]:
+        """The minor versions of Python and Spark of the job's first claims, by name."""
+        return cast(dict[str, str], self._redis.hgetall(self._keys.of(job).versions))
+
     def counters(self) -> dict[str, int]:
         """How many reports were APPLIED, DUPLICATE, STALE, …"""
         return {name: int(n) for name, n in cast(dict[str, str], self._redis.hgetall(self._keys.counters)).items()}

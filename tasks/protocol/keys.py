@@ -6,6 +6,8 @@ Cluster (nor does Celery's broker).
 
 from __future__ import annotations
 
+import re
+
 CONTROL_QUEUE = "control"  # the queue of Celery on which coordinators listen
 
 
@@ -20,6 +22,7 @@ class JobKeys:
         self.groups = f"{base}:groups"  # hash: group id → GroupRecord; absent means WAITING
         self.inputs = f"{base}:inputs"  # hash: group, and member of a fork → FrozenInputs, from the first QUEUED on
         self.attempts = f"{base}:attempts"  # hash: group id → the live attempt; dropped when its outcome is applied
+        self.versions = f"{base}:versions"  # hash: python, spark → the minor version of its first claim
         self.turns = f"{base}:turns"  # hash: lane → the turn of the offer that was added last
         self.events = f"{base}:events"  # stream: what happened, bounded
         self.lock = f"{base}:lock"  # string: owner of the job's lock; lives LOCK_TTL at most
@@ -102,7 +105,13 @@ def queue_of(lane: str) -> str:
 
 def pool_of(lane: str) -> str:
     """The pool of a lane; empty for offers without one."""
-    return lane.partition("@")[2]
+    return lane.partition("@")[2].partition("#")[0]
+
+
+def versions_of(lane: str) -> dict[str, str]:
+    """The versions that runners of a lane must have, such as ``queue@pool#python3.11,spark4.3``; see take.lua."""
+    found = lane.partition("@")[2].partition("#")[2]
+    return dict(re.findall(r"([a-z]+)([0-9.]+)", found))
 
 
 def members_of(pool: str) -> tuple[str, str]:

@@ -63,13 +63,7 @@ TEXT_CLOCK = 3 * TEXT_WITHIN  # seconds until a runner is killed that cannot des
 class Attempt:
     """One claimed attempt in this process. Every error must produce an outcome: a lapsed lease is a lost worker."""
 
-    def __init__(
-        self,
-        runner: Runner,
-        token: Token,
-        claim: Claim | UnstuckError,
-        finish: Finish | None = None,
-    ) -> None:
+    def __init__(self, runner: Runner, token: Token, claim: Claim | UnstuckError, finish: Finish | None = None) -> None:
         """
         Args:
             claim: the answer of Redis, or why the attempt cannot begin.
@@ -181,7 +175,8 @@ class Attempt:
             if compacts or (standing := find_done_marker(self._files, folder, self._counts)) is None:
                 if earlier and not self._ran_again and (there := newest_marker(self._files, folder)) is not None:
                     newer = self._published.changed(there.reads)
-                    self._ran_again = why_again(self._order, job, there.code, there.fingerprint, newer)
+                    other = self._runner.runs_on.differs(there.made_on)
+                    self._ran_again = why_again(self._order, job, there.code, there.fingerprint, newer, other)
                 continue
             staging, marker = standing
             self._files.check()
@@ -196,6 +191,7 @@ class Attempt:
         """Whether ``marker`` is of the same work, on the same published data."""
         code = marker.code if self._order.plan.any_code else self._code
         same = marker.fingerprint == fingerprint(self._order, code)
+        same &= self._order.plan.mixed or not self._runner.runs_on.differs(marker.made_on)
         return same and not self._published.changed(marker.reads)
 
     def _resolved(self) -> dict[str, Any]:
@@ -377,6 +373,7 @@ class Attempt:
             written_at=time.time(),
             reads=self._published.reads,
             sources=joined_versions([self._sources, self._published.sources]),
+            made_on=self._runner.runs_on.used(spark=self._order.group.spark),
         )
 
     def _progress(self, value: dict[str, Any]) -> None:

@@ -25,6 +25,7 @@ import redis
 
 from unstuck.tasks.errors import HostUnfit, NotBegun, WarehouseTrouble
 from unstuck.tasks.host import LIGHT, java_is_gone, lacking, may_run_spark
+from unstuck.tasks.identity import release_here
 from unstuck.tasks.process import hang_alarm
 from unstuck.tasks.process.deadlines import run_with_deadline
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
@@ -89,7 +90,8 @@ class Runner:
         self.name = whoami()
         self.id = f"{self.name}-{secrets.token_hex(3)}"
         self.client: redis.Redis = connect(settings.redis_url)
-        self.lease = Lease(self.client, Keys(settings.prefix), settings.lease_ttl, caller=self.id)
+        self.runs_on = release_here()
+        self.lease = Lease(self.client, Keys(settings.prefix), settings.lease_ttl, self.id, self.runs_on.bound)
         # Made when it is needed. The watchdog removes it after the end of this process.
         self.temporary = Path(tempfile.gettempdir()) / f"unstuck-runner-{secrets.token_hex(4)}"
         self.driver = Driver(settings, slots=slots, temporary=self.temporary)

@@ -334,6 +334,7 @@ class GroupPlan(Strict):
             counts then.
         adopts: jobs whose markers stand for this one's, if their fingerprints fit: those that it retries.
         any_code: the markers of those jobs count whatever code has made them.
+        mixed: markers count whatever Spark and Python have made them.
         partition_by: the columns that part an output, by the output's name.
         forks: those of the groups it reads that are forks, with the outputs that their steps declare.
         base: the version of the warehouse at which the job was submitted; published datasets are read as of it.
@@ -353,6 +354,7 @@ class GroupPlan(Strict):
     rerun: str = ""
     adopts: tuple[str, ...] = ()
     any_code: bool = False
+    mixed: bool = False
     partition_by: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     forks: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     base: int | None = None

@@ -44,13 +44,16 @@ def fingerprint(order: WorkOrder, code: str) -> str:
     return hashlib.sha256(f"{order.fingerprint}/{code}/{settings().time_zone}".encode()).hexdigest()[:32]
 
 
-def why_again(order: WorkOrder, job: str, code: str, there: str, newer: str = "") -> str:
+def why_again(order: WorkOrder, job: str, code: str, there: str, newer: str = "", other: bool = False) -> str:
     """Why ``job``'s work, done by ``code`` and with the fingerprint ``there``, is not taken over by ``order``.
 
-    ``newer``: a dataset that it read and that was published again since; empty if there is none.
+    ``newer``: a dataset that it read and that was published again since; empty if there is none. ``other``: another
+    minor version of Spark or Python did it.
     """
     if order.group.compacts:
         return "it compacts what is published by now"
+    if other and not order.plan.mixed:
+        return f"job {job} ran it on another version of Spark or Python, and mixed: is not set"
     if fingerprint(order, code) == there:
         if newer:
             return f"the dataset {newer} was published again since job {job}"

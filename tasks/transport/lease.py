@@ -8,7 +8,7 @@ every race.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, lru_cache
@@ -96,9 +96,12 @@ def unreadable(error: Exception) -> str:
 class Lease:
     """Takes, renews and finishes attempts on one Redis, for one caller, which does one thing at a time."""
 
-    def __init__(self, client: redis.Redis, keys: Keys, ttl: float, caller: str) -> None:
+    def __init__(
+        self, client: redis.Redis, keys: Keys, ttl: float, caller: str, versions: Mapping[str, str] | None = None
+    ) -> None:
         """
         Args:
+            versions: of this runner, to which its jobs keep (`RunsOn.bound`); None: it takes any job.
             client: must decode responses.
             ttl: the life of a lease, in seconds.
             caller: a name that no other process has; a repeat finds its answer under it.
@@ -107,6 +110,7 @@ class Lease:
         self._keys = keys
         self._ttl = ttl
         self._caller = caller
+        self._versions = dict(versions or {})
         self._answer = keys.answer(caller)
         self._takes = self._finishes = 0
         self._claimant = self._event = ""  # of the last take, and of the last finish: the same again is a repeat
@@ -155,9 +159,10 @@ class Lease:
             "ttl": self._ttl,
             "event": event,
             "leaves": leaves,
+            "bound": self._versions,
             "schema_version": SCHEMA_VERSION,
             "text_field": FIELD,
-            **{name: getattr(any_job, name) for name in ("job", "attempts", "plans", "inputs")},
+            **{name: getattr(any_job, name) for name in ("job", "attempts", "plans", "inputs", "versions")},
         }
         return {"taking": json.dumps(taking), "takes": self._takes, "answer": self._answer, "kept": ANSWER_KEPT}
 

@@ -69,6 +69,7 @@ class Entry:
         code, reason: of an ABORT: what a machine may compare, and a sentence.
         inputs: the published datasets that the package was made from, each with the versions that were read.
         steps: group that made an output → what stands for the code of its steps; empty for SQL.
+        made_on: dataset → the versions that made its rows, in words; several where a job is mixed.
         tables: by dataset, for those that are written into Delta tables.
     """
 
@@ -86,6 +87,7 @@ class Entry:
     reason: str = ""
     inputs: dict[str, list[int]] = field(default_factory=dict)
     steps: dict[str, str] = field(default_factory=dict)
+    made_on: dict[str, list[str]] = field(default_factory=dict)
     version: int = 1
     tables: dict[str, Table] = field(default_factory=dict)
 

@@ -140,6 +140,7 @@ class Marker:
         code: what stood for the code of its steps, for people; the fingerprint covers it.
         written_at: seconds since the epoch, by the clock of the worker; for people only.
         reads: the published datasets that it read.
+        made_on: the versions of Python, Spark (if it was used), pandas and pyarrow, by name.
         sources: dataset → versions: what it read, and what stands behind all that it read of other groups.
     """
 
@@ -152,6 +153,7 @@ class Marker:
     code: str = ""
     reads: list[Read] = field(default_factory=list)
     sources: dict[str, list[int]] = field(default_factory=dict)
+    made_on: dict[str, str] = field(default_factory=dict)
     version: Literal[1] = MARKER_VERSION
 
 

@@ -11,6 +11,7 @@ import os
 import select
 import shutil
 import signal
+import subprocess
 import time
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -21,6 +22,7 @@ import psutil
 import redis
 
 from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.host import java_version, may_run_spark
 from unstuck.tasks.identity import release_here
 from unstuck.tasks.process.deadlines import NonBlockingHandler, run_with_deadline
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
@@ -81,7 +83,12 @@ class Watchdog:
         self._token: Token | None = None  # in it
         self._settled = False  # two looks in a row found the same
         self._probe = WarehouseProbe(settings)
-        self._release = release_here()  # of its runner, too: both are started by one Python
+        java = 0
+        if may_run_spark(settings, self._queues):
+            with suppress(subprocess.TimeoutExpired):
+                java = java_version()
+        # Of its runner, too: both are started by one Python.
+        self._release = replace(release_here(), java=str(java or ""))
         self._state = WatchState()
         self._answer: RenewAnswer | None = None
         self._next_tick = 0.0

@@ -12,10 +12,12 @@ from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import emit, iso, one_line, stderr, stdout, table
 from unstuck.coordinator.doctor.finding import ago
+from unstuck.coordinator.doctor.fleet_checks import of_versions
 from unstuck.coordinator.views.code import SHORT, different_code
 from unstuck.coordinator.views.fleet import FleetView, QueueView
 from unstuck.coordinator.views.queues import unfit_runners
 from unstuck.tasks.duration import format_duration
+from unstuck.tasks.identity import RunsOn
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 from unstuck.tasks.protocol.processes import ProcessStatus
 from unstuck.tasks.redis_url import without_password
@@ -58,6 +60,7 @@ def advice(view: FleetView, place: str) -> list[str]:
     lines += [f"{said[0].upper()}{said[1:]}." for said in different_code(view.runners).values()]
     for host, why in unfit_runners(view).items():
         lines.append(f"The host {host} is unfit for Spark, and takes no such work: {why}.")
+    lines += [f"The fleet is mixed: {one.text}. {one.cure}" for one in of_versions(view, RunsOn()) if one.cure]
     if view.stalled:
         last = view.stalled[0]
         lines.append(

@@ -1,10 +1,11 @@
 -- take: a runner claims the offer whose turn is next, on the first of its queues on which one may be taken.
 --
--- keys: due reports turn answer awake pools held
+-- keys: due reports turn answer awake pools held lanes
 -- args: taking takes kept
 --
 -- taking: {queues: [], ready, runner, worker, claimant, ttl, event, schema_version, text_field, leaves,
---          job, attempts, plans, inputs} (JSON); the last four are keys of the job '\0'; ready: how the key of a lane begins
+--          bound, job, attempts, plans, inputs, versions} (JSON); the last five are keys of the job '\0'; ready: how the
+--          key of a lane begins; bound: the versions of this runner, by name
 -- leaves: if no offer stands, the runner takes none by itself any more.
 -- takes: how many takes this caller began, this one included. kept: seconds for which the answer is kept.
 -- Answers {CLAIMED, offer, plan, inputs, member, params, digest, text, …} | {EMPTY} | {MORE}
@@ -22,19 +23,33 @@ local function has_slot(pool)
     return held < tonumber(redis.call('HGET', keys.pools, pool) or '1')
 end
 
--- Claims one offer for `taking.claimant`. Returns the order, as it is answered; nil if the offer does not stand.
+-- A job keeps to the versions of its first claim. Those that this runner lacks for `attempt`, as a lane ends; else nil.
+local function other_versions(versions, attempt)
+    local wanted, differs = {}, false
+    for _, name in ipairs({'python', 'spark'}) do
+        local version = (name == 'python' or attempt.spark) and redis.call('HGET', versions, name)
+        if version then wanted[#wanted + 1] = name .. version end
+        differs = differs or (version and taking.bound[name] and taking.bound[name] ~= version)
+    end
+    return differs and table.concat(wanted, ',') or nil
+end
+
+-- Claims one offer for `taking.claimant`. Returns the order, as it is answered; nil if the offer does not stand, and then
+-- the end of the lane of runners that have the versions of its job, if this one has not.
 local function claim_offer(offer)
     local job, group, epoch, nonce = string.match(offer, '^([^/]+)/([^/]+)/(%d+)/([%w_]+)$')
     if not job then return end
     local function key(name) return (string.gsub(taking[name], '%z', job)) end
     local record, attempts, inputs_key = key('job'), key('attempts'), key('inputs')
-    local status, intent, halted, params, revision =
-        unpack(redis.call('HMGET', record, 'status', 'intent', 'halted', 'params', 'revision'))
+    local status, intent, halted, params, revision, mixed =
+        unpack(redis.call('HMGET', record, 'status', 'intent', 'halted', 'params', 'revision', 'mixed'))
     if not status or terminal(status) then return end
     if not has_all_fields(record) then return due_now(job, now()) end  -- a coordinator halts it
     local attempt = open_attempt(attempts, group, epoch, nonce)
     if not attempt or (attempt.claimant and attempt.claimant ~= taking.claimant) then return end
     if not attempt.claimant and (intent ~= 'run' or (halted or '') ~= '') then return end
+    local elsewhere = not attempt.claimant and not mixed and other_versions(key('versions'), attempt)
+    if elsewhere then return nil, elsewhere end
     if not attempt.claimant and attempt.pool and not has_slot(attempt.pool) then return end
     local planned = string.match(group, '^[^%[]+')
     local plan = redis.call('HGET', key('plans'), planned)
@@ -58,6 +73,9 @@ local function claim_offer(offer)
     attempt.worker = taking.worker
     attempt.claimed_at = time
     attempt.revision = tonumber(revision or '0')
+    for name, version in pairs(mixed and {} or taking.bound) do
+        if name == 'python' or attempt.spark then redis.call('HSETNX', key('versions'), name, version) end
+    end
     attempt.lease = time + taking.ttl
     put_attempt(attempts, group, attempt)
     if attempt.pool then redis.call('ZADD', keys.held, 0, attempt.pool .. '/' .. offer) end
@@ -78,7 +96,13 @@ local function keep(found)
 end
 redis.call('HSET', keys.awake, taking.runner, stamp(now()))
 local pools = redis.call('HKEYS', keys.pools)
-local dropped = 0
+local dropped, ends, lane_end = 0, {''}, '#'
+for _, name in ipairs({'python', 'spark'}) do
+    if taking.bound[name] then
+        lane_end = lane_end .. (lane_end == '#' and '' or ',') .. name .. taking.bound[name]
+        ends[#ends + 1] = lane_end
+    end
+end
 for _, queue in ipairs(taking.queues) do
     while true do
         -- The offer whose turn is next, in the lanes of this queue whose pools have a slot.
@@ -89,11 +113,19 @@ for _, queue in ipairs(taking.queues) do
             if pool and not has_slot(pool) then return end
             offer, turn, from = head[1], head[2], ready
         end
-        look(taking.ready .. queue)
-        for _, pool in ipairs(pools) do look(taking.ready .. queue .. '@' .. pool, pool) end
+        for _, lane_end in ipairs(ends) do
+            look(taking.ready .. queue .. (lane_end ~= '' and '@' or '') .. lane_end)
+            for _, pool in ipairs(pools) do look(taking.ready .. queue .. '@' .. pool .. lane_end, pool) end
+        end
         if not offer then break end
         redis.call('ZREM', from, offer)
-        local order = claim_offer(offer)
+        local order, elsewhere = claim_offer(offer)
+        if elsewhere then
+            local queue_and_pool = string.match(string.sub(from, #taking.ready + 1) .. '@', '^[^@]*@[^@#]*')
+            local lane = queue_and_pool .. '#' .. elsewhere
+            redis.call('ZADD', taking.ready .. lane, 'NX', turn, offer)
+            redis.call('SADD', keys.lanes, lane)
+        end
         if order then
             if tonumber(turn) > tonumber(redis.call('HGET', keys.turn, queue) or '0') then
                 redis.call('HSET', keys.turn, queue, turn)

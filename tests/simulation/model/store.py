@@ -348,7 +348,7 @@ class ModelStore:
         for fork in decision.uncollected:
             job.collected.pop(fork, None)
         for group, attempt in decision.offered.items():
-            job.attempts[group] = AttemptRecord(attempt.epoch, attempt.nonce, pool=attempt.pool)
+            job.attempts[group] = AttemptRecord(attempt.epoch, attempt.nonce, pool=attempt.pool, spark=attempt.spark)
         for group, (epoch, nonce, order) in decision.orders.items():
             ordered = job.attempts.get(group)
             if ordered and (ordered.epoch, ordered.nonce) == (epoch, nonce) and ordered.outcome is None:

@@ -1,0 +1,213 @@
+"""A fleet of two versions of Spark or Python: the real scripts on a real Valkey, and a coordinator.
+
+A runner is played by its lease, which says which versions it has.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.coordinator import NOOP, Coordinator, group, mint
+from tests.support.paths import PYTHONPATH
+from tests.support.programs.runner import single_runner
+from tests.support.servers import RedisServer
+from unstuck import Status
+from unstuck.tasks.identity import RunsOn
+from unstuck.tasks.transport.lease import Claim, Lease
+from unstuck.tasks.warehouse.log import Warehouse
+
+OLD = RunsOn("0.1.0", "3.11.7", "3.5.4")
+NEW = RunsOn("0.1.0", "3.11.7", "4.3.0")
+OTHER_PYTHON = RunsOn("0.1.0", "3.12.1", "4.3.0")
+SPARK = {"spark": True, "queue": "light", "steps": NOOP}
+
+
+class Runner:
+    """A runner of queue ``light`` on these versions."""
+
+    def __init__(self, coordinator: Coordinator, on: RunsOn, name: str) -> None:
+        self.name, self.on, self._coordinator = name, on, coordinator
+        settings = coordinator.settings
+        self.lease = Lease(coordinator.redis, coordinator.keys, settings.lease_ttl, name, on.bound)
+        self.note()
+
+    def note(self) -> None:
+        self._coordinator.note_runner(self.name, host=self.name, runs_on=self.on, idle_since=1.0)
+
+    def take(self) -> Claim | None:
+        return self.lease.take(["light"], mint(), self.name, mint())
+
+    def took(self) -> str | None:
+        """The group that it takes and ends; None: nothing stands for it."""
+        claim = self.take()
+        if claim is not None:
+            self._coordinator.finish(claim.token)
+            self._coordinator.read()
+        return None if claim is None else claim.token.group
+
+
+@pytest.fixture
+def coordinator(make_coordinator: Callable[..., Coordinator]) -> Coordinator:
+    return make_coordinator(dispatch_timeout=0.2)
+
+
+def fork(coordinator: Coordinator, *, name: str = "job", members: int = 3, **spec: object) -> str:
+    job = coordinator.submit({**group("f"), **SPARK, "for_each": {"n": list(range(members))}}, name=name, **spec)
+    coordinator.read()
+    return job
+
+
+def test_a_job_runs_on_the_spark_of_its_first_claim_alone_and_no_offer_is_lost(coordinator: Coordinator) -> None:
+    old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
+    job = fork(coordinator)
+    assert new.took() == "f[0]"
+    assert [old.took() for _ in range(3)] == [None] * 3
+    assert [new.took(), new.took(), new.took()] == ["f[1]", "f[2]", None]
+    assert coordinator.status(job) is Status.FINISHED
+
+
+def test_a_job_keeps_to_its_python_also_where_it_does_not_use_spark(coordinator: Coordinator) -> None:
+    new, other = Runner(coordinator, NEW, "new"), Runner(coordinator, OTHER_PYTHON, "other")
+    old = Runner(coordinator, OLD, "old")
+    job = coordinator.submit(group("a"), group("b"), {**group("c"), **SPARK})
+    coordinator.read()
+    assert new.took() == "a"
+    assert other.took() is None
+    assert old.took() == "b", "another Spark makes no difference to a group without Spark"
+    assert old.took() == "c", "nobody has used Spark in this job yet"
+    assert coordinator.status(job) is Status.FINISHED
+
+
+def test_offers_that_a_runner_may_not_take_keep_it_from_no_other_job(coordinator: Coordinator) -> None:
+    """However many they are: each is moved away once."""
+    old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
+    wide = fork(coordinator, name="wide", members=60)
+    assert new.took() == "f[0]"
+    other = fork(coordinator, name="other", members=1)
+    claim = old.take()
+    assert claim is not None
+    assert claim.token.job == other
+    coordinator.finish(claim.token)
+    coordinator.read()
+    assert old.take() is None
+    before = coordinator.redis.info("commandstats")["cmdstat_zrange"]["calls"]
+    assert old.take() is None
+    assert coordinator.redis.info("commandstats")["cmdstat_zrange"]["calls"] - before < 10
+    while new.took():
+        pass
+    assert coordinator.status(wide) is Status.FINISHED
+
+
+def test_two_runners_that_claim_at_once_are_on_one_version(coordinator: Coordinator) -> None:
+    """Before any commit has seen the first claim."""
+    old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
+    fork(coordinator)
+    assert new.take() is not None
+    assert old.take() is None
+    assert new.take() is not None
+
+
+def test_a_mixed_job_is_taken_by_all(coordinator: Coordinator) -> None:
+    old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
+    job = fork(coordinator, mixed=True)
+    assert [new.took(), old.took(), new.took()] == ["f[0]", "f[1]", "f[2]"]
+    assert coordinator.status(job) is Status.FINISHED
+
+
+def test_a_fleet_that_is_upgraded_under_a_job_is_explained_and_alter_lets_it_go_on(coordinator: Coordinator) -> None:
+    old = Runner(coordinator, OLD, "old")
+    job = fork(coordinator)
+    assert old.took() == "f[0]"
+    coordinator.redis.delete(coordinator.keys.processes)  # the old worker is stopped, and a new one started
+    new = Runner(coordinator, NEW, "new")
+    assert new.took() is None
+    why = {one.subject: one for one in coordinator.client.explain(job)}["f[1]"]
+    assert "the job began on Spark 3.5, Python 3.11 and keeps to it" in why.what
+    assert "new:77 (Spark 4.3, Python 3.11), and nobody else listens there" in why.what
+    assert why.help[0] == f"unstuck alter {job} --set mixed=true"
+
+    def rung() -> int:
+        coordinator.rung.clear()
+        coordinator.redis.delete(coordinator.keys.queue("light"))
+        new.note()
+        coordinator.sweep.run()
+        return coordinator.rung["light"]
+
+    coordinator.redis.zadd(coordinator.keys.due, {job: 0})
+    rung()
+    assert new.took() is None
+    coordinator.reconciler._listening = (0.0, {})
+    assert rung() == 0, "no runner is woken for what it may not take"
+
+    assert coordinator.client.alter(job, {"mixed": True}).answer == "DONE"
+    taken = []
+    while len(taken) < 2:
+        coordinator.redis.zadd(coordinator.keys.due, {job: 0}, xx=True)
+        coordinator.sweep.run()
+        taken += filter(None, [new.took()])
+    assert taken == ["f[1]", "f[2]"]
+    assert coordinator.status(job) is Status.FINISHED
+
+
+def test_a_runner_of_the_right_version_is_told_who_may_not_take_it(coordinator: Coordinator) -> None:
+    new = Runner(coordinator, NEW, "new")
+    Runner(coordinator, OLD, "old")
+    job = fork(coordinator)
+    assert new.took() == "f[0]"
+    (why,) = [one for one in coordinator.client.explain(job) if one.subject == "f[1]"]
+    assert "2 runners listen" in why.what
+    assert "may not be taken by old:77 (Spark 3.5, Python 3.11)" in why.what
+
+
+def test_the_note_of_the_versions_goes_with_the_job(coordinator: Coordinator) -> None:
+    job = fork(coordinator, members=1)
+    assert Runner(coordinator, NEW, "new").took() == "f[0]"
+    assert coordinator.client.queries.versions(job) == {"python": "3.11", "spark": "4.3"}
+    assert coordinator.redis.ttl(coordinator.keys.of(job).versions) > 0
+
+
+def test_a_version_says_what_made_it_and_a_retry_on_another_python_does_the_work_again(
+    redis_server: RedisServer, coordinator: Coordinator, tmp_path: Path
+) -> None:
+    """Real runners; the second says that it has another Python, which would need packages of its own."""
+    (tmp_path / "made.py").write_text(
+        "import pyarrow as pa\n"
+        "def rows(spark, ctx):\n    return pa.table({'n': [1]})\n"
+        "def fails(spark, ctx):\n    raise ValueError('no')\n"
+    )
+    made = group("a", steps=[{"python": "made:rows", "output": "made"}])
+    broken = group("b", "a", steps=[{"python": "made:fails"}], retry={"max": 0})
+    job = coordinator.submit(made, broken, publish=["made"], on_failure="finish_others")
+    environ = {"PYTHONPATH": f"{tmp_path}:{PYTHONPATH}", "UNSTUCK_SPARK_MASTER": "none"}
+
+    def run(job: str, prepared: str = "") -> None:
+        coordinator.read()
+        for _ in range(2):
+            offers = coordinator.offers(job)
+            with single_runner(redis_server.url, tmp_path, *offers, prepared=prepared, environ=environ) as runner:
+                runner.said()
+            coordinator.read()
+
+    run(job)
+    assert coordinator.status(job) is Status.FAILED
+    again = coordinator.client.retry(job, reason="b is mended").id
+    run(again, "import dataclasses; runner.runs_on = dataclasses.replace(runner.runs_on, python='3.99.1')")
+    (a,) = coordinator.show(again).groups[0].members
+    assert not a.record.adopted
+    assert a.record.reason is not None
+    assert "ran it on another version of Spark or Python" in a.record.reason.text
+    third = coordinator.client.retry(again).id
+    run(third, "import dataclasses; runner.runs_on = dataclasses.replace(runner.runs_on, python='3.99.2')")
+    assert coordinator.show(third).groups[0].members[0].record.adopted, "a patch release makes no difference"
+
+    whole = coordinator.submit(made, name="whole")
+    run(whole)
+    assert coordinator.status(whole) is Status.FINISHED
+    (entry,) = Warehouse(coordinator.settings.warehouse).history("made", 1)
+    (said,) = entry.made_on["made"]
+    assert said.startswith(f"Python {platform.python_version()}, pandas ")
+    assert "Spark" not in said, "no Spark made these rows"
