@@ -51,7 +51,9 @@ for _, group in ipairs(change.forget) do redis.call('HDEL', keys.groups, group) 
 for _, group in ipairs(change.unfreeze) do redis.call('HDEL', keys.inputs, group) end
 for _, fork in ipairs(change.uncollect) do redis.call('HDEL', keys.forks, fork) end
 change.job.commit = change.id
-if change.whole or next(change.groups) then change.job.counts = counts() end
+-- A halt changes none of them, and must not count anew what is lost.
+local changed = next(change.groups) or next(change.forget) or next(change.forks) or next(change.uncollect)
+if change.whole or changed then change.job.counts = counts() end
 write_record(change.job)
 for group, order in pairs(change.orders) do
     local attempt = open_attempt(keys.attempts, group, order[1], order[2])
