@@ -59,14 +59,15 @@ def stage_plain(files: Files, folder: str, frame: Any, partition_by: Sequence[st
         return stage_table(files, folder, frame, partition_by)
     schema = json.loads(frame.schema.json())
     check_spark_schema(schema)
-    typed, rest = typed_columns(schema), frame
+    typed = typed_columns(schema)
+    rest = with_untyped_evaluated(frame, schema)
     if not typed:  # Spark would store text
         import pyarrow as pa
 
-        rows = frame.count()
+        rows = rest.count()
         return stage_table(files, folder, pa.table({name: pa.nulls(rows) for name in frame.columns}), partition_by)
     if len(typed) < len(frame.columns):
-        rest = frame.select(*map(quoted, typed))
+        rest = rest.select(*map(quoted, typed))
     check_columns(partition_by, json.dumps(schema))
     wrote, staged = _write_spark(files, folder, rest, partition_by)
     check_written(files, folder, wrote, staged.rows)
@@ -80,6 +81,17 @@ def typed_columns(schema: dict[str, Any]) -> list[str]:
     that a file lacks is null for whoever joins files by the names of columns.
     """
     return [one["name"] for one in schema["fields"] if one["type"] != VOID]
+
+
+def with_untyped_evaluated(frame: Any, schema: dict[str, Any]) -> Any:
+    """A Spark ``frame`` of the same rows, for which Spark evaluates the columns without a type, too.
+
+    Nothing of them is written, and `assert_true` and `raise_error` are such columns.
+    """
+    for one in schema["fields"]:
+        if one["type"] == VOID:
+            frame = frame.filter(f"{quoted(one['name'])} IS NULL")
+    return frame
 
 
 def table_of(frame: Any) -> Any:

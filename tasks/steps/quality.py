@@ -30,6 +30,7 @@ from unstuck.tasks.steps.output import (
     table_of,
     typed_columns,
     with_open,
+    with_untyped_evaluated,
 )
 from unstuck.tasks.steps.partitions import (
     OURS,
@@ -175,7 +176,8 @@ def _split_spark(
         check_columns(partition_by, frame.schema.json())
     typed = typed_columns(schema)
     written = [*(typed or frame.columns), _BROKEN]
-    marked = frame.withColumn(_BROKEN, _broken(frame, rules, checks)).select(*map(quoted, written))
+    evaluated = with_untyped_evaluated(frame, schema)
+    marked = evaluated.withColumn(_BROKEN, _broken(frame, rules, checks)).select(*map(quoted, written))
     by = [column for column in partition_by if column in typed]
     source = f"{folder}/_split"
     # Without it, Spark would sort all rows by the column that parts them.

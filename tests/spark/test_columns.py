@@ -315,6 +315,28 @@ def test_rules_go_with_a_column_without_a_type(write: Write, kind: tuple[str, An
     assert found == [{"x": None, "n": 1, "_rejected_by": ["some"]}]
 
 
+@pytest.mark.parametrize("rules", [None, {"some": "id >= 0"}], ids=["no rules", "rules"])
+@pytest.mark.parametrize("columns", ["id", ""], ids=["typed", "untyped"])
+def test_what_a_column_without_a_type_asserts_is_asserted(
+    driver: Driver, tmp_path: Path, columns: str, rules: dict[str, str] | None
+) -> None:
+    """Nothing of it is written, so Spark would leave it out."""
+    checks = Checks(quality=None if rules is None or not columns else Quality(rules=rules, max_rejected_ratio=1.0))
+    with driver.attempt("job/group/1/n/c", {}) as session:
+        for limit, ends in ((5, "id is too large"), (10, "")):
+            asserted = f"assert_true(id < {limit}, 'id is too large') AS ok"
+            frame = session.range(10).selectExpr(*filter(None, (columns, asserted)))
+            try:
+                made = stage_checked(Files(str(tmp_path)), f"out{limit}", frame, checks, (), session)
+            except Exception as error:
+                assert ends, error
+                assert ends in str(error)
+            else:
+                assert not ends
+                assert made[f"out{limit}"].rows == 10
+                assert types(made[f"out{limit}"])["ok"] == "void"
+
+
 def test_what_is_declared_is_parsed_at_submit_and_said_in_one_way() -> None:
     spec = OutputSpec.model_validate({"columns": {"b": "BIGINT", "a": "Struct<`x y`: DECIMAL(5), t: timestamp_ltz>"}})
     stored = OutputSpec.model_validate_json(spec.model_dump_json(exclude_unset=True))
