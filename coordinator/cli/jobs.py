@@ -34,6 +34,7 @@ from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.views.jobs import JobView, ListedJob
 from unstuck.tasks.duration import format_duration
+from unstuck.tasks.terminal import printable
 
 FAILED_SHOWN = 5  # groups whose errors are written out
 EXPLAIN_WITHIN = 2.0  # seconds for the reasons of a listing; a job of ten thousand groups takes a while to read
@@ -125,9 +126,9 @@ def diff_lines(view: JobView) -> Iterator[Text]:
         return
     for number, one in enumerate(job.alterations, 1):
         why = f": {one.reason}" if one.reason else ""
-        yield Text.assemble((f"revision {number}", "bold"), f"  {clock(one.at)} by {one.by + why}")
+        yield Text.assemble((f"revision {number}", "bold"), f"  {clock(one.at)} by {printable(one.by + why)}")
         for change in one.changes:
-            old, new = (in_words(change.path, value) for value in (change.old, change.new))
+            old, new = (printable(in_words(change.path, value)) for value in (change.old, change.new))
             yield Text.assemble(f"  {change.path}  ", (old, "red"), " → ", (new, "green"))
     for member in view.claimed:
         revision = member.record.revision
@@ -185,9 +186,9 @@ def errors_of(view: JobView) -> Iterator[Text | Padding]:
         errors = {"error": last} if first in (None, last) else {"first error": first, "last error": last}
         for what, error in errors.items():
             if error is not None:
-                yield Text.assemble((f"  {what}: ", "dim"), (error.code, "red"), f" {error.text}")
+                yield Text.assemble((f"  {what}: ", "dim"), (error.code, "red"), f" {printable(error.text)}")
                 if error.traceback:
-                    yield Padding(Text(error.traceback.rstrip(), "dim"), (0, 0, 0, 4), expand=False)
+                    yield Padding(Text(printable(error.traceback.rstrip()), "dim"), (0, 0, 0, 4), expand=False)
     if len(failed) > FAILED_SHOWN:
         yield Text(
             f"\n… and {len(failed) - FAILED_SHOWN} more groups with errors: unstuck show {view.job.id} --json", "dim"
@@ -208,7 +209,7 @@ def why(job: JobArgument, as_json: AsJson = False) -> None:
         subjects = ", ".join(one.subject for one in alike)
         stdout.print(Text.assemble((subjects, "bold"), f"  {state}" if state else ""), soft_wrap=True)
         for label, text in lines:
-            said = text.strip().replace("\n", "\n" + 10 * " ")
+            said = printable(text.strip()).replace("\n", "\n" + 10 * " ")
             stdout.print(Text(f"  {label:<8}{said}"), soft_wrap=True)
 
 

@@ -236,7 +236,7 @@ ASKS_REDIS = (
     *("list", "fleet", "doctor", "up", "submit good.yaml", "submit good.yaml --wait", "cancel --status RUNNING --yes"),
     *(f"alter {JOB} --set max_parallel=2", f"skip {JOB} only", f"rerun {JOB} only"),
     *("dead list", "dead show 1-1", "dead replay 1-1", "dead drop 1-1"),
-    *("vacuum", "compact flights"),
+    *("vacuum", "compact flights", "restore flights --version 1"),
     *("pool list", "pool set jdbc 4", "pool remove jdbc"),
 )
 ASKS_NOBODY = {"validate", "datasets", "demo"}  # the demo has a server of its own

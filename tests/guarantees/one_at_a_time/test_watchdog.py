@@ -432,7 +432,9 @@ def test_the_fleet_list_shows_the_runner_and_what_it_runs(
 
     one = wait_until(shown, 5, "the runner to be shown")
     assert (one.queues, one.group, one.attempt, one.idle_since) == (("light",), "g", 1, None)
-    assert one.runs_on == RunsOn(version("unstuck"), platform.python_version())
+    libraries = map(version, ("unstuck", "pyspark", "pandas", "pyarrow"))
+    release, *others = libraries
+    assert one.runs_on == RunsOn(release, platform.python_version(), *others)
     assert began <= (one.claimed_at or 0.0) <= store.time()[0] + 1
     assert began <= one.seen <= store.time()[0] + 1
     fleet.order(store, offer, "CANCEL")

@@ -42,11 +42,14 @@ import time
 from contextlib import contextmanager
 class Driver:
     pids, application, running, died, starting = [], {}, False, False, False
+    unused, broken, left = True, ("", ""), ""
     def start(self, own=None): ...
     def cancel(self, tag): ...
+    def blamed(self, failure):
+        return failure
     def stop(self): ...
     @contextmanager
-    def attempt(self, tag, conf):
+    def attempt(self, tag, conf, *more, **others):
         try:
             yield object()
         finally:

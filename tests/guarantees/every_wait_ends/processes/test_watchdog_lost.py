@@ -27,10 +27,10 @@ def test_a_runner_whose_watchdog_cannot_be_started_again_ends_and_the_next_one_t
 ) -> None:
     """The virtual environment is rebuilt under the worker."""
     python = a_python(tmp_path / "venv")
-    with fleet.worker(redis_server.url, tmp_path, queues="rebuilt", python=python) as worker:
+    with fleet.worker(redis_server.url, tmp_path, queues="light", python=python) as worker:
 
         def make_offer(job: str, step: str) -> fleet.Offer:
-            group = {"name": "g", "spark": False, "queue": "rebuilt", "steps": [{"python": f"fleet_steps:{step}"}]}
+            group = {"name": "g", "spark": False, "queue": "light", "steps": [{"python": f"fleet_steps:{step}"}]}
             return fleet.make_offer(client, tmp_path / "w", job, group)
 
         runner = fleet.runner_of(client, make_offer("first", "wait_for_cancel"))

@@ -178,7 +178,7 @@ def test_an_attempt_record_that_is_gone_is_mended() -> None:
     job.decide()
     job.state.attempts.clear()
     decision = job.decide()
-    assert decision.offered["a"] == AttemptRecord(1, "n1")
+    assert decision.offered["a"] == AttemptRecord(1, "n1", spark=True)
     assert job.record("a").state is S.QUEUED
     assert (job.record("b").epoch, job.record("b").losses) == (2, 1)
     assert job.record("b").last_error is not None
