@@ -175,9 +175,37 @@ def attempt() -> str:
     return d.svg()
 
 
+def lost_attempt() -> str:
+    d = Drawing(920, 370, "A job as a graph; one attempt is lost, fenced and replaced, and the job is published once")
+    d.box(20, 110, 120, 56, "orders", "succeeded", fill=GREEN)
+    for n, y in enumerate((20, 85, 150, 225)):
+        d.arrow((140, 138), (198, y + 26))
+        d.box(200, y, 130, 52, f"by_region[{n}]", "succeeded", fill=GREEN)
+    for y in (46, 111, 176):
+        d.arrow((330, y), (498, 111))
+    d.box(500, 83, 130, 56, "total", "succeeded", fill=GREEN)
+    d.arrow((630, 111), (708, 111))
+    d.box(710, 75, 190, 72, "warehouse", "all outputs of the job,", "in one log entry", fill=AMBER)
+    d.frame(370, 190, 530, 112, "the attempts of by_region[3]")
+    d.arrow((330, 251), (368, 251))
+    d.box(385, 225, 180, 60, "attempt 1", "froze: its lease ended", fill=GREY)
+    d.arrow((565, 255), (698, 255))
+    d.label(632, 249, "replaced")
+    d.box(700, 225, 185, 60, "attempt 2", "on another runner", fill=GREEN)
+    d.arrow((800, 225), (620, 141))
+    d.arrow((475, 285), (475, 322), dashed=True)
+    d.box(385, 324, 330, 36, "refused: it woke up after its lease", fill=GREY)
+    return d.svg()
+
+
 def pictures() -> dict[str, str]:
     """Every picture that is drawn, by its file."""
-    return {"architecture.svg": architecture(), "group-states.svg": group_states(), "attempt.svg": attempt()}
+    return {
+        "architecture.svg": architecture(),
+        "group-states.svg": group_states(),
+        "attempt.svg": attempt(),
+        "lost-attempt.svg": lost_attempt(),
+    }
 
 
 if __name__ == "__main__":

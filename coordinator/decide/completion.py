@@ -75,7 +75,7 @@ def complete(draft: Draft) -> None:
 
 
 def _publish(draft: Draft) -> None:
-    """A try of publishing begins, or goes on: a coordinator that has begun it goes on, any other begins it.
+    """Publish: the coordinator that began the current try continues it; another coordinator begins a new try.
 
     The record is written before the action, so another coordinator follows one that dies during the action.
     """

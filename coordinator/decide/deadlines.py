@@ -74,7 +74,7 @@ def queue_timeout_at(
 
 
 def hook_given_up_at(job: JobRecord, record: GroupRecord, hooks: Hooks | None, env: Environment) -> float | None:
-    """When a group that failed is FAILED although nobody has called its hook; None if never, or if nobody may call it.
+    """The time at which a failed group stops waiting for its hook. None: it does not wait, or no hook may be called.
 
     A time ahead of the clock counts from now, as in `queue_timeout_at`.
     """

@@ -337,8 +337,8 @@ def _package(files: Files, request: PublishRequest) -> _Package:
     try:
         return _collect(files, request)
     except PublishFailed:
-        # A failure is final, so it must not come of a warehouse that was away while its markers were looked for: one
-        # that is away still says so here, and one that is back is looked at once more.
+        # A failure is final. A warehouse that is away raises here, so its job does not fail. A warehouse that was away
+        # while its markers were read, and is back, is read once more.
         files.check()
         return _collect(files, request)
 

@@ -411,7 +411,7 @@ def this_runner() -> Runner:
     """The runner of this process.
 
     Raises:
-        RuntimeError: this process is no runner.
+        RuntimeError: no runner was made in this process.
     """
     if _runner is None or _runner.pid != os.getpid():
         raise RuntimeError("this process is not a runner; attempts are run by: celery -A unstuck.tasks worker")

@@ -200,6 +200,67 @@ def test_missing_java_comes_with_the_way_to_get_it_here(machine: Machine, manage
     assert "make java" in done.stderr
 
 
+# A package manager that notes how it was called, and brings Java. What it needs to do so is on the machine.
+BRINGS_JAVA = """echo "$(id -u) $*" >> calls
+case "$*" in *install*)
+    printf '%s\\n' '#!/bin/sh' "echo 'openjdk version \\"17.0.15\\"' >&2" > BIN/java
+    chmod +x BIN/java;;
+esac"""
+
+
+def without_java(machine: Machine, manager: str, *, user: int, sudo: str | None = None) -> None:
+    (machine.bin / "java").unlink()
+    for tool in ("env", "chmod", "true"):
+        (machine.bin / tool).symlink_to(str(shutil.which(tool)))
+    machine.has(manager, BRINGS_JAVA.replace("BIN", str(machine.bin)))
+    machine.has("apt-cache", "echo '  Candidate: 17.0.15'")
+    machine.has("id", f"echo ${{AS:-{user}}}")
+    if sudo is not None:
+        machine.has("sudo", sudo)
+    # What is to be installed into the environment fails: this is about Java.
+    machine.has("python3", 'case "$*" in "-m venv"*) exit 3;; -V) echo Python 3.11.7;; esac')
+
+
+@pytest.mark.parametrize("manager", ["apt-get", "dnf"])
+@pytest.mark.parametrize(("user", "sudo"), [(0, None), (1000, '[ "$1" = -n ] && shift && AS=0 exec env "$@"')])
+def test_java_is_installed_where_that_needs_no_password_and_it_is_said_first(
+    machine: Machine, manager: str, user: int, sudo: str | None
+) -> None:
+    without_java(machine, manager, user=user, sudo=sudo)
+
+    done = machine.setup("demo")
+
+    assert done.stderr.startswith(f"Java 17 or newer, which Spark runs on, is missing. {manager} installs it now;")
+    assert "missing: Java" not in done.stderr
+    calls = (machine.checkout / "calls").read_text()
+    assert re.search(r"^0 install -y (open)?(jdk-17|java-17)", calls, re.MULTILINE), calls
+    assert machine.setup("check").returncode == 0
+
+
+def test_java_is_not_installed_where_that_needs_a_password(machine: Machine) -> None:
+    without_java(machine, "apt-get", user=1000, sudo="exit 1")
+
+    done = machine.setup("demo")
+
+    assert done.returncode == 2
+    assert "missing: Java 17 or newer" in done.stderr
+    assert not (machine.checkout / "calls").exists()
+
+
+def test_a_check_installs_nothing(machine: Machine) -> None:
+    without_java(machine, "apt-get", user=0)
+    assert machine.setup("check").returncode == 2
+    assert not (machine.checkout / "calls").exists()
+
+
+def test_a_java_home_of_an_old_java_is_the_users(machine: Machine) -> None:
+    """Spark follows JAVA_HOME: another Java beside it would not be used."""
+    without_java(machine, "apt-get", user=0)
+    done = machine.setup("demo", JAVA_HOME="/nowhere")
+    assert done.returncode == 2
+    assert not (machine.checkout / "calls").exists()
+
+
 def test_a_java_home_without_java_is_named(machine: Machine) -> None:
     done = machine.setup(JAVA_HOME="/nowhere")
     assert done.returncode == 2
