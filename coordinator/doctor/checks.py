@@ -114,10 +114,6 @@ def of_records(seen: RecordFacts, settings: Settings) -> Iterator[Finding]:
         yield warning("DEAD_LETTERS", f"{count_of(seen.dead, 'report')} that nobody could apply: dead letters", cure)
     else:
         yield ok("DEAD_LETTERS", "there are no dead letters")
-    if seen.newer:
-        counts = ", ".join(f"{count:,} of schema {version}" for version, count in sorted(seen.newer.items()))
-        cure = "Upgrade all coordinators to the release of the newest worker."
-        yield warning("REPORTS_NEWER", f"reports of a newer release wait for a newer coordinator: {counts}", cure)
     # As the fleet is set, which need not be as this process is.
     gap = longest_gap(settings.sweep_every if seen.period is None else seen.period)
     late = max(LATE, gap)

@@ -13,7 +13,6 @@ import redis
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.store.jobs import REPORT_GROUP
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
-from unstuck.tasks.protocol.report import NEWEST_SCHEMA, SCHEMA_VERSION
 
 JOBS_EXAMINED = 200  # open jobs that are looked at
 
@@ -51,7 +50,6 @@ class RecordFacts:
         lag: reports that no coordinator has read; None if that is not known.
         unread_age, pending_age: of the oldest report that nobody read; that somebody read and nobody finished.
         dead: reports that nobody could apply.
-        newer: reports that wait for a newer release, by schema version.
         open: jobs that have not ended; ``overdue`` by how long the most overdue of them, ``overdue_job``, is.
         swept_age: since the last sweep. ``beat``: does a beat hold its lock?
         warehouses: of open jobs, the newest.
@@ -64,7 +62,6 @@ class RecordFacts:
     pending: int
     pending_age: float | None
     dead: int
-    newer: Mapping[int, int]
     open: int
     overdue: float | None
     overdue_job: str
@@ -98,10 +95,7 @@ def record_facts(client: redis.Redis, keys: Keys) -> RecordFacts:
     pipe.zrange(keys.due, 0, 0, withscores=True)
     pipe.hmget(keys.alive, ["at", "period"])
     pipe.exists(f"{keys.beat}:lock")
-    versions = range(SCHEMA_VERSION + 1, NEWEST_SCHEMA + 1)
-    for version in versions:
-        pipe.xlen(keys.newer_reports(version))
-    (seconds, micros), reports, dead, open_jobs, first, (swept, period), beat, *newer = pipe.execute()
+    (seconds, micros), reports, dead, open_jobs, first, (swept, period), beat = pipe.execute()
     now = seconds + micros / 1e6
     lag, unread, pending, oldest = _stream(client, keys) if reports else (None, None, 0, None)
     overdue_job, due = first[0] if first else ("", None)
@@ -111,7 +105,6 @@ def record_facts(client: redis.Redis, keys: Keys) -> RecordFacts:
         pending=pending,
         pending_age=_age(oldest, now),
         dead=int(dead),
-        newer={version: int(count) for version, count in zip(versions, newer, strict=True) if count},
         open=int(open_jobs),
         overdue=None if due is None else now - float(due),
         overdue_job=str(overdue_job),

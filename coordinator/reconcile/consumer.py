@@ -23,7 +23,6 @@ from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.store.reports import ReportStream, StreamEntry
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.failpoints import Point, reach
-from unstuck.tasks.protocol.report import NewerSchema
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import unavailable
 
@@ -135,7 +134,6 @@ class Consumer:
             if self._reconciler.exhausted:
                 raise PublishersExhausted("too many publishers hang in a warehouse; another process may find it well")
             self._stream.trim()
-            self._stream.readmit()
             self._heartbeat.forget_silent()
         self._beat()
 
@@ -163,9 +161,6 @@ class Consumer:
         for entry in entries:
             try:
                 job = _job_of(entry)
-            except NewerSchema as error:
-                self._stream.leave_for_newer([entry], error.version)
-                log.warning("report %s left for a newer coordinator: %s", entry.id, error)
             except Malformed as error:
                 self._dead_letter([entry], "UNREADABLE", str(error))
             else:

@@ -1,13 +1,11 @@
 """The report stream: workers report on it, and coordinators read it at least once through a consumer group.
 
-A report that cannot be applied becomes a dead letter, with the reason, and is never just acked. A report of a newer
-release waits on a stream of its own until a coordinator that can read it puts it back.
+A report that cannot be applied becomes a dead letter, with the reason, and is never just acked.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,16 +14,13 @@ from typing import Any, cast
 import redis
 
 from unstuck.coordinator.store.jobs import REPORT_GROUP
-from unstuck.tasks.protocol import report
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script
+from unstuck.tasks.protocol.report import Report
 
 Fields = dict[str, str]
 CONSUMER_SILENCE = 3600.0  # seconds; a consumer that is alive reads at least once a second
-DEAD_KEPT = 10_000  # dead letters, about; reports that wait for a newer coordinator have no bound
-READMITTED_AT_ONCE = 500  # reports that come back in one step
-
-log = logging.getLogger(__name__)
+DEAD_KEPT = 10_000  # dead letters, about
 
 
 @dataclass(frozen=True)
@@ -37,9 +32,9 @@ class StreamEntry:
     deliveries: int = 1
 
     @cached_property
-    def report(self) -> report.Report:
-        """Parse the report of a worker. Raises: Malformed, NewerSchema."""
-        return report.Report.from_fields(self.fields)
+    def report(self) -> Report:
+        """Parse the report of a worker. Raises: Malformed."""
+        return Report.from_fields(self.fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,33 +73,15 @@ class ReportStream:
         self._redis = client
         self._keys = keys
         self._consumer = consumer
-        self._divert = Script(client, keys, __package__, "reports/move")
-        self._readmit = Script(client, keys, __package__, "reports/readmit")
+        self._dead_letter = Script(client, keys, __package__, "reports/dead_letter")
 
     def open(self) -> None:
-        """Make the stream and its consumer group if they are missing; put back reports that this release can read."""
+        """Make the stream and its consumer group if they are missing."""
         try:
             self._redis.xgroup_create(self._keys.reports, REPORT_GROUP, id="0", mkstream=True)
         except redis.ResponseError as error:
             if "BUSYGROUP" not in str(error):
                 raise
-        self.readmit()
-
-    def readmit(self) -> int:
-        """Put reports back that an older coordinator left for one like this. Returns how many.
-
-        Again now and then, since an older one may run beside us and leave more.
-        """
-        back = 0
-        for version in range(2, report.SCHEMA_VERSION + 1):
-            while moved := self._readmit(waiting=self._waiting_for(version), most=READMITTED_AT_ONCE):
-                back += int(moved)
-        if back:
-            log.info("%d reports that had waited for this release are read now", back)
-        return back
-
-    def _waiting_for(self, version: int) -> str:
-        return self._keys.newer_reports(version)
 
     def read(self, count: int, block: float) -> list[StreamEntry]:
         """New reports, waiting up to ``block`` seconds for the first."""
@@ -146,23 +123,14 @@ class ReportStream:
 
     def dead_letter(self, entries: Sequence[StreamEntry], reason: str, counter: str) -> int:
         """Make reports dead letters with this reason, and ack them, in one step."""
-        return self._move(self._keys.dead, entries, reason, counter, DEAD_KEPT)
-
-    def leave_for_newer(self, entries: Sequence[StreamEntry], version: int) -> int:
-        """Move reports of a newer schema to the stream of that version."""
-        reason = f"schema version {version} is newer than this coordinator reads"
-        return self._move(self._waiting_for(version), entries, reason, "NEWER", 0)
-
-    def _move(self, target: str, entries: Sequence[StreamEntry], reason: str, counter: str, kept: int) -> int:
         payload = json.dumps([{"id": entry.id, "fields": entry.fields} for entry in entries])
         return int(
-            self._divert(
-                target=target,
+            self._dead_letter(
                 consumer_group=REPORT_GROUP,
                 counter=counter,
                 reason=reason,
                 entries=payload,
-                kept=kept,
+                kept=DEAD_KEPT,
             )
         )
 

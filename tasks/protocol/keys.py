@@ -68,9 +68,6 @@ class Keys:
     def submit_key(self, key: str) -> str:
         return f"{self.prefix}:key:{key}"  # hash: job that was submitted under this key, fingerprint of its spec
 
-    def newer_reports(self, n: int | str) -> str:
-        return f"{self.prefix}:reports:v{n}"  # stream: reports of schema n, until a newer coordinator puts them back
-
     def dead_letter(self, entry: str) -> str:
         return f"{self.prefix}:dead:{entry}"  # string: what became of a dead letter that was replayed or dropped
 

@@ -6,7 +6,6 @@ The outcome on the attempt record is the truth.
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -17,9 +16,7 @@ from unstuck.tasks.errors import Malformed
 from unstuck.tasks.protocol.token import Token
 
 HOOK_RAN = "HOOK_RAN"  # the code of an attempt that was to call a hook for a group that has failed, and did
-SCHEMA_VERSION = 1
-NEWEST_SCHEMA = 99  # what a report may call itself; each newer version has a stream of its own
-_VERSION = re.compile(r"[1-9][0-9]?")
+SCHEMA_VERSION = 1  # raised when an older coordinator could no longer read what this release reports
 
 
 class OutcomeKind(StrEnum):
@@ -126,20 +123,16 @@ class Report:
         """The report in a stream entry.
 
         Raises:
-            Malformed: a field is missing or cannot be read.
-            NewerSchema: a later release wrote it.
+            Malformed: a field is missing or cannot be read, or another release wrote it.
         """
         said = fields.get("v")
         if said is None:
             raise Malformed("a report needs a schema version in the field 'v', and this one has none")
-        # Not by int() alone: it reads "1_0", " 2" and the digits of every script.
-        if not _VERSION.fullmatch(said):
+        if said != str(SCHEMA_VERSION):
             raise Malformed(
-                f"the schema version in 'v' must be a whole number from 1 to {NEWEST_SCHEMA}, not {said[:60]!r}"
+                f"its schema version is {said[:60]!r}, and this release reads {SCHEMA_VERSION}; once all coordinators "
+                "have the release that sent it, `unstuck dead replay --all` applies it"
             )
-        version = int(said)
-        if version > SCHEMA_VERSION:
-            raise NewerSchema(version)
         try:
             return cls(
                 fields["id"],
@@ -152,11 +145,3 @@ class Report:
             raise Malformed(f"a report needs the field {error}") from error
         except ValueError as error:
             raise Malformed(str(error)[:300]) from error  # it repeats the value, which may be of any length
-
-
-class NewerSchema(Malformed):
-    """A report of a schema version that this release cannot read; it waits for a newer coordinator."""
-
-    def __init__(self, version: int) -> None:
-        super().__init__(f"report of schema version {version}; this release reads up to {SCHEMA_VERSION}")
-        self.version = version

@@ -203,9 +203,6 @@ class StreamAtHand:
         """What this release can read, it reads: the code under test knows one version alone."""
         return [replace(entry, fields={**entry.fields, "v": "1"}) if self._knows(NEWER) else entry for entry in entries]
 
-    def leave_for_newer(self, entries: Sequence[StreamEntry], version: int) -> int:
-        return self._call("leave for newer", lambda: self._stream.leave(entries))
-
     def dead_letter(self, entries: Sequence[StreamEntry], reason: str, counter: str) -> int:
         return self._call("dead letter", lambda: self._stream.dead_letter(entries, reason))
 
@@ -214,9 +211,6 @@ class StreamAtHand:
             self._call("ack", lambda: self._stream.drop(entries))
 
     def trim(self) -> int:
-        return 0
-
-    def readmit(self) -> int:
         return 0
 
 

@@ -28,7 +28,6 @@ class ReportStream:
         self._waiting: list[tuple[float, StreamEntry]] = []
         self.pending: dict[str, _Pending] = {}
         self.dead_letters: list[tuple[StreamEntry, str]] = []
-        self.left: list[StreamEntry] = []  # for a newer coordinator
         self.counters: dict[str, int] = {}
         self.added: Callable[[float], None] = lambda at: None
         self.dropped: Callable[[StreamEntry], None] = lambda entry: None
@@ -93,11 +92,6 @@ class ReportStream:
                 self.dead_letters.append((entry, reason))
                 moved += 1
         return moved
-
-    def leave(self, entries: Iterable[StreamEntry]) -> int:
-        left = [entry for entry in entries if self.pending.pop(entry.id, None) is not None]
-        self.left += left
-        return len(left)
 
     def count(self, counts: Iterable[tuple[str, int]]) -> None:
         for name, number in counts:

@@ -36,7 +36,7 @@ INFO = {
     "total_system_memory": 10**10,
 }
 WELL = ServerFacts(INFO, "everysec", 0.01, 0.01)
-CALM = RecordFacts(0, None, 0, None, 0, {}, 2, -1.0, "j", 0.5, True, ())
+CALM = RecordFacts(0, None, 0, None, 0, 2, -1.0, "j", 0.5, True, ())
 COORDINATOR = CoordinatorStatus(
     id="c", host="h1", pid=1, queues=("control",), seen=999.0, read_at=990.0, swept_at=999.0
 )
@@ -128,7 +128,6 @@ def test_a_fleet_that_waits_for_replicas_needs_one() -> None:
         ({"pending": 4, "pending_age": 40.0}, ("REPORTS", Level.WARNING)),
         ({"pending": 4, "pending_age": 400.0}, ("REPORTS", Level.PROBLEM)),
         ({"dead": 2}, ("DEAD_LETTERS", Level.WARNING)),
-        ({"newer": {2: 7}}, ("REPORTS_NEWER", Level.WARNING)),
         ({"overdue": 15.0}, ("JOBS_OVERDUE", Level.WARNING)),
         ({"overdue": 90.0}, ("JOBS_OVERDUE", Level.PROBLEM)),
         ({"swept_age": 20.0}, ("SWEEP", Level.PROBLEM)),
