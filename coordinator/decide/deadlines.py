@@ -45,7 +45,7 @@ def held_until(record: GroupRecord, attempt: AttemptRecord, env: Environment) ->
 def lapsed(record: GroupRecord, attempt: AttemptRecord, env: Environment) -> bool:
     """The lease is over and may be believed to be.
 
-    A lease that ends later than one full term from now was given before the clock was set back (rule 7), and once the
+    A lease that ends later than one full term from now was given before the clock was set back (rule 7). Once the
     grace is over every living runner has renewed its lease.
     """
     return env.takeover and not env.now <= held_until(record, attempt, env) <= env.now + env.lease_ttl + CLOCK_SLACK

@@ -110,8 +110,8 @@ class JobState:
     def without_outputs(self) -> bool:
         """All groups have succeeded without an output, and the spec names none: the log need not be asked.
 
-        A job that was altered, or of which a group ran again, was skipped or failed, may have published before the
-        store was rolled back, although it has no output now. Only the log knows.
+        This is false for a job that was altered, or of which a group ran again, was skipped or failed. It may have
+        published before the store was rolled back, although it has no output now. Only the log knows.
         """
         if self.plan.publish or self.plan.outputs or self.job.alterations or self.job.reruns:
             return False

@@ -1,6 +1,6 @@
 """The heartbeat of a coordinator: about once a second it notes itself in the registry of processes, for people.
 
-It also notes since when the oldest message of each queue has lain there, because one look at a queue cannot tell a
+It also notes since when the oldest message of each queue has lain there. One look at a queue cannot tell a
 queue that filled this second from one that nobody empties.
 """
 

@@ -1,7 +1,7 @@
 """Read the text of a spec, YAML or JSON, into plain values with their places.
 
-Only what JSON can say is read, no tag builds a Python object, and a word that readers of YAML 1.1 and 1.2 understand
-differently (``no``, ``010``, ``1_000``) is refused. Only code that reads a text imports this file, since a coordinator
+Only what JSON can say is read: tags are refused, and so are words that YAML 1.1 and 1.2 read differently (``no``,
+``010``, ``1_000``). Only code that reads a text imports this file, since a coordinator
 is given specs as values and needs no parser.
 """
 

@@ -1,7 +1,7 @@
 """Turns an exception of a step into a failure: its code, its sentence and the user's part of the traceback.
 
 Whatever asks the error for something runs code of the step, which may raise or never return (a ``Py4JJavaError`` asks
-the JVM), so `describe_in_time` asks in a thread with a deadline.
+the JVM). So `describe_in_time` asks in a thread with a deadline.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Keys:
         return f"{self.prefix}:cancel:{job}"  # pub/sub: tells watchdogs at once of an order; the next renewal does too
 
 
-# Lanes: the ready sets of one queue. Attempts that take a slot of a pool stand in a lane of their own, so that an offer
+# Lanes: the ready sets of one queue. Attempts that take a slot of a pool stand in a lane of their own. So an offer
 # whose pool is full does not stand before offers that may go.
 
 

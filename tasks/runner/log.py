@@ -175,8 +175,8 @@ def _clean(record: logging.LogRecord, secrets: Secrets) -> None:
 def _recording(write: Callable[[logging.LogRecord], None]) -> Iterator[Callable[[], bool]]:
     """Pass every record that reaches the root logger to ``write``.
 
-    ``Logger.callHandlers`` is wrapped, because a step that sets up logging removes every handler from root, and because
-    a step's own handler may print a record to ``sys.stdout``, which is the tee: it would be in the log twice.
+    ``Logger.callHandlers`` is wrapped, because a step that sets up logging removes every handler from root. A step's
+    own handler may print a record to ``sys.stdout``, which is the tee: it would be in the log twice.
 
     Yields: whether this thread is inside a handler that shows a record which is written already.
     """

@@ -1,7 +1,7 @@
 """Rules of an output, and rows of other partitions than it names: what is rejected is written apart, in one evaluation.
 
-A Spark frame is written with a column that says which rules a row breaks. Spark parts the rows by that column, so the
-good rows are complete with that one write, and only the rejected rows are written again, with the names of the rules.
+A Spark frame is written in parts by a column that says which rules a row breaks, so one write completes the good rows.
+Only the rejected rows are written again, with the names of the rules.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from unstuck.tasks.spec.types import quoted
 
 log = logging.getLogger(__name__)
 # By Spark's own defaults, or by a group's conf, timestamps would lose their zone, their microseconds or whole centuries
-# in other readers, and dates of before 1582 would move by days.
+# in other readers. Dates of before 1582 would move by days.
 _WRITE_CONF = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",

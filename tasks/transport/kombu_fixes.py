@@ -22,7 +22,7 @@ from unstuck.tasks.transport.redis_client import FEW_QUESTIONS, REPLY_WITHIN, ta
 from unstuck.tasks.transport.refusals import EXIT, fit_or_leave, refusal
 
 # Waiting for the broker. Celery's own waits go up to 30 s, and a server that answers and refuses writes (a failover, a
-# broken disk, a full memory) counts as one that is back, so Celery connects to it several times a second. Both are
+# broken disk, a full memory) counts as one that is back. So Celery connects to it several times a second. Both are
 # meant so upstream: this stays.
 
 
