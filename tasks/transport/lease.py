@@ -196,7 +196,8 @@ class Lease:
 
         Raises: redis.RedisError: the store could not be asked; the lease runs on as it is.
         """
-        answer = self._renew(token.job, **_fence(token), worker=worker, ttl=self._ttl, progress=progress)
+        bound = json.dumps(self._versions)
+        answer = self._renew(token.job, **_fence(token), worker=worker, ttl=self._ttl, progress=progress, bound=bound)
         return RenewAnswer(answer)
 
     def finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:

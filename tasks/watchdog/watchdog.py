@@ -65,7 +65,6 @@ class Watchdog:
         self._keys = Keys(settings.prefix)
         self._client = connect(settings.redis_url, timeout=max(1.0, min(5.0, settings.lease_ttl / 5)), repeats=1)
         self._registry = ProcessRegistry(self._client, self._keys)
-        self._lease = Lease(self._client, self._keys, settings.lease_ttl, caller=f"{hello['runner']}/{os.getpid()}")
         self._id = str(hello["runner"])
         self._worker = str(hello["worker"])
         self._worker_pid = int(hello["worker_pid"])
@@ -89,6 +88,8 @@ class Watchdog:
                 java = java_version()
         # Of its runner, too: both are started by one Python.
         self._release = replace(release_here(), java=str(java or ""))
+        caller = f"{hello['runner']}/{os.getpid()}"
+        self._lease = Lease(self._client, self._keys, settings.lease_ttl, caller, self._release.bound)
         self._state = WatchState()
         self._answer: RenewAnswer | None = None
         self._next_tick = 0.0

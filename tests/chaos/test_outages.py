@@ -370,6 +370,7 @@ def test_a_redis_that_is_rolled_back_two_seconds_starts_no_second_runner_and_rep
         server.start()
         now = wait_until(lambda: live(store, later, "late").get("claimant"), 30)
     assert now == holder
+    assert client.queries.versions(later), "its first claim was forgotten: the job keeps to its versions all the same"
     wait_until(lambda: store.zcard(KEYS.ready("light")) == 0, 30, "the idle runner to come for the offer, and drop it")
     # What had ended runs no more, by its record, until its lease lapses; then its marker is found.
     wait_until(lambda: client.show(job).done == 2, 60, "both to have ended once more")

@@ -56,6 +56,25 @@ end
 
 local function put_attempt(attempts, group, attempt) redis.call('HSET', attempts, group, cjson.encode(attempt)) end
 
+-- A job keeps to the versions of its first claim, in the hash `versions`. Those that a runner with the versions `bound`
+-- lacks for `attempt`, as a lane ends; else nil.
+local function other_versions(versions, attempt, bound)
+    local wanted, differs = {}, false
+    for _, name in ipairs({'python', 'spark'}) do
+        local version = (name == 'python' or attempt.spark) and redis.call('HGET', versions, name)
+        if version then wanted[#wanted + 1] = name .. version end
+        differs = differs or (version and bound[name] and bound[name] ~= version)
+    end
+    return differs and table.concat(wanted, ',') or nil
+end
+
+-- Notes the versions `bound` of who claims `attempt`, where it is the first.
+local function note_versions(versions, attempt, bound)
+    for name, version in pairs(bound) do
+        if name == 'python' or attempt.spark then redis.call('HSETNX', versions, name, version) end
+    end
+end
+
 -- A worker has written something: its job is due now, unless the job has ended.
 local function due_now(job, time) redis.call('ZADD', keys.due, 'XX', 'LT', stamp(time), job) end
 

@@ -1,19 +1,25 @@
 -- renew: the watchdog keeps its runner's lease and hears what it should do.
 --
--- keys: job attempts held due
--- args: job group epoch nonce claimant worker ttl progress
+-- keys: job attempts held due versions
+-- args: job group epoch nonce claimant worker ttl progress bound
 --
--- ttl: of the lease, in seconds. progress: JSON, or empty.
+-- ttl: of the lease, in seconds. progress: JSON, or empty. bound: the versions of the runner, by name (JSON).
 -- Answers CONTINUE | CANCEL | DRAIN | STALE
 --
--- An attempt that is current but unclaimed was rolled back with its store: it is claimed again, and its job is due.
-local status = redis.call('HGET', keys.job, 'status')
+-- An attempt that is current but unclaimed was rolled back with its store: it is claimed again, and its job is due. It is
+-- stale if runners of other versions have begun the job meanwhile.
+local status, mixed = unpack(redis.call('HMGET', keys.job, 'status', 'mixed'))
 if not status or terminal(status) then return 'STALE' end
 local attempt = open_attempt(keys.attempts, args.group, args.epoch, args.nonce)
 if not attempt or (attempt.claimant and attempt.claimant ~= args.claimant) then return 'STALE' end
 
 local time = now()
 if not attempt.claimant then
+    if not mixed then
+        local bound = cjson.decode(args.bound)
+        if other_versions(keys.versions, attempt, bound) then return 'STALE' end
+        note_versions(keys.versions, attempt, bound)
+    end
     attempt.claimant = args.claimant
     attempt.worker = args.worker
     attempt.claimed_at = time

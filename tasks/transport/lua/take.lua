@@ -23,17 +23,6 @@ local function has_slot(pool)
     return held < tonumber(redis.call('HGET', keys.pools, pool) or '1')
 end
 
--- A job keeps to the versions of its first claim. Those that this runner lacks for `attempt`, as a lane ends; else nil.
-local function other_versions(versions, attempt)
-    local wanted, differs = {}, false
-    for _, name in ipairs({'python', 'spark'}) do
-        local version = (name == 'python' or attempt.spark) and redis.call('HGET', versions, name)
-        if version then wanted[#wanted + 1] = name .. version end
-        differs = differs or (version and taking.bound[name] and taking.bound[name] ~= version)
-    end
-    return differs and table.concat(wanted, ',') or nil
-end
-
 -- Claims one offer for `taking.claimant`. Returns the order, as it is answered; nil if the offer does not stand, and then
 -- the end of the lane of runners that have the versions of its job, if this one has not.
 local function claim_offer(offer)
@@ -48,7 +37,7 @@ local function claim_offer(offer)
     local attempt = open_attempt(attempts, group, epoch, nonce)
     if not attempt or (attempt.claimant and attempt.claimant ~= taking.claimant) then return end
     if not attempt.claimant and (intent ~= 'run' or (halted or '') ~= '') then return end
-    local elsewhere = not attempt.claimant and not mixed and other_versions(key('versions'), attempt)
+    local elsewhere = not attempt.claimant and not mixed and other_versions(key('versions'), attempt, taking.bound)
     if elsewhere then return nil, elsewhere end
     if not attempt.claimant and attempt.pool and not has_slot(attempt.pool) then return end
     local planned = string.match(group, '^[^%[]+')
@@ -73,9 +62,7 @@ local function claim_offer(offer)
     attempt.worker = taking.worker
     attempt.claimed_at = time
     attempt.revision = tonumber(revision or '0')
-    for name, version in pairs(mixed and {} or taking.bound) do
-        if name == 'python' or attempt.spark then redis.call('HSETNX', key('versions'), name, version) end
-    end
+    if not mixed then note_versions(key('versions'), attempt, taking.bound) end
     attempt.lease = time + taking.ttl
     put_attempt(attempts, group, attempt)
     if attempt.pool then redis.call('ZADD', keys.held, 0, attempt.pool .. '/' .. offer) end

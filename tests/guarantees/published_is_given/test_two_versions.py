@@ -111,6 +111,66 @@ def test_two_runners_that_claim_at_once_are_on_one_version(coordinator: Coordina
     assert new.take() is not None
 
 
+def rolled_back(coordinator: Coordinator, job: str) -> Callable[[], None]:
+    """Forgets what happens between this call and the call of what it answers, as a rollback of Redis does."""
+    of, queue = coordinator.keys.of(job), coordinator.keys.ready("light")
+    before = {key: coordinator.redis.dump(key) for key in (of.attempts, of.versions, queue)}
+
+    def forget() -> None:
+        for key, value in before.items():
+            coordinator.redis.delete(key)
+            if value is not None:
+                coordinator.redis.restore(key, 0, value)
+
+    return forget
+
+
+def test_a_renewal_that_claims_again_after_a_rollback_binds_the_job_to_its_versions_again(
+    coordinator: Coordinator,
+) -> None:
+    old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
+    job = fork(coordinator)
+    forget = rolled_back(coordinator, job)
+    claim = new.take()
+    assert claim is not None
+    forget()
+    assert new.lease.renew(claim.token, "new") == "CONTINUE"
+    assert coordinator.client.queries.versions(job) == NEW.bound
+    assert old.took() is None
+    coordinator.finish(claim.token)
+    coordinator.read()
+    assert [new.took(), new.took()] == ["f[1]", "f[2]"]
+    assert coordinator.status(job) is Status.FINISHED
+
+
+def test_an_attempt_that_a_rollback_undid_is_stale_where_others_have_begun_its_job_meanwhile(
+    coordinator: Coordinator,
+) -> None:
+    old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
+    job = fork(coordinator)
+    forget = rolled_back(coordinator, job)
+    assert (lost := new.take()) is not None
+    assert (second := new.take()) is not None
+    forget()
+    assert old.took() == "f[0]"
+    assert new.lease.renew(lost.token, "new") == "STALE"
+    assert new.lease.renew(second.token, "new") == "STALE", "made by Spark 4.3, where the job began on 3.5"
+    assert coordinator.finish(second.token) == "STALE"
+    assert [old.took(), old.took()] == ["f[1]", "f[2]"], "its offer stands, and none is lost"
+    assert coordinator.status(job) is Status.FINISHED
+
+
+def test_a_mixed_job_is_taken_by_all_after_a_rollback_too(coordinator: Coordinator) -> None:
+    old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
+    job = fork(coordinator, mixed=True)
+    forget = rolled_back(coordinator, job)
+    assert (claim := new.take()) is not None
+    forget()
+    assert new.lease.renew(claim.token, "new") == "CONTINUE"
+    assert old.took() == "f[1]"
+    assert coordinator.client.queries.versions(job) == {}
+
+
 def test_a_mixed_job_is_taken_by_all(coordinator: Coordinator) -> None:
     old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
     job = fork(coordinator, mixed=True)
