@@ -6,7 +6,7 @@ are checked after every step.
 
     python -m tests.simulation --seeds 500 --start 0
     python -m tests.simulation --trace 17
-    python -m tests.simulation --shorten 17
+    python -m tests.simulation --shrink 17
     python -m tests.simulation --planted
 
 ===========  ==========================================================================================

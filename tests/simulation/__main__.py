@@ -1,4 +1,4 @@
-"""``python -m tests.simulation --seeds 500 --start 0``; a failing seed prints its trace, made short, and its replay."""
+"""``python -m tests.simulation --seeds 500 --start 0``; a failing seed prints its trace, shrunk, and its replay."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
-from tests.simulation.model.twins import twins
+from tests.simulation.model.paired import paired_stores
 from tests.simulation.planted.planted import PLANTED
 from tests.simulation.stage.history import BOUND, HistoryResult, simulate
-from tests.simulation.stage.short import explained, shortened
+from tests.simulation.stage.shrink import explained, shrink
 
 CHUNK = 25  # histories that a process plays before it says so
 
@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many play at once")
     parser.add_argument("--mirror", action="store_true", help="play on the real store too, and compare every answer")
     parser.add_argument("--trace", type=int, metavar="SEED", help="replay one seed and print all of its steps")
-    parser.add_argument("--shorten", type=int, metavar="SEED", help="replay one failing seed with as little as needed")
+    parser.add_argument("--shrink", type=int, metavar="SEED", help="replay one failing seed with as little as needed")
     parser.add_argument("--planted", action="store_true", help="the first seed that finds each bug put in on purpose")
     arguments = parser.parse_args()
     if arguments.trace is not None:
@@ -33,8 +33,8 @@ def main() -> int:
         print("\n".join(result.trace))
         print(f"seed {result.seed}: {result.text or f'all promises kept, jobs {result.statuses}'}")
         return 0 if result.kept else 1
-    if arguments.shorten is not None:
-        return shorten(arguments.shorten)
+    if arguments.shrink is not None:
+        return print_shrunk(arguments.shrink)
     if arguments.planted:
         return planted(arguments.start, arguments.processes)
     began = time.perf_counter()
@@ -51,7 +51,7 @@ def main() -> int:
     took = time.perf_counter() - began
     broken = [result.seed for result in results if not result.kept]
     for seed in broken[:3] if not arguments.mirror else ():
-        shorten(seed)
+        print_shrunk(seed)
     print(total(results))
     print(f"took {took:.1f}s", file=sys.stderr)
     if broken:
@@ -71,7 +71,7 @@ def play(start: int, seeds: int, processes: int) -> Iterator[HistoryResult]:
 
 def mirrored(start: int, seeds: int, processes: int) -> Iterator[HistoryResult]:
     """The histories, on the model and on the real store at once; in this process, whatever ``processes`` says."""
-    with twins() as both:
+    with paired_stores() as both:
         yield from map(both.play, range(start, start + seeds))
         answers = len(both.seen)
     print(f"the model and the real store gave the same answers, of {answers} kinds", file=sys.stderr)
@@ -108,19 +108,19 @@ def total(results: list[HistoryResult]) -> str:
     steps, claims = sum(v.steps for v in results), sum(v.claims for v in results)
     commits, commands = sum(v.commits for v in results), sum(v.commands for v in results)
     faults = sum(v.faults for v in results)
-    longest = max((v.calm_for for v in results if v.kept), default=0.0)
+    longest = max((v.fault_free_for for v in results if v.kept), default=0.0)
     return (
         f"{len(results)} histories: {steps:,} steps, {commits:,} commits, {claims:,} attempts, {commands:,} commands, "
         f"{faults:,} faults; all jobs had ended at most {longest:.0f}s after the last trouble (bound {BOUND:.0f}s)"
     )
 
 
-def shorten(seed: int) -> int:
-    short = shortened(seed)
-    if short is None:
+def print_shrunk(seed: int) -> int:
+    shrunk = shrink(seed)
+    if shrunk is None:
         print(f"seed {seed} keeps every promise")
         return 0
-    print(short.explained())
+    print(shrunk.explained())
     return 1
 
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.simulation.model.mirror import AGREE, Mirrored
+from tests.simulation.model.paired import PairedStores, paired_stores
 from tests.simulation.model.store import ModelStore
-from tests.simulation.model.twins import Twins, twins
 from tests.simulation.stage.history import simulate
-from tests.simulation.stage.short import explained
+from tests.simulation.stage.shrink import explained
 from unstuck.tasks.protocol.processes import RunnerStatus
 
 SEEDS = 200
@@ -20,12 +20,12 @@ SECONDS = 8.0  # .ci/run plays more of them: make mirror SEEDS=150
 
 
 @pytest.fixture
-def both() -> Iterator[Twins]:
-    with twins() as made:
+def both() -> Iterator[PairedStores]:
+    with paired_stores() as made:
         yield made
 
 
-def test_the_real_store_and_its_scripts_play_the_same_histories(both: Twins) -> None:
+def test_the_real_store_and_its_scripts_play_the_same_histories(both: PairedStores) -> None:
     began = time.monotonic()
     for seed in range(SEEDS):
         history = both.play(seed)
@@ -47,7 +47,7 @@ class _Blind(Mirrored):
             self.due[job_id] = due
 
 
-def test_a_model_that_is_not_what_the_scripts_are_is_found(both: Twins) -> None:
+def test_a_model_that_is_not_what_the_scripts_are_is_found(both: PairedStores) -> None:
     assert any(both.play(seed, _Blind).promise == AGREE for seed in range(SEEDS))
 
 
@@ -58,11 +58,11 @@ class _NoneIdle(Mirrored):
         return False
 
 
-def test_a_model_that_wakes_others_than_the_real_store_is_found(both: Twins) -> None:
+def test_a_model_that_wakes_others_than_the_real_store_is_found(both: PairedStores) -> None:
     said = next(text for seed in range(SEEDS) if (text := both.play(seed, _NoneIdle).text))
     assert said.startswith(f"{AGREE}: wake-ups: ")
 
 
-def test_a_history_is_the_same_with_and_without_the_real_store(both: Twins) -> None:
+def test_a_history_is_the_same_with_and_without_the_real_store(both: PairedStores) -> None:
     alone, beside = simulate(4, store=ModelStore), both.play(4)
     assert (alone.steps, alone.commits, alone.statuses) == (beside.steps, beside.commits, beside.statuses)

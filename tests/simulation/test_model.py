@@ -14,7 +14,7 @@ import redis
 from tests.simulation.actors.dispatch import WarehousesAtHand
 from tests.simulation.actors.warehouse import Depot, ModelMarker
 from tests.simulation.model.both import KEYS, STEP, Both, server_time, submit
-from tests.simulation.stage.calm import CalmLine
+from tests.simulation.stage.fault_free import FaultFreeConnection
 from tests.support.coordinator import WatchedWarehouses
 from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.group import rerun, skip
@@ -250,7 +250,7 @@ def test_the_model_of_the_slot_and_the_warehouse_log_agree(tmp_path: Path) -> No
 def _agree_on_the_slot(root: str, rng: random.Random) -> set[tuple[Any, ...]]:
     """Returns what was answered: version, and the code where there is none."""
     depot, files, warehouse = Depot(), Files(root), Warehouse(root)
-    model, real = WarehousesAtHand(CalmLine(), depot, lambda entry: None), WatchedWarehouses()
+    model, real = WarehousesAtHand(FaultFreeConnection(), depot, lambda entry: None), WatchedWarehouses()
     spec = {"name": "slot", "groups": [{"name": "make", "steps": STEP}]}
     states = []
     for job, publish in (("j1", "data"), ("j2", "data"), ("j3", "missing")):

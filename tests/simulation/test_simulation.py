@@ -14,7 +14,7 @@ from tests.simulation.planted.planted import PLANTED, SYSTEMS
 from tests.simulation.planted.planting import Planted
 from tests.simulation.rules.broken import COSTS, FORGOTTEN, ONE, SHOWN, WAIT, WHOLE, WORD
 from tests.simulation.stage.history import simulate
-from tests.simulation.stage.short import explained, shortened
+from tests.simulation.stage.shrink import explained, shrink
 
 SEEDS = 60  # CI runs 2000 by `make simulate`
 FULL_OF_EVENTS = (9, 7, 163, 235, 151, 204, 295, 183)
@@ -80,14 +80,14 @@ def test_a_history_that_breaks_a_promise_is_made_short() -> None:
     assert found is not None
     with bug.planted():
         whole = simulate(found.seed, store=bug.store, commands=bug.commands, keep_all=True)
-        short = shortened(found.seed, 40, store=bug.store, commands=bug.commands)
-    assert short is not None
-    assert short.result.promise == found.promise
-    for what, (few, many) in short.counts.items():
+        shrunk = shrink(found.seed, 40, store=bug.store, commands=bug.commands)
+    assert shrunk is not None
+    assert shrunk.result.promise == found.promise
+    for what, (few, many) in shrunk.counts.items():
         assert few <= (many + 1) // 2, f"{few} of {many} {what} are left"
-    assert len(short.result.trace) < len(whole.trace)
-    assert f"--shorten {found.seed}" in short.explained()
-    assert shortened(found.seed, 1, commands=bug.commands) is None, "without the bug every promise is kept"
+    assert len(shrunk.result.trace) < len(whole.trace)
+    assert f"--shrink {found.seed}" in shrunk.explained()
+    assert shrink(found.seed, 1, commands=bug.commands) is None, "without the bug every promise is kept"
 
 
 def test_many_processes_play_the_same_histories_as_one() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tests.simulation.stage.calm import Calm
+from tests.simulation.stage.fault_free import FaultFree
 from unstuck.coordinator.decide.receipts import Delivered
 from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.protocol.report import Report, ReportKind
@@ -20,12 +20,12 @@ WIDTH = 60
 
 
 @pytest.fixture
-def busy() -> Calm:
+def busy() -> FaultFree:
     """A wide job."""
-    return Calm(WIDTH)
+    return FaultFree(WIDTH)
 
 
-def talk(busy: Calm, tokens: Sequence[Token], seconds: float, until: Callable[[], bool]) -> bool:
+def talk(busy: FaultFree, tokens: Sequence[Token], seconds: float, until: Callable[[], bool]) -> bool:
     """Reports of ``tokens`` for some time, one every 50 ms, with the sweep as punctual as can be."""
     swept, end = busy.now, busy.now + seconds
     while busy.now < end and not until():
@@ -40,7 +40,7 @@ def talk(busy: Calm, tokens: Sequence[Token], seconds: float, until: Callable[[]
     return until()
 
 
-def test_a_dead_worker_is_noticed_while_others_report(busy: Calm) -> None:
+def test_a_dead_worker_is_noticed_while_others_report(busy: FaultFree) -> None:
     tokens = [busy.claim(offer) for offer in busy.offers]
     busy.deliver()
     dead, *living = tokens
@@ -48,21 +48,21 @@ def test_a_dead_worker_is_noticed_while_others_report(busy: Calm) -> None:
     assert noticed, f"{dead.group} is still {busy.state(dead.group)} three sweeps after its lease lapsed"
 
 
-def test_a_lost_offer_is_made_again_while_others_report(busy: Calm) -> None:
+def test_a_lost_offer_is_made_again_while_others_report(busy: FaultFree) -> None:
     lost, *others = busy.offers
     tokens = [busy.claim(offer) for offer in others]
     busy.lose(lost)
     assert talk(busy, tokens, 10.0 + 3.0, lambda: busy.offers == [lost])
 
 
-def test_a_lost_wake_up_is_sent_again_by_the_next_sweep(busy: Calm) -> None:
+def test_a_lost_wake_up_is_sent_again_by_the_next_sweep(busy: FaultFree) -> None:
     assert busy.dispatcher.wake_ups["spark"] == WIDTH
     busy.dispatcher.wake_ups.clear()
     busy.sweep.run()
     assert busy.dispatcher.wake_ups["spark"] == WIDTH
 
 
-def test_a_lost_report_costs_one_sweep_while_others_report(busy: Calm) -> None:
+def test_a_lost_report_costs_one_sweep_while_others_report(busy: FaultFree) -> None:
     tokens = [busy.claim(offer) for offer in busy.offers]
     busy.deliver()
     silent, *others = tokens

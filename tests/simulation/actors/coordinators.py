@@ -18,10 +18,10 @@ from tests.simulation.actors.dispatch import DispatcherAtHand, WarehousesAtHand
 from tests.simulation.actors.warehouse import Depot, LogEntry
 from tests.simulation.model.store import ModelStore
 from tests.simulation.model.stream import ReportStream as ModelStream
-from tests.simulation.stage.line import Line
+from tests.simulation.stage.network import Connection
 from tests.simulation.stage.stage import Stage, Turn
+from tests.simulation.stage.store_faults import NEWER
 from tests.simulation.stage.trouble import Trouble
-from tests.simulation.stage.weather import NEWER
 from tests.support.at_once import AtOnce
 from unstuck.coordinator.errors import NewerJob
 from unstuck.coordinator.model.decision import Acks, Decision
@@ -49,18 +49,18 @@ class StoreAtHand:
 
     def __init__(
         self,
-        line: Line,
+        connection: Connection,
         core: ModelStore,
         broker: Broker,
         listening: Callable[[], dict[str, list[RunnerStatus]]],
         knows: Callable[[int], bool] = lambda schema: True,
     ) -> None:
         """``knows``: whether what has this schema can be read by the release at hand."""
-        self._line, self._core, self._broker, self._listening = line, core, broker, listening
+        self._connection, self._core, self._broker, self._listening = connection, core, broker, listening
         self._knows = knows
 
     def _call(self, what: str, effect: Callable[[], T]) -> T:
-        return self._line.call(what, effect)
+        return self._connection.call(what, effect)
 
     def begin(self, job: str, owner: str, groups: Sequence[str] = ()) -> Begun:
         """The attempts, which the real store reads in the same round trip, are read one by one."""
@@ -98,7 +98,7 @@ class StoreAtHand:
         state = self._call(f"load {job}", lambda: self._core.load(job))
         if state is not None:
             if not self._knows(state.job.schema):
-                self._line.note(f"leaves to a newer coordinator: {job}")
+                self._connection.note(f"leaves to a newer coordinator: {job}")
             readable(state.job, self._knows)
         return state
 
@@ -108,7 +108,7 @@ class StoreAtHand:
 
         def effect() -> CommitAnswer:
             answer = self._core.commit(decision, commit_id, due_seen, acks)
-            self._line.note(f"commit {decision.old.id}: {answer} [{moves}]")
+            self._connection.note(f"commit {decision.old.id}: {answer} [{moves}]")
             return answer
 
         return self._call(f"commit {decision.old.id} {moves}", effect)
@@ -131,7 +131,7 @@ class StoreAtHand:
     ) -> CommitAnswer:
         def effect() -> CommitAnswer:
             answer = self._core.command(commanded, old, command_id, event, plans=plans, params=params)
-            self._line.note(f"{event['kind']} {old.id} ({old.status}): {answer}")
+            self._connection.note(f"{event['kind']} {old.id} ({old.status}): {answer}")
             return answer
 
         return self._call(f"command {old.id} {event['kind']}", effect)
@@ -180,17 +180,17 @@ def readable(record: JobRecord, knows: Callable[[int], bool]) -> None:
 class StreamAtHand:
     """The report stream as one consumer sees it."""
 
-    def __init__(self, line: Line, stream: ModelStream, name: str, knows: Callable[[int], bool]) -> None:
-        self._line, self._stream, self._name, self._knows = line, stream, name, knows
+    def __init__(self, connection: Connection, stream: ModelStream, name: str, knows: Callable[[int], bool]) -> None:
+        self._connection, self._stream, self._name, self._knows = connection, stream, name, knows
 
     def _call(self, what: str, effect: Callable[[], T]) -> T:
-        return self._line.call(what, effect)
+        return self._connection.call(what, effect)
 
     def open(self) -> None:
         self._call("open the report stream", lambda: None)
 
     def read(self, count: int, block: float) -> list[StreamEntry]:
-        actor, stage = Turn.current(), self._line.stage
+        actor, stage = Turn.current(), self._connection.stage
         at = self._stream.next_at()
         if at is None or at > stage.now:
             actor.pause(min(block, block if at is None else max(0.0, at - stage.now)))
@@ -293,10 +293,10 @@ class Office:
 
     def _start(self, delay: float) -> None:
         self._lives += 1
-        line = Line(self._stage, self._trouble, self._die)
-        store = StoreAtHand(line, self._core, self._broker, self._listening, self._knows)
-        dispatcher = DispatcherAtHand(line, self._broker)
-        warehouses = WarehousesAtHand(line, self._depot, self._wrote, self._answered)
+        connection = Connection(self._stage, self._trouble, self._die)
+        store = StoreAtHand(connection, self._core, self._broker, self._listening, self._knows)
+        dispatcher = DispatcherAtHand(connection, self._broker)
+        warehouses = WarehousesAtHand(connection, self._depot, self._wrote, self._answered)
         reconciler = Reconciler(
             *(cast(Store, store), dispatcher.ring, cast(Warehouses, warehouses)),
             *(self._settings, self._stage.mint),
@@ -306,7 +306,7 @@ class Office:
             uniform=self._stage.waits.uniform,
         )
         sweep = Sweep(cast(Store, store), reconciler, self._settings)
-        reports = StreamAtHand(line, self._stream, f"{self.name}.{self._lives}", self._knows)
+        reports = StreamAtHand(connection, self._stream, f"{self.name}.{self._lives}", self._knows)
         consumer = Consumer(
             *(cast(ReportStream, reports), reconciler, sweep, self._settings, cast(Heartbeat, _NoHeartbeat())),
             clock=lambda: self._stage.now,

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from tests.simulation.actors.broker import Broker
 from tests.simulation.actors.warehouse import Depot, LogEntry
-from tests.simulation.stage.line import Line
+from tests.simulation.stage.network import Connection
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
@@ -20,13 +20,13 @@ T = TypeVar("T")
 class DispatcherAtHand:
     """Wake-ups into the broker, call by call."""
 
-    def __init__(self, line: Line, broker: Broker) -> None:
-        self._line, self._broker = line, broker
+    def __init__(self, connection: Connection, broker: Broker) -> None:
+        self._connection, self._broker = connection, broker
 
     def ring(self, wake_ups: Mapping[str, int]) -> None:
         try:
             for queue in (queue for queue, count in wake_ups.items() for _ in range(count)):
-                self._line.call(f"ring {queue}", partial(self._broker.push, queue), lost=OSError)
+                self._connection.call(f"ring {queue}", partial(self._broker.push, queue), lost=OSError)
         except OSError:
             return  # the rest of the batch is lost with it
 
@@ -36,7 +36,7 @@ class WarehousesAtHand:
 
     def __init__(
         self,
-        line: Line,
+        connection: Connection,
         depot: Depot,
         wrote: Callable[[LogEntry], None],
         answered: Callable[[str], None] = lambda job: None,
@@ -46,13 +46,13 @@ class WarehousesAtHand:
             wrote: is told of every entry of the log.
             answered: is told of every job of which a publisher knows for good whether it is published.
         """
-        self._line, self._depot, self._wrote, self._answered = line, depot, wrote, answered
+        self._connection, self._depot, self._wrote, self._answered = connection, depot, wrote, answered
 
     def _io(self, what: str, effect: Callable[[], T]) -> T:
-        return self._line.call(what, effect, lost=OSError, of_store=False)
+        return self._connection.call(what, effect, lost=OSError, of_store=False)
 
     def publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
-        if self._line.trouble.chance(self._line.trouble.blind):
+        if self._connection.trouble.chance(self._connection.trouble.blind):
             return PublishResult(trouble=Reason("PUBLISH_TROUBLE", "the warehouse cannot be reached"))
         try:
             result = self._publish(state, answered)
@@ -62,7 +62,7 @@ class WarehousesAtHand:
         return result
 
     def abort(self, state: JobState, why: Reason, answered: Callable[[], None]) -> PublishResult:
-        if self._line.trouble.chance(self._line.trouble.blind):
+        if self._connection.trouble.chance(self._connection.trouble.blind):
             return PublishResult(trouble=Reason("PUBLISH_TROUBLE", "the warehouse cannot be reached"))
         try:
             slot = self._append(state, LogEntry(state.job.id, "abort", code=why.code))
@@ -94,7 +94,7 @@ class WarehousesAtHand:
         if found is not None:
             return found
         while True:
-            self._line.stall(f"create slot {slot} for {job}")
+            self._connection.stall(f"create slot {slot} for {job}")
             create = partial(self._create, slot, entry)
             if self._io(f"create slot {slot} for {job} ({entry.kind})", create):
                 return slot
@@ -105,7 +105,7 @@ class WarehousesAtHand:
     def _create(self, slot: int, entry: LogEntry) -> bool:
         created = self._depot.create(slot, entry)
         if created:
-            self._line.note(f"{entry.kind} of {entry.publish_id} in slot {slot}")
+            self._connection.note(f"{entry.kind} of {entry.publish_id} in slot {slot}")
             self._wrote(entry)
         return created
 

@@ -21,11 +21,11 @@ from tests.simulation.actors.warehouse import Depot
 from tests.simulation.model.store import ModelStore
 from tests.simulation.rules.broken import WORD, Broken
 from tests.simulation.rules.user.adopted import RETRIED
-from tests.simulation.stage.line import Line
+from tests.simulation.stage.network import Connection
 from tests.simulation.stage.retries import Retries
 from tests.simulation.stage.stage import Stage, Turn
 from tests.simulation.stage.trouble import Trouble
-from tests.simulation.stage.wishes import Wish
+from tests.simulation.stage.user_requests import UserRequest
 from unstuck import Client
 from unstuck.coordinator.commands.apply import CommandApplier
 from unstuck.coordinator.commands.job import Command
@@ -44,8 +44,8 @@ T = TypeVar("T")
 class _QueriesAtHand:
     """As much of ``Queries`` as commands are judged by."""
 
-    def __init__(self, line: Line, core: ModelStore, knows: Callable[[int], bool]) -> None:
-        self._line, self._core, self._knows = line, core, knows
+    def __init__(self, connection: Connection, core: ModelStore, knows: Callable[[int], bool]) -> None:
+        self._connection, self._core, self._knows = connection, core, knows
 
     def state(self, job: str) -> tuple[JobState, float, float | None] | None:
         def read() -> tuple[JobState, float, float | None] | None:
@@ -54,7 +54,7 @@ class _QueriesAtHand:
                 readable(state.job, self._knows)
             return None if state is None else (state, self._core.now, self._core.due.get(job))
 
-        return self._line.call(f"read all of {job}", read)
+        return self._connection.call(f"read all of {job}", read)
 
 
 class _ClientStore(StoreAtHand):
@@ -77,7 +77,7 @@ class _ClientStore(StoreAtHand):
             answer = self._core.submit(job, submission.fingerprint, reason)
             if answer[1]:
                 self.retries.stored(job)
-            self._line.note(f"submit {job.id} as a retry of {job.retry_of}: {answer}")
+            self._connection.note(f"submit {job.id} as a retry of {job.retry_of}: {answer}")
             return answer
 
         return self._call(f"submit {job.id}", effect)
@@ -86,8 +86,8 @@ class _ClientStore(StoreAtHand):
 class _WarehouseAtHand:
     """As much of ``Warehouse`` as a client asks of it."""
 
-    def __init__(self, line: Line, depot: Depot) -> None:
-        self._line, self._depot = line, depot
+    def __init__(self, connection: Connection, depot: Depot) -> None:
+        self._connection, self._depot = connection, depot
 
     def ensure_id(self) -> str:
         return self.identity()
@@ -102,7 +102,7 @@ class _WarehouseAtHand:
         assert expected == self.identity(), "there is one warehouse here"
 
     def readable(self) -> tuple[int, int]:
-        return 0, self._line.call("head of the log", self._depot.head, lost=OSError, of_store=False)
+        return 0, self._connection.call("head of the log", self._depot.head, lost=OSError, of_store=False)
 
 
 class _AtOnce(CircuitBreaker):
@@ -118,7 +118,7 @@ class _ClientAtHand(Client):
     def __init__(
         self,
         settings: Settings,
-        line: Line,
+        connection: Connection,
         core: ModelStore,
         broker: Broker,
         stage: Stage,
@@ -126,10 +126,10 @@ class _ClientAtHand(Client):
         retries: Retries,
     ) -> None:
         self.settings, self._breaker = settings, _AtOnce()
-        store = _ClientStore(line, core, broker, dict, knows)
+        store = _ClientStore(connection, core, broker, dict, knows)
         store.retries = retries
         self._store = cast(Store, store)
-        self.queries = cast(Queries, _QueriesAtHand(line, core, knows))
+        self.queries = cast(Queries, _QueriesAtHand(connection, core, knows))
         self._applier = CommandApplier(
             store, stage.mint, lambda: stage.now, lambda seconds: Turn.current().pause(seconds)
         )
@@ -145,26 +145,26 @@ class User:
         core: ModelStore,
         broker: Broker,
         settings: Settings,
-        wishes: Iterable[Wish],
+        requests: Iterable[UserRequest],
         knows: Callable[[int], bool],
         depot: Depot,
         retries: Retries,
     ) -> None:
         self._stage, self._trouble, self._core, self._retries = stage, trouble, core, retries
-        line = Line(stage, trouble, self._killed)
-        line.of_coordinator = False
-        self._warehouse = _WarehouseAtHand(line, depot)
-        self._client = _ClientAtHand(settings, line, core, broker, stage, knows, retries)
-        self._wishes = sorted((wish for wish in wishes if not wish.moment), key=lambda wish: wish.at)
+        connection = Connection(stage, trouble, self._killed)
+        connection.of_coordinator = False
+        self._warehouse = _WarehouseAtHand(connection, depot)
+        self._client = _ClientAtHand(settings, connection, core, broker, stage, knows, retries)
+        self._requests = sorted((request for request in requests if not request.moment), key=lambda request: request.at)
         self._shell: Turn | None = None
         self._soon: list[Turn] = []
-        self._due = [wish for wish in wishes if wish.moment]
-        self._open(self._wishes)
+        self._due = [request for request in requests if request.moment]
+        self._open(self._requests)
 
     @property
     def busy(self) -> bool:
         """There are commands to come."""
-        return bool(self._wishes) or any(not turn.dead for turn in self._soon)
+        return bool(self._requests) or any(not turn.dead for turn in self._soon)
 
     @contextmanager
     def at_hand(self) -> Iterator[None]:
@@ -180,72 +180,72 @@ class User:
     def happened(self, moment: str, job: str) -> None:
         """Inject the fault now, if one was wished for."""
         root = self._retries.root(job)
-        wish = next((wish for wish in self._due if (wish.moment, wish.job) == (moment, root)), None)
-        if wish is None or (moment != "publishing" and self._stage.rng.random() < 0.4):
+        request = next((request for request in self._due if (request.moment, request.job) == (moment, root)), None)
+        if request is None or (moment != "publishing" and self._stage.rng.random() < 0.4):
             return
-        self._due.remove(wish)
+        self._due.remove(request)
         delay = self._stage.rng.uniform(0.0, self._stage.rng.choice((0.005, 0.03, 0.5, 2.0)))
-        self._give_soon(replace(wish, job=job), delay)
-        if wish.given is Command.PAUSE and not wish.then and self._stage.rng.random() < 0.6:
-            self._give_soon(Wish(0.0, job, Command.RESUME), delay + self._stage.rng.choice((0.1, 3.0, 20.0)))
+        self._give_soon(replace(request, job=job), delay)
+        if request.given is Command.PAUSE and not request.then and self._stage.rng.random() < 0.6:
+            self._give_soon(UserRequest(0.0, job, Command.RESUME), delay + self._stage.rng.choice((0.1, 3.0, 20.0)))
 
-    def _give_soon(self, wish: Wish, delay: float) -> None:
-        self._soon.append(Turn(self._stage, "user", lambda: self._give_all(wish), delay))
+    def _give_soon(self, request: UserRequest, delay: float) -> None:
+        self._soon.append(Turn(self._stage, "user", lambda: self._give_all(request), delay))
 
     def resume(self, jobs: Iterable[str]) -> None:
         """At the end of all trouble."""
-        self._open([Wish(self._stage.now, job, Command.RESUME) for job in jobs])
+        self._open([UserRequest(self._stage.now, job, Command.RESUME) for job in jobs])
 
-    def _open(self, wishes: list[Wish]) -> None:
-        self._wishes = wishes
-        if wishes:
-            self._shell = Turn(self._stage, "user", self._life, max(0.0, wishes[0].at - self._stage.now))
+    def _open(self, requests: list[UserRequest]) -> None:
+        self._requests = requests
+        if requests:
+            self._shell = Turn(self._stage, "user", self._life, max(0.0, requests[0].at - self._stage.now))
 
     def _life(self) -> None:
-        while self._wishes:
-            Turn.current().pause(max(0.0, self._wishes[0].at - self._stage.now))
-            self._give_all(self._wishes[0])
-            self._wishes.pop(0)
+        while self._requests:
+            Turn.current().pause(max(0.0, self._requests[0].at - self._stage.now))
+            self._give_all(self._requests[0])
+            self._requests.pop(0)
 
-    def _give_all(self, wish: Wish) -> None:
-        job = self._give(wish)
-        for delay, given in wish.then:
+    def _give_all(self, request: UserRequest) -> None:
+        job = self._give(request)
+        for delay, given in request.then:
             Turn.current().pause(delay)
-            job = self._give(Wish(0.0, job, given, twice=wish.twice))
+            job = self._give(UserRequest(0.0, job, given, twice=request.twice))
 
-    def _give(self, wish: Wish) -> str:
+    def _give(self, request: UserRequest) -> str:
         """Answers the job that is spoken of from now on: after a retry, the new one."""
-        job = wish.job
-        for _ in range(2 if wish.twice else 1):
+        job = request.job
+        for _ in range(2 if request.twice else 1):
             # A user whose shell says that the store is away asks again, up to a point.
             for _ in range(self._stage.rng.randint(1, 3)):
                 try:
-                    said, job = self._said(wish)
+                    said, job = self._said(request)
                 except (redis.ConnectionError, OSError) as error:
-                    self._stage.log("user", f"{wish.given} {wish.job}: {error}")
+                    self._stage.log("user", f"{request.given} {request.job}: {error}")
                 except NoSuchJob:
                     return job
                 except NewerJob as error:
-                    self._stage.log("user", f"{wish.given} {wish.job}: NEWER, {error}")
+                    self._stage.log("user", f"{request.given} {request.job}: NEWER, {error}")
                     break
                 except (NoSuchGroup, SpecError) as error:
-                    self._stage.log("user", f"{wish.given} {wish.job}: WRONG, {error}")
+                    self._stage.log("user", f"{request.given} {request.job}: WRONG, {error}")
                     break
                 except Refused as error:
-                    self._stage.log("user", f"{wish.given} {wish.job}: RETRY REFUSED, {error}")
+                    self._stage.log("user", f"{request.given} {request.job}: RETRY REFUSED, {error}")
                     break
                 else:
-                    self._stage.log("user", f"{wish.given} {wish.job}: {said}")
+                    self._stage.log("user", f"{request.given} {request.job}: {said}")
                     break
         return job
 
-    def _said(self, wish: Wish) -> tuple[str, str]:
+    def _said(self, request: UserRequest) -> tuple[str, str]:
         """What was answered, and the job that is spoken of from now on."""
-        client, job, given = self._client, wish.job, wish.given
+        client, job, given = self._client, request.job, request.given
         if not isinstance(given, Command) and given.word == "retry":
             return self._retried(job, given.values)
         if isinstance(given, Command):
-            said = client.command(job, given, now=wish.now, by="user")
+            said = client.command(job, given, now=request.now, by="user")
         elif given.word == "alter":
             # The reason says what was asked for, so that what was written can be held against it.
             said = client.alter(job, given.values, reason=json.dumps(dict(given.values)), by="user")
@@ -270,4 +270,4 @@ class User:
     def _killed(self) -> None:
         self._stage.log("user", "the shell is KILLED")
         if Turn.current() is self._shell:
-            self._open(self._wishes[1:])
+            self._open(self._requests[1:])

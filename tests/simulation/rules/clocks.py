@@ -96,10 +96,10 @@ class Clocks:
             if limit is not None and not attempt.claimant and now - since > limit:
                 yield f"{record.id}/{group} has been in its queue since {since:.3f}, for more than {limit}s", True
 
-    def overdue(self, job: StoredJob, now: float, calm_since: float) -> str:
+    def overdue(self, job: StoredJob, now: float, fault_free_since: float) -> str:
         """Without trouble, whose time is over has been given up soon."""
         record, plan = job.record, plan_of(job.record.spec)
-        if record.terminal or record.intent is not Intent.RUN or record.phase or now - calm_since <= MOST_LATE:
+        if record.terminal or record.intent is not Intent.RUN or record.phase or now - fault_free_since <= MOST_LATE:
             return ""
         ran = self._ran_until(record, now)
         counts = record.status is not Status.PAUSED and now - self._asked_at.get(record.id, 0.0) > MOST_LATE
@@ -107,7 +107,9 @@ class Clocks:
             return f"{record.id} has run {ran:.1f}s of {plan.timeout}, and is {record.status}"
         for group, attempt in job.attempts.items():
             limit = plan.groups[split_member(group)[0]].spec.queue_timeout
-            since = max(self._queued_at.get((record.id, group), now), self._asked_at.get(record.id, 0.0), calm_since)
+            since = max(
+                self._queued_at.get((record.id, group), now), self._asked_at.get(record.id, 0.0), fault_free_since
+            )
             if limit is not None and not attempt.claimant and now - since > limit + MOST_LATE:
                 return f"{record.id}/{group} has been in its queue for {now - since:.1f}s of {limit}"
         return ""

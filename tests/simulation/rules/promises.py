@@ -106,7 +106,7 @@ class Promises:
                 if attempt.claimant and not attempt.outcome and now - attempt.lease > within:
                     self.broken(FORGOTTEN, f"{where}: the lease lapsed {now - attempt.lease:.1f}s ago, no new attempt")
 
-    def what_is_ended_ends(self, calm_since: float) -> None:
+    def what_is_ended_ends(self, fault_free_since: float) -> None:
         """When all is well again: whose time is over has ended, and what was asked was brought about.
 
         A job that the user canceled has ended by the deadline, a forced one at once.
@@ -115,13 +115,16 @@ class Promises:
             if job.record.terminal:
                 continue
             now, skew, deadline = self._stage.now, self._core.skew, self._settings.cancel_deadline
-            asked_at, free_at = self._commanded_at.get(job.record.id, 0.0), max(calm_since, self._locks.free_at(job))
+            asked_at, free_at = (
+                self._commanded_at.get(job.record.id, 0.0),
+                max(fault_free_since, self._locks.free_at(job)),
+            )
             self._hold(WAIT, word.overdue(job, now, deadline, free_at, asked_at, set_back=self._core.set_back))
             self._hold(WAIT, self._asked.overdue(job, now, free_at))
             # While a grace runs nobody is given up.
-            calm = max(calm_since + skew, self._core.grace_until)
+            fault_free = max(fault_free_since + skew, self._core.grace_until)
             if not self._core.set_back:
-                self._hold(WAIT, self._clocks.overdue(job, now + skew, calm))
+                self._hold(WAIT, self._clocks.overdue(job, now + skew, fault_free))
 
     def waits_for_a_person(self, job_id: str) -> bool:
         """It is paused, and nothing of it is on its way."""

@@ -22,9 +22,9 @@ from tests.simulation.rules.promises import Promises
 from tests.simulation.stage.jobs import QUEUES, SimulatedJob, random_job
 from tests.simulation.stage.retries import Retries
 from tests.simulation.stage.stage import Life, Routine, Stage
+from tests.simulation.stage.store_faults import FAULT_FREE, NEWER, StoreFaultActor, random_store_faults
 from tests.simulation.stage.trouble import Trouble
-from tests.simulation.stage.weather import CALM, NEWER, Sky, random_weather
-from tests.simulation.stage.wishes import random_demands, random_retries, random_wishes
+from tests.simulation.stage.user_requests import random_demands, random_requests, random_retries
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.token import Offer
@@ -38,10 +38,10 @@ BOUND = 400.0
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """As much of a history as is played: jobs, wishes and faults by their numbers from 1 on; None: all of them."""
+    """As much of a history as is played: jobs, requests and faults by their numbers from 1 on; None: all of them."""
 
     jobs: frozenset[int] | None = None
-    wishes: frozenset[int] | None = None
+    requests: frozenset[int] | None = None
     faults: frozenset[int] | None = None
 
 
@@ -50,7 +50,7 @@ WHOLE = Part()
 
 @dataclass(slots=True)
 class HistoryResult:
-    """How a history ended. ``jobs``, ``wishes``, ``faults``: how many there were to be."""
+    """How a history ended. ``jobs``, ``requests``, ``faults``: how many there were to be."""
 
     seed: int
     promise: str = ""
@@ -60,10 +60,10 @@ class HistoryResult:
     claims: int = 0
     commits: int = 0
     commands: int = 0
-    calm_for: float = 0.0  # virtual seconds from the end of all trouble to the end of the last job
+    fault_free_for: float = 0.0  # virtual seconds from the end of all trouble to the end of the last job
     statuses: dict[str, str] = field(default_factory=dict)
     jobs: int = 0
-    wishes: int = 0
+    requests: int = 0
     faults: int = 0
 
     @property
@@ -82,7 +82,7 @@ def simulate(
     """Play the history of ``seed`` on a store of the given kind; without ``commands`` the user only submits.
 
     Args:
-        part: what of the history is played; all of it, unless it is to be made short.
+        part: what of the history is played; all of it, unless it is to be shrunk.
     """
     logging.disable(logging.CRITICAL)
     try:
@@ -94,7 +94,7 @@ def simulate(
 def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all: bool, part: Part) -> HistoryResult:
     stage = Stage(seed, keep_all=keep_all)
     rng = stage.rng
-    # Every third history is plain: without conditions, timeouts, anything that is asked of single groups, and weather.
+    # Every third history is plain: no conditions, no timeouts, no requests for single groups, no faults of the store.
     plain = seed % 3 == 2
     later = None if plain else random.Random(f"later {seed}")
     # Long enough, in some, that jobs with retries publish while there still is trouble.
@@ -131,15 +131,15 @@ def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all:
     core.set_pool("two", 2)
     result = HistoryResult(seed, jobs=len(jobs))
     planned, every = dict(jobs), list(jobs)
-    weather = CALM if later is None else random_weather(later, jobs, ends - stage.now)
+    store_faults = FAULT_FREE if later is None else random_store_faults(later, jobs, ends - stage.now)
     for n, job in enumerate(list(jobs), 1):
         if part.jobs is not None and n not in part.jobs:
             del jobs[job]
-        elif job in weather.newer_jobs:
+        elif job in store_faults.newer_jobs:
             jobs[job].record = replace(jobs[job].record, schema=NEWER)
     for n in range(rng.randint(1, 3)):
         queues = QUEUES if n == 0 else (rng.choice(QUEUES),)
-        newer = f"worker{n}" in weather.newer_hosts
+        newer = f"worker{n}" in store_faults.newer_hosts
         hosts.append(Host(stage, trouble, core, broker, depot, jobs, settings, f"worker{n}", queues, newer=newer))
     beat = rng.choice((0, 0, 1, 2))  # which coordinators beat reaches; 0: none, the consumers sweep by themselves
     offices = [
@@ -147,14 +147,14 @@ def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all:
             *(stage, trouble, core, stream, broker, depot, settings, listening),
             *(promises.wrote, promises.lateness.answered, f"coordinator{n}"),
             beaten=n < beat,
-            knows=weather.knows(stage, f"coordinator{n}"),
-            behind=weather.behind,
+            knows=store_faults.knows(stage, f"coordinator{n}"),
+            behind=store_faults.behind,
         )
         for n in range(rng.randint(1, 2))
     ]
 
     promises.lateness.beaten = beat > 0
-    promises.lateness.undecidable = weather.undecidable(stage)
+    promises.lateness.undecidable = store_faults.undecidable(stage)
 
     def pushed(queue: str, at: float) -> None:
         for host in hosts:
@@ -170,29 +170,31 @@ def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all:
 
     broker.pushed, stream.added, stream.dropped = pushed, added, promises.dropped
     core.bell = rung
-    sky = Sky(stage, trouble, core, weather, [core.remember, stream.remember, broker.remember, promises.remember])
-    if weather.faults:
-        Routine(stage, "store", sky.life())
+    store_fault_actor = StoreFaultActor(
+        stage, trouble, core, store_faults, [core.remember, stream.remember, broker.remember, promises.remember]
+    )
+    if store_faults.faults:
+        Routine(stage, "store", store_fault_actor.life())
     if not plain:
         Routine(stage, "vandal", _spoil(trouble, core, random.Random(f"spoilt {seed}")))
     if seed % 4 == 1:
         Routine(stage, "backup", _roll_back(stage, trouble, core, random.Random(f"rolled back {seed}")))
     for each in jobs.values():
-        Routine(stage, "client", _submit(stage, trouble, core, each, depot, sky), each.submit_at)
+        Routine(stage, "client", _submit(stage, trouble, core, each, depot, store_fault_actor), each.submit_at)
     dice = random.Random(seed)  # of its own: what goes wrong is the same with and without a user
-    wishes = random_wishes(dice, every, stage.now, trouble.ends) if commands else []
+    requests = random_requests(dice, every, stage.now, trouble.ends) if commands else []
     if commands and not plain:
-        wishes += random_demands(random.Random(f"demands {seed}"), planned, stage.now, trouble.ends)
-        wishes += random_retries(random.Random(f"retries {seed}"), planned, stage.now, trouble.ends)
-    result.wishes = len(wishes)
-    wishes = [w for n, w in enumerate(wishes, 1) if w.job in jobs and (part.wishes is None or n in part.wishes)]
-    retries = Retries(stage, jobs, random.Random(f"retried {seed}"), sky.forget)
-    user = User(stage, trouble, core, broker, settings, wishes, weather.knows(stage, "user"), depot, retries)
+        requests += random_demands(random.Random(f"demands {seed}"), planned, stage.now, trouble.ends)
+        requests += random_retries(random.Random(f"retries {seed}"), planned, stage.now, trouble.ends)
+    result.requests = len(requests)
+    requests = [w for n, w in enumerate(requests, 1) if w.job in jobs and (part.requests is None or n in part.requests)]
+    retries = Retries(stage, jobs, random.Random(f"retried {seed}"), store_fault_actor.forget)
+    user = User(stage, trouble, core, broker, settings, requests, store_faults.knows(stage, "user"), depot, retries)
     promises.happened = user.happened
 
     try:
         with user.at_hand():
-            _run(stage, trouble, core, jobs, promises, user, sky, retries)
+            _run(stage, trouble, core, jobs, promises, user, store_fault_actor, retries)
     except Broken as broken:
         result.promise, result.text = broken.promise, str(broken)
     finally:
@@ -200,7 +202,7 @@ def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all:
     result.trace = stage.lines()
     result.steps, result.claims, result.commits = stage.steps, promises.claims, promises.commits
     result.commands, result.faults = promises.commands, trouble.faults
-    result.calm_for = max(0.0, stage.now - trouble.ends)
+    result.fault_free_for = max(0.0, stage.now - trouble.ends)
     result.statuses = {job_id: str(job.record.status) for job_id, job in core.jobs.items()}
     return result
 
@@ -243,12 +245,19 @@ def _roll_back(stage: Stage, trouble: Trouble, core: ModelStore, dice: random.Ra
             core.spoil(lane, dice.sample(old, min(len(old), 3)))
 
 
-def _submit(stage: Stage, trouble: Trouble, core: ModelStore, job: SimulatedJob, depot: Depot, sky: Sky) -> Life:
+def _submit(
+    stage: Stage,
+    trouble: Trouble,
+    core: ModelStore,
+    job: SimulatedJob,
+    depot: Depot,
+    store_fault_actor: StoreFaultActor,
+) -> Life:
     while trouble.away:
         yield 1.0
     stage.log("client", f"submits {job.record.id}")
     core.submit(replace(job.record, base=depot.head()))
-    sky.forget()
+    store_fault_actor.forget()
 
 
 def _run(
@@ -258,17 +267,17 @@ def _run(
     jobs: dict[str, SimulatedJob],
     promises: Promises,
     user: User,
-    sky: Sky,
+    store_fault_actor: StoreFaultActor,
     retries: Retries,
 ) -> None:
     # From when on leases and graces from the storm are over.
-    calm = trouble.ends + SETTINGS.lease_ttl * 2 + SETTINGS.lock_ttl
+    fault_free = trouble.ends + SETTINGS.lease_ttl * 2 + SETTINGS.lock_ttl
     left_paused: list[str] = []
 
     def done() -> bool:
         promises.every_job_is_due()
         promises.lateness.look()
-        if stage.now > calm:
+        if stage.now > fault_free:
             promises.nothing_lies_about()
         if not trouble.on:
             promises.what_is_ended_ends(trouble.ends)
@@ -276,7 +285,11 @@ def _run(
             return False
         open_jobs = [job_id for job_id, job in core.jobs.items() if not job.record.terminal]
         left_paused[:] = open_jobs
-        return not user.busy and not sky.pending and all(promises.waits_for_a_person(job_id) for job_id in open_jobs)
+        return (
+            not user.busy
+            and not store_fault_actor.pending
+            and all(promises.waits_for_a_person(job_id) for job_id in open_jobs)
+        )
 
     while True:
         began = stage.now

@@ -157,15 +157,15 @@ def _group(rng: random.Random, index: int, before: list[dict[str, Any]]) -> dict
 
 def random_behaviours(rng: random.Random, plan: Plan) -> dict[str, Behaviour]:
     """Of each group of one job."""
-    calm = rng.random() < 0.3
-    return {name: _behaviour(rng, planned, calm) for name, planned in plan.groups.items()}
+    fault_free = rng.random() < 0.3
+    return {name: _behaviour(rng, planned, fault_free) for name, planned in plan.groups.items()}
 
 
-def _behaviour(rng: random.Random, planned: PlannedGroup, calm: bool) -> Behaviour:
+def _behaviour(rng: random.Random, planned: PlannedGroup, fault_free: bool) -> Behaviour:
     seconds = rng.choice((0.05, 0.5, 2.0, 6.0))
     silent = rng.random() < 0.1
     drawn = rng.random()
-    if calm or drawn < 0.65:
+    if fault_free or drawn < 0.65:
         return Behaviour(seconds=seconds, silent=silent)
     if drawn < 0.85:
         return Behaviour("flaky", rng.randint(1, planned.retry.max + 1), seconds, silent)

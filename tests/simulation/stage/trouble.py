@@ -1,4 +1,4 @@
-"""Trouble: what goes wrong in one history, and how often. Each seed draws its own mix, from calm to storm.
+"""Trouble: what goes wrong in one history, and how often. Each seed draws its own mix, from none to all of it.
 
 Trouble ends at a stated time; nothing that it began (a freeze, a delay, a partition) outlasts that time, but for
 runners that ignore orders: the deadline of a cancel is there for them.
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class Fault(StrEnum):
-    """What may befall one call to the store or the warehouse."""
+    """A fault of one call to the store or the warehouse."""
 
     NONE = "none"
     DIE_BEFORE = "dies before"
@@ -68,10 +68,10 @@ class Trouble:
         self.watchdog_dies = self._more.choice((0.0, 0.05, 0.2)) if more else 0.0  # at each renewal
         self.publisher_freezes = self._more.choice((0.3, 0.6, 0.9)) if more else 0.0  # before each slot
         if more is not None and more.random() < 0.25:
-            # Nothing befalls any call: what messages and workers cost can be measured while they are lost.
+            # No call has a fault: what messages and workers cost can be measured while they are lost.
             self._table, self._total = [], 0.0
         self.away_until = 0.0  # until when the store is not there
-        self.quiet_since = 0.0  # since when nothing befalls a coordinator, its connections or the store
+        self.quiet_since = 0.0  # since when no coordinator has had a fault, its connections or the store
         self.lost_since = 0.0  # the same for what makes a coordinator lose what it knows: not for a freeze
         self._only = only
         self.faults = 0  # things that went wrong, or would have
@@ -86,7 +86,7 @@ class Trouble:
         return self._clock() < self.away_until
 
     def happens(self) -> bool:
-        """Something is about to go wrong: whether it does (a history that is made short leaves out most of it)."""
+        """Something is about to go wrong: whether it does (a history that is shrunk leaves out most of it)."""
         self.faults += 1
         return self._only is None or self.faults in self._only
 

@@ -204,9 +204,9 @@ class Asked:
         lie = next(filter(None, lies), "")
         return f"{group} has read what was to be made again: {lie}" if lie else ""
 
-    def overdue(self, job: StoredJob, now: float, calm_since: float) -> str:
+    def overdue(self, job: StoredJob, now: float, fault_free_since: float) -> str:
         """Without trouble, what was asked has been brought about soon."""
-        late = now - max(self._asked_at.get(job.record.id, 0.0), calm_since)
+        late = now - max(self._asked_at.get(job.record.id, 0.0), fault_free_since)
         if not job.record.requests or job.record.terminal or late <= DONE_WITHIN:
             return ""
         return f"{job.record.id} was asked for {job.record.requests} {late:.1f}s ago, and nobody has brought it about"

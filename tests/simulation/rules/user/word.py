@@ -81,7 +81,9 @@ def wrongly_canceled(
     return f"was canceled under {job.intent} while {attempt} ran, before the deadline" if held and not over else ""
 
 
-def overdue(job: StoredJob, now: float, deadline: float, calm_since: float, asked_at: float, *, set_back: bool) -> str:
+def overdue(
+    job: StoredJob, now: float, deadline: float, fault_free_since: float, asked_at: float, *, set_back: bool
+) -> str:
     """Without trouble, a job that was canceled has ended soon after its deadline; one that was forced, at once.
 
     By a clock that nobody sets: ``asked_at`` is when it was asked for by that clock, as are the others. A clock of the
@@ -92,7 +94,7 @@ def overdue(job: StoredJob, now: float, deadline: float, calm_since: float, aske
         return ""
     deadline *= 2 if set_back else 1
     due = asked_at + (deadline if record.intent is Intent.CANCEL else 0.0)
-    late = now - max(due, calm_since)
+    late = now - max(due, fault_free_since)
     if late <= (PUBLISHED_WITHIN if record.phase else ENDED_WITHIN):
         return ""
     states = {group: str(r.state) for group, r in job.groups.items() if not r.state.terminal}

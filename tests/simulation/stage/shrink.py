@@ -1,4 +1,4 @@
-"""A history that breaks a promise, made short: fewer jobs, fewer commands, fewer things that go wrong.
+"""A history that breaks a promise, shrunk: fewer jobs, fewer commands, fewer things that go wrong.
 
 Whatever is left out is left out by its number, and the dice are thrown all the same: up to the first thing that did not
 happen, the history is the one of the seed. What is kept is kept because the same promise stands without it.
@@ -12,11 +12,11 @@ from typing import Any
 
 from tests.simulation.stage.history import WHOLE, HistoryResult, Part, simulate
 
-RUNS = 300  # histories that are played at most to make one short
+RUNS = 300  # histories that are played at most to shrink one
 
 
 @dataclass(frozen=True, slots=True)
-class Short:
+class Shrunk:
     """What is left of a history, and how it ends."""
 
     seed: int
@@ -31,13 +31,13 @@ class Short:
         left = ", ".join(f"{few} of {many} {name}" for name, (few, many) in self.counts.items())
         lines = "\n".join(f"    {line}" for line in self.result.trace)
         return (
-            f"seed {self.seed}, made short ({left}; {self.runs} histories were played for it):\n"
+            f"seed {self.seed}, shrunk ({left}; {self.runs} histories were played for it):\n"
             f"  {self.result.text}\n  All {len(self.result.trace)} steps:\n{lines}\n"
-            f"  Replay it with: python -m tests.simulation --shorten {self.seed}\n"
+            f"  Replay it with: python -m tests.simulation --shrink {self.seed}\n"
         )
 
 
-def shortened(seed: int, runs: int = RUNS, **how: Any) -> Short | None:
+def shrink(seed: int, runs: int = RUNS, **how: Any) -> Shrunk | None:
     """The history of ``seed`` with as little in it as breaks the same promise; None if it breaks none.
 
     Args:
@@ -55,16 +55,16 @@ def shortened(seed: int, runs: int = RUNS, **how: Any) -> Short | None:
         return simulate(seed, part=part, **how).promise == whole.promise
 
     part = WHOLE
-    for name in ("wishes", "jobs", "faults", "wishes"):
+    for name in ("requests", "jobs", "faults", "requests"):
         every = getattr(part, name)
         if every is None:
             every = frozenset(range(1, getattr(whole, name) + 1))
         part = _fewest(part, name, every, breaks, lambda: played < runs)
     result = simulate(seed, part=part, keep_all=True, **how)
-    left = {name: len(getattr(part, name)) for name in ("jobs", "wishes", "faults")}
-    names = {"jobs": "jobs", "wishes": "commands", "faults": "faults"}
+    left = {name: len(getattr(part, name)) for name in ("jobs", "requests", "faults")}
+    names = {"jobs": "jobs", "requests": "commands", "faults": "faults"}
     counts = {names[name]: (few, getattr(whole, name)) for name, few in left.items()}
-    return Short(seed, part, whole, result, played, counts)
+    return Shrunk(seed, part, whole, result, played, counts)
 
 
 def _fewest(

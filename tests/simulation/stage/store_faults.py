@@ -1,4 +1,4 @@
-"""Weather: what befalls the store itself, and releases that meet. Most histories have some of it, a third has none."""
+"""Faults of the store itself, and releases that meet. Most histories have some of them, a third has none."""
 
 # The store restarts and is away for a while; it comes back as it was some seconds ago (a failover, a lost tail of the
 # append-only file); its clock is set forward or back; a newer release of coordinators, workers and clients runs
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tests.simulation.model.store import ModelStore
-from tests.simulation.stage.line import LONGEST_WAIT
+from tests.simulation.stage.network import LONGEST_WAIT
 from tests.simulation.stage.stage import Life, Stage
 from tests.simulation.stage.trouble import Trouble
 from unstuck.coordinator.model.records import JobRecord
@@ -26,7 +26,7 @@ Restore = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class StoreFault:
-    """One thing that befalls the store.
+    """One fault of the store.
 
     Attributes:
         at: seconds after the beginning.
@@ -39,8 +39,8 @@ class StoreFault:
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
-    """What befalls the store in one history, and who is newer.
+class StoreFaults:
+    """The faults of the store in one history, and who is of the newer release.
 
     Attributes:
         upgraded_at: seconds after the beginning at which everybody is of the newer release; 0: there is one release.
@@ -68,10 +68,10 @@ class Weather:
         return lambda job: self.upgraded_at > 0 and job.schema >= NEWER and stage.elapsed < until
 
 
-CALM = Weather()
+FAULT_FREE = StoreFaults()
 
 
-def random_weather(rng: random.Random, jobs: Iterable[str], lasts: float) -> Weather:
+def random_store_faults(rng: random.Random, jobs: Iterable[str], lasts: float) -> StoreFaults:
     """Half a dozen faults at most, within ``lasts`` seconds."""
     faults = []
     if rng.random() < 0.4:
@@ -86,8 +86,8 @@ def random_weather(rng: random.Random, jobs: Iterable[str], lasts: float) -> Wea
             faults.append(StoreFault(rng.uniform(1.0, lasts), "jump", rng.choice((seconds, -seconds))))
     behind = rng.random() < 0.5
     if rng.random() < 0.7:
-        return Weather(tuple(sorted(faults, key=lambda fault: fault.at)), behind=behind)
-    return Weather(
+        return StoreFaults(tuple(sorted(faults, key=lambda fault: fault.at)), behind=behind)
+    return StoreFaults(
         tuple(sorted(faults, key=lambda fault: fault.at)),
         upgraded_at=rng.uniform(5.0, lasts),
         newer_jobs=frozenset(job for job in jobs if rng.random() < 0.6),
@@ -97,26 +97,26 @@ def random_weather(rng: random.Random, jobs: Iterable[str], lasts: float) -> Wea
     )
 
 
-class Sky:
-    """Brings the weather about: one actor of the stage."""
+class StoreFaultActor:
+    """Makes the faults happen: one actor of the stage."""
 
     def __init__(
         self,
         stage: Stage,
         trouble: Trouble,
         core: ModelStore,
-        weather: Weather,
+        store_faults: StoreFaults,
         remembered: Iterable[Callable[[], Restore]],
     ) -> None:
         """``remembered``: each takes a snapshot of one thing that lives in the store, and answers how to go back."""
-        self._stage, self._trouble, self._core, self._weather = stage, trouble, core, weather
+        self._stage, self._trouble, self._core, self._faults = stage, trouble, core, store_faults
         self._remembered = list(remembered)
-        self._pending = len(weather.faults)
+        self._pending = len(store_faults.faults)
         self._snapshots: list[tuple[float, list[Restore]]] = []
 
     @property
     def rolls_back(self) -> bool:
-        return self._weather.rolls_back
+        return self._faults.rolls_back
 
     @property
     def pending(self) -> bool:
@@ -126,7 +126,7 @@ class Sky:
     def forget(self) -> None:
         """Nothing goes back to before now: of a submit, which the client would have to repeat."""
         self._snapshots.clear()
-        if self._weather.rolls_back:
+        if self._faults.rolls_back:
             self._snap()
 
     def _snap(self) -> None:
@@ -134,11 +134,11 @@ class Sky:
         del self._snapshots[:-10]
 
     def life(self) -> Life:
-        faults = list(self._weather.faults)
+        faults = list(self._faults.faults)
         while faults:
             wait = self._stage.start + faults[0].at - self._stage.now
             if wait > 0:
-                if self._weather.rolls_back:
+                if self._faults.rolls_back:
                     self._snap()
                     wait = min(wait, SNAPSHOT_EVERY)
                 yield wait

@@ -16,7 +16,7 @@ from tests.simulation.stage.history import HistoryResult, simulate
 from tests.support.servers import RedisServer
 
 
-class Twins:
+class PairedStores:
     """Plays histories on both stores, and remembers which answers it has seen to be the same."""
 
     def __init__(self, url: str) -> None:
@@ -35,13 +35,13 @@ class Twins:
 
 
 @contextmanager
-def twins() -> Iterator[Twins]:
-    """Twins with a server that is started and stopped. Jobs of a newer release can be compared too."""
-    with tempfile.TemporaryDirectory(prefix="unstuck-twins-") as folder:
+def paired_stores() -> Iterator[PairedStores]:
+    """Both stores, with a server that is started and stopped. Jobs of a newer release can be compared too."""
+    with tempfile.TemporaryDirectory(prefix="unstuck-paired-") as folder:
         server, schema = RedisServer(Path(folder)), unstuck.coordinator.model.records.JOB_SCHEMA
         unstuck.coordinator.model.records.JOB_SCHEMA = 2
         server.start()
-        made = Twins(server.url)
+        made = PairedStores(server.url)
         try:
             yield made
         finally:

@@ -1,4 +1,4 @@
-"""The line: every call of an actor to the outside, which may be where it dies, freezes, or does not hear the answer."""
+"""The network between an actor and the outside: at each call the actor may die, freeze, or not hear the answer."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SLOW = 0.15  # seconds that a slow call takes at most
 LONGEST_WAIT = 2.0  # seconds that a consumer waits at most before it asks a store again that was away
 
 
-class Line:
+class Connection:
     """The connection of one process: every call may be where it dies, freezes, or does not hear the answer."""
 
-    of_coordinator = True  # what befalls it delays what a coordinator does
+    of_coordinator = True  # its faults delay what a coordinator does
 
     def __init__(self, stage: Stage, trouble: Trouble, die: Callable[[], None]) -> None:
         self.stage, self.trouble, self._die = stage, trouble, die

@@ -37,7 +37,7 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class UserRequest:
     """One command that will be given, at a time or at a moment, and to be repeated at once if ``twice``.
 
     Attributes:
@@ -55,20 +55,20 @@ class Wish:
     then: tuple[tuple[float, Command | Demand], ...] = ()
 
 
-def random_wishes(rng: random.Random, jobs: Sequence[str], begin: float, end: float) -> list[Wish]:
+def random_requests(rng: random.Random, jobs: Sequence[str], begin: float, end: float) -> list[UserRequest]:
     """Commands to whole jobs; in some histories, none."""
-    wishes = []
+    requests = []
     for _ in range(rng.choice((0, 0, 1, 3, 6, 9))):
         given, job = rng.choice(_COMMANDS), rng.choice(jobs)
         moment = rng.choice(MOMENTS) if given is not Command.RESUME and rng.random() < 0.75 else ""
         now = given is Command.PAUSE and rng.random() < 0.4
-        wishes.append(Wish(rng.uniform(begin, end), job, given, now, rng.random() < 0.2, moment))
-    return wishes
+        requests.append(UserRequest(rng.uniform(begin, end), job, given, now, rng.random() < 0.2, moment))
+    return requests
 
 
-def random_demands(rng: random.Random, jobs: Mapping[str, SimulatedJob], begin: float, end: float) -> list[Wish]:
+def random_demands(rng: random.Random, jobs: Mapping[str, SimulatedJob], begin: float, end: float) -> list[UserRequest]:
     """Alter, skip and rerun; of what is RETRYING at once, else under a pause, most often with a resume after it."""
-    wishes = []
+    requests = []
     for _ in range(rng.choice((0, 0, 0, 2, 4, 8))):
         job = rng.choice(list(jobs))
         plan = jobs[job].plan
@@ -82,13 +82,13 @@ def random_demands(rng: random.Random, jobs: Mapping[str, SimulatedJob], begin: 
         elif rng.random() < 0.8:
             then.append((rng.choice((0.0, 0.1, 3.0, 20.0)), Command.RESUME))
         at, now, twice = rng.uniform(begin, end), rng.random() < 0.4, rng.random() < 0.2
-        wishes.append(Wish(at, job, first, now and first is Command.PAUSE, twice, moment, tuple(then)))
-    return wishes
+        requests.append(UserRequest(at, job, first, now and first is Command.PAUSE, twice, moment, tuple(then)))
+    return requests
 
 
-def random_retries(rng: random.Random, jobs: Mapping[str, SimulatedJob], begin: float, end: float) -> list[Wish]:
+def random_retries(rng: random.Random, jobs: Mapping[str, SimulatedJob], begin: float, end: float) -> list[UserRequest]:
     """Retries: most often of what has just ended, now and then of what has not, or is FINISHED; twice, and in a row."""
-    wishes = []
+    requests = []
     for _ in range(rng.choice((0, 0, 1, 2, 4))):
         job = rng.choice(list(jobs))
         moment = OVER if rng.random() < 0.8 else rng.choice(("", "", *MOMENTS))
@@ -97,8 +97,8 @@ def random_retries(rng: random.Random, jobs: Mapping[str, SimulatedJob], begin: 
             ending = rng.choice((Command.STOP, Command.CANCEL, Command.FORCE_STOP, Command.FORCE_STOP))
             then = [(rng.choice((0.1, 1.0, 5.0)), ending), (rng.choice((0.1, 2.0, 20.0)), _retry(rng, jobs[job].plan))]
         at, twice = rng.uniform(begin, end), rng.random() < 0.3
-        wishes.append(Wish(at, job, _retry(rng, jobs[job].plan), False, twice, moment, tuple(then)))
-    return wishes
+        requests.append(UserRequest(at, job, _retry(rng, jobs[job].plan), False, twice, moment, tuple(then)))
+    return requests
 
 
 def _retry(rng: random.Random, plan: Plan) -> Demand:

@@ -12,7 +12,7 @@ from tests.simulation.actors.broker import Broker
 from tests.simulation.actors.coordinators import StoreAtHand
 from tests.simulation.model.store import ModelStore, by_turn
 from tests.simulation.stage.history import SETTINGS
-from tests.simulation.stage.line import Line
+from tests.simulation.stage.network import Connection
 from tests.simulation.stage.trouble import Trouble
 from tests.support.at_once import AtOnce
 from unstuck.coordinator.decide.receipts import Delivered
@@ -48,7 +48,7 @@ class _Stream:
     def count(self, counts: Any) -> None: ...
 
 
-class CalmLine(Line):
+class FaultFreeConnection(Connection):
     """A connection on which nothing goes wrong."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class _Empty:
         return 0
 
 
-class Calm:
+class FaultFree:
     """Jobs of one forked group on a fleet with a slot for each member. Time moves when the test says so."""
 
     def __init__(
@@ -109,7 +109,9 @@ class Calm:
             RunnerStatus(id=f"r{n}", host="h", pid=n, worker_pid=1, queues=("spark",), seen=self.now, idle_since=1.0)
             for n in range(width)
         ]
-        store = cast(Store, StoreAtHand(CalmLine(), self.core, cast(Broker, _Empty()), lambda: {"spark": idle}))
+        store = cast(
+            Store, StoreAtHand(FaultFreeConnection(), self.core, cast(Broker, _Empty()), lambda: {"spark": idle})
+        )
         self.reconciler = Reconciler(
             *(store, self.dispatcher.ring, cast(Warehouses, warehouses or EmptyWarehouses()), SETTINGS),
             lambda: f"w{next(words)}",
@@ -118,9 +120,9 @@ class Calm:
         )
         self.sweep = Sweep(store, self.reconciler, SETTINGS)
         group |= {"name": "g", "steps": [{"python": "model:run"}], "for_each": {"n": list(range(width))}}
-        spec = JobSpec.model_validate({"name": "calm", "groups": [group]}).to_json()
+        spec = JobSpec.model_validate({"name": "j", "groups": [group]}).to_json()
         for job in jobs:
-            self.core.submit(JobRecord(job, "calm", spec, "new"))
+            self.core.submit(JobRecord(job, "j", spec, "new"))
         self.sweep.run()
         self.now += 1.0
 
