@@ -481,6 +481,23 @@ def test_a_dataset_at_an_older_version_with_its_files(cli: Cli, published: Wareh
     assert published.storage.uri("_staging/j/2.parquet") in out.splitlines()
 
 
+def test_the_history_of_a_dataset_says_on_which_versions_each_version_was_made(cli: Cli, published: Warehouse) -> None:
+    change = {
+        name: Change("append", [DataFile(f"_staging/k/{name}.parquet", 3, 1000)], [], 3, SCHEMA)
+        for name in ("monthly", "report")
+    }
+    mixed = ["Spark 3.5.9, Python 3.11.7, pandas 2.3.3", "Spark 4.3.0, Python 3.11.7, pandas 2.3.3"]
+    made_on = {"monthly": mixed, "report": ["Python 3.12.1"]}
+    assert published.create_entry(
+        3, Entry(3, 2, "job3", "package", "job3", "flights", 1e9, {}, change, made_on=made_on)
+    )
+    said = [(one["version"], one["made_on"]) for one in cli.json("datasets", "monthly", "--history")]
+    assert said == [(3, mixed), (2, []), (1, [])], "the newest first; the other two noted none"
+    header, *rows = cli("datasets", "monthly", "--history", COLUMNS="300").stdout.splitlines()
+    assert [row[header.index("MADE ON") :].strip() for row in rows] == ["; ".join(mixed), "", ""]
+    assert "Python 3.12.1" in cli("datasets", "report", "--history", "--limit", "1", COLUMNS="300").stdout
+
+
 def test_a_warehouse_that_is_not_there_is_2_and_not_an_empty_one(cli: Cli, tmp_path: Path) -> None:
     for more in ((), ("--json",)):
         done = cli("datasets", "--warehouse", "elsewhere", *more)

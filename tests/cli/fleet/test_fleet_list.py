@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from unstuck.coordinator.doctor.finding import Level
 from unstuck.coordinator.doctor.fleet_checks import of_fleet
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
+from unstuck.tasks.identity import RunsOn
 from unstuck.tasks.protocol.processes import FORGOTTEN, ProcessRegistry
 from unstuck.tasks.transport.redis_client import connect
 
@@ -216,3 +217,14 @@ def test_workers_that_run_different_code_are_named_in_fleet_and_in_why(cli: Cli,
     in_fleet = 'Runners run different code of "flights": 3f2a0000 on host-9:11, host-9:12, 91bc0000 on host-9:13'
     assert in_fleet in done.stderr
     assert cli.json("fleet")["runners"][0]["code"] == {"flights": new}
+
+
+def test_a_fleet_on_two_versions_of_spark_is_named_with_who_has_which(cli: Cli, coordinator: Coordinator) -> None:
+    old = RunsOn("0.1.0", "3.11.7", "3.5.9", "2.3.3", "26.0.1", "17")
+    for number in range(1, 5):
+        version = "3.5.9" if number == 1 else "4.3.0"
+        coordinator.note_runner(f"{number}", pid=number, runs_on=replace(old, spark=version))
+    assert "Spark 3.5: host-9:1; Spark 4.3: host-9:2, host-9:3, host-9:4" in cli("fleet").stderr
+    assert [one["runs_on"] for one in cli.json("fleet")["runners"]][:1] == [asdict(old)]
+    coordinator.note_runner("1", pid=1, runs_on=replace(old, spark="4.3.1"))
+    assert "mixed" not in cli("fleet").stderr, "a patch release makes no difference"

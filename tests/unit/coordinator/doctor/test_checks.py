@@ -19,7 +19,7 @@ from unstuck.coordinator.doctor.host_facts import WarehouseFacts, warehouse_fact
 from unstuck.coordinator.doctor.redis_facts import JobWarehouse, RecordFacts, ServerFacts
 from unstuck.coordinator.views.fleet import FleetView, QueueView, StalledView
 from unstuck.tasks.host import SPARKS
-from unstuck.tasks.identity import RunsOn
+from unstuck.tasks.identity import RunsOn, minor
 from unstuck.tasks.protocol.processes import CoordinatorStatus, RunnerStatus, WarehouseSeen
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
@@ -291,6 +291,35 @@ def test_a_fleet_of_several_releases_or_pythons_is_named(worker: RunsOn, said: s
     gone = running(OURS, worker)
     gone = replace(gone, runners=(replace(gone.runners[0], silent=True),))
     assert ill(fleet_health.of_versions(gone, OURS)) == [], "what the dead ran is no trouble"
+
+
+@pytest.mark.parametrize(
+    ("what", "older", "newer", "patch"),
+    [
+        ("Spark", "3.5.9", "4.3.0", "4.3.1"),
+        ("Java", "17", "21", "21"),
+        ("pandas", "2.2.3", "2.3.3", "2.3.4"),
+        ("pyarrow", "25.0.0", "26.0.1", "26.0.2"),
+    ],
+)
+def test_a_fleet_whose_runners_have_several_versions_of_what_makes_rows_is_named(
+    what: str, older: str, newer: str, patch: str
+) -> None:
+    """Of runners alone: a coordinator, and the machine of who asks, make no rows."""
+    name = what.lower()
+
+    def runners(*versions: str) -> FleetView:
+        those = [
+            replace(RUNNER, host=f"h{number}", runs_on=replace(OURS, **{name: version}))
+            for number, version in enumerate(versions, 2)
+        ]
+        return replace(running(OURS, OURS), runners=tuple(those))
+
+    for here in (OURS, replace(OURS, **{name: "1.2.3"})):
+        (found,) = fleet_health.of_versions(runners(older, newer, patch, ""), here)
+        said = f"{what} {minor(older)}: h2:2; {what} {minor(newer)}: h3:2, h4:2"
+        assert (found.level, found.text) == (Level.WARNING, said)
+    assert ill(fleet_health.of_versions(runners(newer, patch, ""), OURS)) == []
 
 
 def test_this_machine_may_be_the_one_that_differs() -> None:
