@@ -140,11 +140,17 @@ def _names(found: list[str]) -> tuple[str, ...]:
 def outside_of_the_steps(found: Failure, runner: str, changed: str) -> Failure:
     """A failure that no step raised, and that Unstuck does not know. ``changed``: what the steps did to the process."""
     did = f" The steps had changed {changed}." if changed else ""
-    text = (
-        f"{runner} failed outside of the steps: {found.text}.{did} This runner is replaced, and the group is tried "
-        "again; no retry: is used up"
-    )
-    return replace(found, code="RUNNER_FAILED", text=shorten(text, MAX_TEXT))
+    return _of_the_runner(found, f"{runner} failed outside of the steps: {found.text}.{did}")
+
+
+def with_replaced_code(found: Failure, runner: str, changed: str) -> Failure:
+    """A failure of a step that ran where a step of an earlier attempt may have replaced code."""
+    return _of_the_runner(found, f"on {runner} a step, maybe of another attempt, had changed {changed}: {found.text}.")
+
+
+def _of_the_runner(found: Failure, text: str) -> Failure:
+    text = f"{text} This runner is replaced, and the group is tried again; no retry: is used up"
+    return replace(found, code="RUNNER_FAILED", text=shorten(text, MAX_TEXT), recoverable=True)
 
 
 def describe(error: BaseException) -> str:

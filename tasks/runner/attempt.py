@@ -29,6 +29,7 @@ from unstuck.tasks.protocol.failure import (
     describe_in_time,
     outside_of_the_steps,
     shorten,
+    with_replaced_code,
 )
 from unstuck.tasks.protocol.report import HOOK_RAN, Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.secrets import Secrets
@@ -80,6 +81,7 @@ class Attempt:
         self._stop_log: Callable[[], None] = lambda: None  # of the log, once there is one
         self._ran_again = ""  # why work that was done is done again, in words
         self._changed = ""  # what the steps changed in this process, in words
+        self._doubtful = False  # a step failed, maybe by code that an attempt before this one had replaced
 
     def run(self) -> str:
         """Run the attempt and record its outcome. Returns both, for people."""
@@ -279,11 +281,7 @@ class Attempt:
                 log.info("%s: %s", where, step.label)
                 ctx = self._context(work, step, index, params, scratch)
                 with runner.watchdog.clock("STEP_TIMEOUT", step.timeout, f"{where} ({step.label})"):
-                    try:
-                        with users_code():
-                            run_step(step, work, ctx, runner.settings.step_modules, before.imported)
-                    finally:
-                        before.put_code_back()
+                    before.run(partial(run_step, step, work, ctx, runner.settings.step_modules, before.imported))
 
     def _tell_of_success(self, work: Work, params: dict[str, Any], scratch: Scratch) -> None:
         """Call the hook that is told of success, once nothing that the steps made can fail the attempt any more."""
@@ -320,11 +318,7 @@ class Attempt:
         self._progress({"label": f"hook {hook.rpartition(':')[2]}"})
         ctx = HookContext(params, str(self._token), self._log.logger, scratch, lambda: held.order is not None)
         with runner.watchdog.clock("HOOK_TIMEOUT", None if hooks is None else hooks.timeout, f"the hook {hook}"):
-            try:
-                with users_code():
-                    run_hook(hook, ctx, event, runner.settings.step_modules, before.imported)
-            finally:
-                before.put_code_back()
+            before.run(partial(run_hook, hook, ctx, event, runner.settings.step_modules, before.imported))
 
     @contextmanager
     def _put_back(self) -> Iterator[ProcessSnapshot]:
@@ -335,6 +329,7 @@ class Attempt:
             yield before
         finally:
             before.put_back()
+            self._doubtful = before.doubtful
             if before.changed:
                 self._changed = self._secrets.clean(", ".join(before.changed))
                 then = "this runner is replaced before it takes more work" if before.spoiled else "it was put back"
@@ -410,7 +405,7 @@ class Attempt:
     def _failed(self, error: BaseException) -> Outcome:
         ours = not isinstance(error, StepRaised | UnstuckError)
         # A failure of this runner is no fault of the group: it counts as a lost worker.
-        lost = ours or isinstance(error, NotBegun)
+        lost = ours or isinstance(error, NotBegun) or self._doubtful
         error = error.error if isinstance(error, StepRaised) else error
         # The watchdog counts the time too: asking for the text may block every thread.
         with self._runner.watchdog.clock("STEP_FAILED", TEXT_CLOCK if self._is_held else None, class_name(error)):
@@ -421,6 +416,8 @@ class Attempt:
         self._log_line(logging.ERROR, "%s failed\n%s", self._token, described.whole)
         if ours:
             found = outside_of_the_steps(found, self._runner.name, self._changed)
+        elif self._doubtful:
+            found = with_replaced_code(found, self._runner.name, self._changed)
         failure = self._recoverable_if_away(found)
         kind, failure = self._runner.judge(error, failure, OutcomeKind.LOST if lost else OutcomeKind.FAILED)
         return Outcome(kind, failure=failure)

@@ -132,6 +132,10 @@ class Runner:
             self.replace()
             log.info("nothing is taken: %s has changed since this runner loaded it, so the runner is replaced", old)
             return False
+        if self._code is not None and self._code.due and (replaced := self._code.put_rest_back()):
+            self.replace()
+            log.warning("nothing is taken: steps have changed %s, so this runner is replaced", ", ".join(replaced))
+            return False
         if self._session_is_idle:
             # It had other work since. Its session would hold memory and executors for as long as that goes on.
             self.replace()

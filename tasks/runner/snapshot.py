@@ -1,6 +1,7 @@
 """The process snapshot: what the steps of an attempt change in this process is put back after them.
 
-Most changes also replace the runner (docs/decisions/0028).
+Most changes also replace the runner (docs/decisions/0028). After each step the code is compared that an outcome needs,
+and once a second at most all that ours uses (docs/decisions/0074).
 """
 
 from __future__ import annotations
@@ -16,34 +17,42 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from unstuck.tasks.process.tree import working_folder
+from unstuck.tasks.steps.execute import users_code
+
+COMPARED_EVERY = 1.0  # seconds between two comparisons of all code
 
 # Names of modules; with a dot at the end, of all that begin so. ``builtins`` is restored first.
+_FOR_AN_OUTCOME = ("builtins", "os", "time", "json.", "threading", "logging", "redis.client", "redis.connection")
 _USED = (
-    *("builtins", "sys", "os", "posixpath", "io", "json.", "logging", "pathlib", "socket", "select", "selectors"),
-    *("signal", "subprocess", "tempfile", "shutil", "threading", "queue", "time", "struct", "pickle", "re", "random"),
-    *("secrets", "hashlib", "contextlib", "functools", "traceback", "importlib", "operator"),
-    "concurrent.futures.",
-    *("redis.client", "redis.connection", "redis.commands.core", "redis.retry", "redis.utils", "redis._parsers."),
+    *("sys", "posixpath", "io", "pathlib", "socket", "select", "selectors", "signal", "subprocess", "tempfile"),
+    *("shutil", "queue", "struct", "pickle", "re", "random", "secrets", "hashlib", "contextlib", "functools"),
+    *("traceback", "importlib", "operator", "concurrent.futures."),
+    *("redis.commands.core", "redis.retry", "redis.utils", "redis._parsers."),
     *("billiard.pool", "billiard.connection", "billiard.queues", "billiard.reduction", "celery.app.trace", "unstuck."),
 )
 _OWN = (logging.Logger, "callHandlers")  # the log of the attempt replaces it while the log is open
 # Bound here, because a step may replace the builtins themselves.
 _callable, _isinstance, _type, _map, _chained = callable, isinstance, type, map, itertools.chain.from_iterable
+_now = time.monotonic
 # Py_TPFLAGS_HEAPTYPE without Py_TPFLAGS_IMMUTABLETYPE: Python code can change no other class.
 _HEAP, _IMMUTABLE = 1 << 9, 1 << 8
 _KINDS = (property, classmethod, staticmethod, type(sys), type(os.environ))
 
 
-class Code:
-    """The functions and classes that our own code uses, as they were before the first step of this process."""
+class _Compared:
+    """The functions and classes of some modules, as they were."""
 
-    def __init__(self) -> None:
-        used = {name: module for name, module in list(sys.modules.items()) if module is not None and _is_used(name)}
-        self._modules = dict(sorted(used.items(), key=lambda item: item[0] != "builtins"))
+    def __init__(self, names: Sequence[str]) -> None:
+        used = (
+            (name, module)
+            for name, module in list(sys.modules.items())
+            if module is not None and _is_one_of(name, names)
+        )
+        self._modules = dict(sorted(used, key=lambda item: item[0] != "builtins"))
         classes = {
             one: f"{name}.{one.__qualname__}"
             for name, module in self._modules.items()
@@ -63,21 +72,48 @@ class Code:
     def put_back(self) -> list[str]:
         """Restore what was replaced, removed or hidden. Returns the names."""
         found: list[str] = []
-        same = self._all_values() == self._values
-        for where, owner, now, before in self._changing if same else self._owners:
-            # Comparing whole dictionaries is cheap, and calls nothing before the builtins are restored.
-            if now != before:
-                found += [f"{where}.{name}" for name in _restore(owner, now, before)]
-        if same:
-            return found
-        lost = {name: module for name, module in self._modules.items() if sys.modules.get(name) is not module}
-        sys.modules.update(lost)
-        self._values = self._all_values()  # modules of ours change values that are no code
-        return [*found, *(f"sys.modules.{name}" for name in lost)]
+        try:
+            same = self._all_values() == self._values
+            for where, owner, now, before in self._changing if same else self._owners:
+                # Comparing whole dictionaries is cheap, and calls nothing before the builtins are restored.
+                if now != before:
+                    found += [f"{where}.{name}" for name in _restore(owner, now, before)]
+            if same:
+                return found
+            lost = {name: module for name, module in self._modules.items() if sys.modules.get(name) is not module}
+            sys.modules.update(lost)
+            self._values = self._all_values()  # modules of ours change values that are no code
+            return [*found, *(f"sys.modules.{name}" for name in lost)]
+        except Exception as error:  # noqa: BLE001 - an object of a step may raise when it is compared
+            return [*found, f"what cannot be compared ({type(error).__name__})"]
 
 
-def _is_used(module: str) -> bool:
-    return any(module == one or (one[-1] == "." and f"{module}.".startswith(one)) for one in _USED)
+class Code:
+    """The functions and classes that our own code uses, as they were before the first step of this process.
+
+    Attributes:
+        for_an_outcome: those without which an attempt could not record its outcome.
+        sure: all were compared since the last step.
+    """
+
+    def __init__(self) -> None:
+        self.for_an_outcome, self._rest = _Compared(_FOR_AN_OUTCOME), _Compared(_USED)
+        self._at = _now()
+        self.sure = True
+
+    @property
+    def due(self) -> bool:
+        """True if steps have run since all were compared, a second ago or longer."""
+        return not self.sure and _now() - self._at >= COMPARED_EVERY
+
+    def put_rest_back(self) -> list[str]:
+        """Restore what an outcome does not need. Returns the names of what was replaced."""
+        self._at, self.sure = _now(), True
+        return self._rest.put_back()
+
+
+def _is_one_of(module: str, names: Sequence[str]) -> bool:
+    return any(module == one or (one[-1] == "." and f"{module}.".startswith(one)) for one in names)
 
 
 def _restore(owner: Any, now: Any, before: dict[str, Any]) -> list[str]:
@@ -152,6 +188,7 @@ def _leave_it(before: Any) -> None:
 _SIGNALS = [n for n in range(1, 32) if n not in (signal.SIGKILL, signal.SIGSTOP, signal.SIGALRM)]
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
+_handler = sys.modules["_signal"].getsignal  # makes no enums, which take most of the time
 _IMPORTERS = tuple(sys.meta_path)  # a module that is imported may add others, which stay
 
 _ENVIRONMENT, _ZONE, _PATH, _FOLDER = "the environment", "the time zone", "sys.path", "the working directory"
@@ -173,7 +210,7 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     _FOLDER: (working_folder, os.chdir),
     "the umask": (_umask, os.umask),
     "socket.setdefaulttimeout": (socket.getdefaulttimeout, socket.setdefaulttimeout),
-    "a signal handler": (lambda: [signal.getsignal(number) for number in _SIGNALS], _set_handlers),
+    "a signal handler": (lambda: [_handler(number) for number in _SIGNALS], _set_handlers),
     "the signal mask": (
         lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()),
         lambda before: signal.pthread_sigmask(signal.SIG_SETMASK, before),
@@ -193,6 +230,7 @@ class ProcessSnapshot:
     Attributes:
         changed: in words, what the steps have changed, as far as that was looked at.
         spoiled: putting it back is not enough, so the runner is to be replaced.
+        doubtful: a step has failed, maybe by code that a step of an earlier attempt had replaced.
     """
 
     def __init__(self, code: Code, *, others_import: bool) -> None:
@@ -201,8 +239,9 @@ class ProcessSnapshot:
         self._others_import = others_import
         self._before = {what: read() for what, (read, _) in _SETTINGS.items()}
         self._modules = len(sys.modules)
+        self._unsure = not code.sure
         self.changed: list[str] = []
-        self.spoiled = False
+        self.spoiled = self.doubtful = False
 
     def imported(self) -> None:
         """The module of a step was imported, and keeps what it has added to the environment and to ``sys.path``."""
@@ -211,14 +250,25 @@ class ProcessSnapshot:
             self._keep_additions()
             self.spoiled |= any(read() != self._before[what] for what, (read, _) in _SETTINGS.items())
 
-    def put_code_back(self) -> None:
-        """Restore after each step what our own code uses. A step may set variables for the next step of its group."""
+    def run(self, step: Callable[[], None]) -> None:
+        """Run a step, and restore after it what our own code uses. It may set variables for the next step of its group.
+
+        Raises: StepRaised: the step failed.
+        """
+        self._code.sure, failed = False, True
         try:
-            found = self._code.put_back()
-        except Exception as error:  # noqa: BLE001 - an object of a step may raise when it is compared
-            found = [f"what cannot be compared ({type(error).__name__})"]
-        self.changed += found
-        self.spoiled |= bool(found)
+            with users_code():
+                step()
+            failed = False
+        finally:
+            replaced = self._replaced(self._code.for_an_outcome.put_back())
+            if (failed or replaced or self._code.due) and self._replaced(self._code.put_rest_back()):
+                self.doubtful = failed and self._unsure
+
+    def _replaced(self, names: list[str]) -> bool:
+        self.changed += names
+        self.spoiled |= bool(names)
+        return bool(names)
 
     def put_back(self) -> None:
         """Restore the rest after the last step."""

@@ -10,6 +10,7 @@ import json
 import locale
 import logging
 import os
+import random
 import resource
 import signal
 import socket
@@ -77,6 +78,7 @@ CODE = {
     "time": lambda: [setattr(time, name, broken) for name in ("time", "monotonic", "sleep")],
     "socket": lambda: setattr(socket, "socket", broken),
     "tempfile": lambda: setattr(tempfile, "TemporaryDirectory", broken),
+    "random": lambda: setattr(random, "random", broken),
     "modules": lambda: [sys.modules.pop(name) for name in ("json", "os", "unstuck.tasks.runner.attempt")],
 }
 STATE = {
@@ -106,6 +108,10 @@ def leave(spark: Any, ctx: Any, what: str, then: str = "") -> None:
     (CODE | STATE)[what]()
     if then:
         raise ValueError(then)
+
+
+def use_random(spark: Any, ctx: Any) -> None:
+    random.random()
 
 
 def import_and_leave(spark: Any, ctx: Any, module: str, what: str) -> None:
