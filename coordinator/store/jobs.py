@@ -397,9 +397,9 @@ class Store:
                 found.setdefault(queue, []).append(one)
         return found
 
-    def lanes(self) -> set[str]:
-        """Lanes in which offers stand, or once stood."""
-        return cast(set[str], self._redis.smembers(self._keys.lanes))
+    def lanes(self) -> list[str]:
+        """Lanes in which offers stand; also such as are empty since, until a runner looks there."""
+        return cast(list[str], self._redis.zrange(self._keys.lanes, 0, -1))
 
     def free_slots(self) -> int:
         """Take the slots of their pools from attempts that hold none any more. Returns how many."""

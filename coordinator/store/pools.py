@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import Any, cast
 
 import redis
 
 from unstuck.coordinator.errors import BadRequest, Refused
-from unstuck.tasks.protocol.keys import Keys, members_of, pool_of
+from unstuck.tasks.protocol.keys import Keys, pool_of
 from unstuck.tasks.spec.fields import MAX_COUNT
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
@@ -35,7 +35,7 @@ class PoolView:
 
 
 class Pools:
-    """The pools of one Redis. A pool that a job names and nobody has set has one slot."""
+    """The pools of one Redis. A pool that nobody has set has one slot, and is there only while something uses it."""
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._redis = client
@@ -53,7 +53,7 @@ class Pools:
         self._redis.hset(self._keys.pools, name, str(slots))
 
     def remove(self, name: str) -> bool:
-        """Forget a pool; a job that names it brings it back with one slot. False: there is none.
+        """Forget the size of a pool. False: nobody has set it.
 
         Raises: Refused: attempts hold its slots or wait for one.
         """
@@ -63,25 +63,22 @@ class Pools:
         return bool(self._redis.hdel(self._keys.pools, name))
 
     def all(self) -> list[PoolView]:
-        """All pools, by name."""
-        sizes = cast(dict[str, str], self._redis.hgetall(self._keys.pools))
-        lanes = [lane for lane in cast(set[str], self._redis.smembers(self._keys.lanes)) if pool_of(lane)]
-        names = sorted(sizes)
+        """The pools that somebody has set, and those in use, by name."""
         pipe = self._redis.pipeline(transaction=False)
+        pipe.hgetall(self._keys.pools)
+        pipe.zrange(self._keys.held, 0, -1)
+        pipe.zrange(self._keys.lanes, 0, -1)
+        sizes, held, listed = pipe.execute()
+        lanes = [lane for lane in listed if pool_of(lane)]
         for lane in lanes:
             pipe.zcard(self._keys.ready(lane))
-        for name in names:
-            pipe.zlexcount(self._keys.held, *members_of(name))
-            pipe.zrangebylex(self._keys.held, *members_of(name), start=0, num=SHOWN)
-        answers: Any = iter(pipe.execute())
-        waiting: dict[str, int] = {}
-        for lane in lanes:
-            waiting[pool_of(lane)] = waiting.get(pool_of(lane), 0) + next(answers)
+        waiting, holders = Counter[str](), defaultdict[str, list[str]](list)
+        for lane, count in zip(lanes, pipe.execute(), strict=True):
+            waiting[pool_of(lane)] += count
+        for member in held:
+            pool, job, group, *_ = member.split("/")
+            holders[pool].append(f"{job}/{group}")
         return [
-            PoolView(name, int(sizes[name]), next(answers), waiting.get(name, 0), tuple(map(_holder, next(answers))))
-            for name in names
+            PoolView(name, int(sizes.get(name, 1)), len(holders[name]), waiting[name], tuple(holders[name][:SHOWN]))
+            for name in sorted({*sizes, *holders, *+waiting})
         ]
-
-
-def _holder(member: str) -> str:
-    return "/".join(member.split("/")[1:3])

@@ -54,8 +54,8 @@ class Keys:
         self.broker = f"{prefix}:celery:"
         self.turn = f"{prefix}:turn"  # hash: queue → the turn of the offer that was taken last
         self.awake = f"{prefix}:awake"  # hash: runner → when it last took offers; below 0: since when it sleeps
-        self.lanes = f"{prefix}:ready"  # set: lanes (``queue`` or ``queue@pool``) in which offers stand, or once stood
-        self.pools = f"{prefix}:pools"  # hash: pool → its slots
+        self.lanes = f"{prefix}:ready"  # zset: lanes (``queue``, ``queue@pool``) in which offers stand; all score 0
+        self.pools = f"{prefix}:pools"  # hash: pool → its slots, where a person has set them
         self.held = f"{prefix}:held"  # zset: ``pool/offer`` of each attempt that holds a slot; all have the score 0
         self.beat = f"{prefix}:beat:"  # what RedBeat puts before every key of its own
 

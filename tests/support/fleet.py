@@ -86,7 +86,7 @@ def make_offer(
 def stand(client: redis.Redis, offer: Offer, queue: str) -> None:
     """Put the offer into the ready set of its queue, as a commit does."""
     client.zadd(KEYS.ready(queue), {str(offer): float(client.hincrby(KEYS.turn, queue, 1))})
-    client.sadd(KEYS.lanes, queue)
+    client.zadd(KEYS.lanes, {queue: 0})
 
 
 def ring(client: redis.Redis, offer: Offer, queue: str) -> None:

@@ -47,7 +47,7 @@ def set_pool(
 
 @pool.command("remove", epilog="Example: unstuck pool remove jdbc")
 def remove_pool(name: Name) -> None:
-    """Forget a pool. A group that names it brings it back, with one slot."""
+    """Forget the size of a pool. A group that names it gets one slot."""
     with connected() as connection:
         found = connection.client.pools.remove(name)
     if not found:

@@ -1,6 +1,6 @@
 -- add_offers: offers into their lanes, and a ring for awake runners; `commit` and `settle_unchanged` call it.
 --
--- keys: job turn turns lanes pools
+-- keys: job turn turns lanes
 -- Called with {offers: [[lane, offer]], lanes: {lane: {queue, pool, ready, bell}}}; pool may be ''
 --
 -- An offer that stands already keeps its turn. The offers of a job in a lane have one turn each, counted from the turn
@@ -23,8 +23,7 @@ for _, one in ipairs(change.offers) do
         last[lane] = last[lane] + step
         added[lane] = (added[lane] or 0) + 1
     end
-    redis.call('SADD', keys.lanes, lane)
-    if place.pool ~= '' then redis.call('HSETNX', keys.pools, place.pool, '1') end
+    redis.call('ZADD', keys.lanes, 0, lane)
 end
 for lane, count in pairs(added) do
     local place = change.lanes[lane]

@@ -2,7 +2,7 @@
 --
 -- calls: add_offers
 -- keys: job groups inputs forks attempts events due reports counters summary alive status_before status_after ended
--- keys: plans submit_key staging_index staged turn turns lanes pools versions
+-- keys: plans submit_key staging_index staged turn turns lanes versions
 -- args: job change consumer_group channel
 --
 -- status_before, status_after: the status indexes of the old and of the new status. channel: of the job's runners.
@@ -65,6 +65,7 @@ end
 for _, one in ipairs(change.withdrawn) do
     local place = change.lanes[one[1]]
     redis.call('ZREM', place.ready, one[2])
+    if redis.call('EXISTS', place.ready) == 0 then redis.call('ZREM', keys.lanes, one[1]) end
     redis.call('HDEL', keys.turns, one[1])  -- what was not taken does not count as a turn
 end
 add_offers(change)

@@ -1,7 +1,7 @@
 -- settle_unchanged: a decision that changed nothing still acks its reports, counts them and sets the job due.
 --
 -- calls: add_offers
--- keys: due reports counters events job turn turns lanes pools
+-- keys: due reports counters events job turn turns lanes
 -- args: job change consumer_group
 --
 -- change: {due, due_seen, offers, lanes, acks: [], counts: {}, refused: {}} (JSON); offers, lanes: as in `add_offers`

@@ -82,44 +82,51 @@ local function keep(found)
     redis.call('EXPIRE', keys.answer, args.kept)
 end
 redis.call('HSET', keys.awake, taking.runner, stamp(now()))
-local pools = redis.call('HKEYS', keys.pools)
-local dropped, ends, lane_end = 0, {''}, '#'
+local dropped, ends, lane_end = 0, {[''] = true}, '#'
 for _, name in ipairs({'python', 'spark'}) do
     if taking.bound[name] then
         lane_end = lane_end .. (lane_end == '#' and '' or ',') .. name .. taking.bound[name]
-        ends[#ends + 1] = lane_end
+        ends[lane_end] = true
     end
 end
 for _, queue in ipairs(taking.queues) do
-    while true do
-        -- The offer whose turn is next, in the lanes of this queue whose pools have a slot.
-        local offer, turn, from
-        local function look(ready, pool)
-            local head = redis.call('ZRANGE', ready, 0, 0, 'WITHSCORES')
-            if not head[1] or (turn and tonumber(head[2]) >= tonumber(turn)) then return end
-            if pool and not has_slot(pool) then return end
-            offer, turn, from = head[1], head[2], ready
+    -- The first offers of the lanes from which this runner may take.
+    local heads = {}
+    local function look(lane, index)
+        local head = redis.call('ZRANGE', taking.ready .. lane, 0, 0, 'WITHSCORES')
+        if head[1] then
+            table.insert(heads, index, {lane = lane, offer = head[1], turn = head[2]})
+        else
+            redis.call('ZREM', keys.lanes, lane)
         end
-        for _, lane_end in ipairs(ends) do
-            look(taking.ready .. queue .. (lane_end ~= '' and '@' or '') .. lane_end)
-            for _, pool in ipairs(pools) do look(taking.ready .. queue .. '@' .. pool .. lane_end, pool) end
+    end
+    look(queue, 1)
+    local pooled = redis.call('ZRANGEBYLEX', keys.lanes, '[' .. queue .. '@', '(' .. queue .. 'A')  -- A comes after @
+    for _, lane in ipairs(pooled) do
+        local pool, lane_end = string.match(lane, '@([^#]*)(.*)$')
+        if ends[lane_end] and (pool == '' or has_slot(pool)) then look(lane, #heads + 1) end
+    end
+    while heads[1] do
+        local first = 1
+        for index, head in ipairs(heads) do
+            if tonumber(head.turn) < tonumber(heads[first].turn) then first = index end
         end
-        if not offer then break end
-        redis.call('ZREM', from, offer)
-        local order, elsewhere = claim_offer(offer)
+        local head = table.remove(heads, first)
+        redis.call('ZREM', taking.ready .. head.lane, head.offer)
+        local order, elsewhere = claim_offer(head.offer)
         if elsewhere then
-            local queue_and_pool = string.match(string.sub(from, #taking.ready + 1) .. '@', '^[^@]*@[^@#]*')
-            local lane = queue_and_pool .. '#' .. elsewhere
-            redis.call('ZADD', taking.ready .. lane, 'NX', turn, offer)
-            redis.call('SADD', keys.lanes, lane)
+            local lane = string.match(head.lane .. '@', '^[^@]*@[^@#]*') .. '#' .. elsewhere
+            redis.call('ZADD', taking.ready .. lane, 'NX', head.turn, head.offer)
+            redis.call('ZADD', keys.lanes, 0, lane)
         end
         if order then
-            if tonumber(turn) > tonumber(redis.call('HGET', keys.turn, queue) or '0') then
-                redis.call('HSET', keys.turn, queue, turn)
+            if tonumber(head.turn) > tonumber(redis.call('HGET', keys.turn, queue) or '0') then
+                redis.call('HSET', keys.turn, queue, head.turn)
             end
-            keep(offer)
+            keep(head.offer)
             return order
         end
+        look(head.lane, first)
         dropped = dropped + 1
         if dropped == 100 then
             keep('')

@@ -319,7 +319,8 @@ class Faults:
     def _lanes(self) -> list[str]:
         """The keys of all ready sets. Raises: redis.RedisError."""
         keys = self._fleet.keys
-        return sorted(keys.ready(str(lane)) for lane in {*self._fleet.queues, *self._fleet.eye.smembers(keys.lanes)})
+        listed = self._fleet.eye.zrange(keys.lanes, 0, -1)
+        return sorted(keys.ready(str(lane)) for lane in {*self._fleet.queues, *listed})
 
     # The way to it.
 

@@ -263,8 +263,54 @@ def test_a_pool_in_use_is_not_removed(coordinator: Coordinator, runners: Runners
         coordinator.finish(held.pop())
         coordinator.read()
         held += runners.take_all()
+    assert coordinator.client.pools.all() == [], "nobody has set it"
+    coordinator.client.pools.set("p", 1)
     assert coordinator.client.pools.remove("p") is True
     assert coordinator.client.pools.remove("p") is False
+
+
+def calls_of_a_take(coordinator: Coordinator, runners: Runners, stale: int = 0) -> int:
+    """The commands of Redis that one take makes that finds nothing, but drops ``stale`` offers."""
+    if stale:
+        offers = {f"gone/g{number}/1/n": 1e9 + number for number in range(stale)}
+        coordinator.redis.zadd(coordinator.keys.ready("light"), offers)
+    coordinator.redis.config_resetstat()
+    assert runners.take() is None
+    return sum(each["calls"] for each in coordinator.redis.info("commandstats").values())
+
+
+def test_a_take_looks_at_no_pool_for_which_nothing_stands_ready(coordinator: Coordinator, runners: Runners) -> None:
+    calls_of_a_take(coordinator, runners)
+    before = [calls_of_a_take(coordinator, runners), calls_of_a_take(coordinator, runners, stale=50)]
+    for number in range(300):
+        coordinator.client.pools.set(f"set{number}", 1)
+    for pool in ("ended", "canceled"):
+        job = coordinator.submit(*(group(f"g{number}", pool=f"{pool}{number}") for number in range(20)), name=pool)
+        coordinator.read()
+        if pool == "canceled":
+            coordinator.client.cancel(job)
+            coordinator.read()
+        for token in runners.take_all():
+            coordinator.finish(token)
+        coordinator.read()
+        assert coordinator.status(job).terminal
+    assert {one.name for one in coordinator.client.pools.all()} == {f"set{number}" for number in range(300)}
+    assert [calls_of_a_take(coordinator, runners), calls_of_a_take(coordinator, runners, stale=50)] == before
+
+
+def test_each_offer_that_is_dropped_costs_the_same_however_many_pools_are_full(
+    coordinator: Coordinator, runners: Runners
+) -> None:
+    def each() -> float:
+        few, many = (calls_of_a_take(coordinator, runners, stale) for stale in (10, 60))
+        return (many - few) / 50
+
+    before = each()
+    coordinator.submit(*(members(2, pool=f"full{number}") | {"name": f"g{number}"} for number in range(30)))
+    coordinator.read()
+    assert len(runners.take_all()) == 30
+    assert each() == before
+    assert sum(one.waiting for one in coordinator.client.pools.all()) == 30
 
 
 def test_an_offer_that_stands_in_a_wrong_lane_takes_no_slot_that_is_not_free(

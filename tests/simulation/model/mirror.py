@@ -180,6 +180,10 @@ class Mirrored(ModelStore):
             real = self._redis.zrange(KEYS.ready(lane), 0, -1, withscores=True)
             if [tuple(one) for one in real] != model:  # type: ignore[union-attr]
                 raise Broken(AGREE, f"ready in {lane}: the model holds {model}, the real store {real}")
+        standing = {lane for lane, offers in self.ready.items() if offers}
+        listed = self._redis.zrange(KEYS.lanes, 0, -1)
+        if not standing <= set(listed):  # type: ignore[arg-type]
+            raise Broken(AGREE, f"lanes: the model says offers stand in {standing}, the real store lists {listed}")
         self._same_slots()
 
     def _same_slots(self) -> None:
@@ -220,11 +224,13 @@ class Mirrored(ModelStore):
         self._redis.delete(KEYS.ready(lane))
         if standing:
             self._redis.zadd(KEYS.ready(lane), {str(offer): turn for offer, turn in standing.items()})
+            self._redis.zadd(KEYS.lanes, {lane: 0})
 
     def spoil(self, lane: str, offers: Sequence[Offer]) -> None:
         super().spoil(lane, offers)
         if offers:
             self._redis.zadd(KEYS.ready(lane), {str(offer): 0 for offer in offers})
+            self._redis.zadd(KEYS.lanes, {lane: 0})
         else:
             self._redis.delete(KEYS.ready(lane))
 

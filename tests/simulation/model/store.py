@@ -21,7 +21,7 @@ from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.answers import BeginAnswer, Begun, CommitAnswer, EndAnswer, KeyTaken, NotEnded
 from unstuck.coordinator.store.jobs import HALTED_LOOK, NO_OFFERS
 from unstuck.coordinator.store.runner_wake_ups import idle_runner
-from unstuck.tasks.protocol.keys import lane_of, pool_of, queue_of
+from unstuck.tasks.protocol.keys import pool_of, queue_of
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Offer, Token, split_member
@@ -43,7 +43,7 @@ class ModelStore:
         self.grace_until = 0.0
         self.period = 1.0
         self.ready: dict[str, dict[Offer, float]] = {}  # lane → offers that stand, with their turns
-        self.pools: dict[str, int] = {}  # pool → its slots
+        self.pools: dict[str, int] = {}  # pool → its slots, where somebody has set them
         self.held: set[tuple[str, Offer]] = set()  # the attempts that hold a slot of a pool
         self.turn: dict[str, float] = {}  # queue → the turn that was taken last
         self.awake: dict[str, float] = {}
@@ -116,8 +116,8 @@ class ModelStore:
 
     def _next_lane(self, queue: str) -> str | None:
         """The lane of the offer whose turn is next on this queue, among those whose pools have a slot."""
-        lanes = [queue, *(lane_of(queue, pool) for pool in self.pools if self.has_slot(pool))]
-        standing = [lane for lane in lanes if self.ready.get(lane)]
+        lanes = [lane for lane in sorted(self.ready) if queue_of(lane) == queue and self.ready[lane]]
+        standing = [lane for lane in lanes if not (pool := pool_of(lane)) or self.has_slot(pool)]
         return min(standing, key=lambda lane: min(self.ready[lane].values()), default=None)
 
     def has_slot(self, pool: str) -> bool:
@@ -428,8 +428,6 @@ class ModelStore:
             if offer not in standing:
                 standing[offer] = last[lane] = job.turns[lane] = turn + step
                 self.bell(queue)
-            if pool:
-                self.pools.setdefault(pool, 1)
 
     def settle(
         self, job_id: str, due: float | None, due_seen: str, acks: Acks, offers: Mapping[Offer, str] = NO_OFFERS
