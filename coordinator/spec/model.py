@@ -29,7 +29,7 @@ from unstuck.coordinator.spec.checks import problems_in, problems_of_graph
 from unstuck.coordinator.spec.messages import problems_of
 from unstuck.coordinator.spec.params import fill, values_of, wrong_declarations
 from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, shorten
-from unstuck.coordinator.spec.sql import ONE_STATEMENT, sql_problems
+from unstuck.coordinator.spec.sql import sql_problems, wrong_statement
 from unstuck.tasks.duration import Timeout
 from unstuck.tasks.protocol.texts import Packer
 from unstuck.tasks.spec.fields import MAX_COUNT, DatasetName, Listed, ParamName, PoolName, QueueName, Strict
@@ -37,7 +37,7 @@ from unstuck.tasks.spec.group import ForkFrom, GroupSpec, Hooks, JoinRule, Step
 from unstuck.tasks.spec.inputs import DatasetInput, StreamInput
 from unstuck.tasks.spec.outputs import Expect, Fresh, OutputSpec, Quality, RowCount
 from unstuck.tasks.spec.retry import RetryPolicy
-from unstuck.tasks.spec.sql import MAX_SQL, several_statements
+from unstuck.tasks.spec.sql import MAX_SQL
 from unstuck.tasks.time_zone import other_zone
 
 __all__ = ["Defaults", "JobSpec", "Problem", "SpecError"]
@@ -347,6 +347,6 @@ def _read_sql(name: str, folder: Path | None) -> str:
         raise ValueError(f"{shown} is larger than 1 MB")
     if not text.strip():
         raise ValueError(f"{shown} is empty")
-    if several_statements(text):
-        raise ValueError(f"{shown}: {ONE_STATEMENT}")
+    if wrong := wrong_statement(text):
+        raise ValueError(f"{shown}: {wrong}")
     return text

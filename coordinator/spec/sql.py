@@ -1,4 +1,4 @@
-"""Problems in the SQL of steps: several statements in one, and results that it cannot name (pure)."""
+"""Problems in the SQL of steps: no single statement, a text without its end, results that it cannot name (pure)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from typing import Any
 from unstuck.coordinator.spec.params import unresolved
 from unstuck.coordinator.spec.problems import Problem, shorten, suggestion
 from unstuck.tasks.spec.group import GroupSpec
-from unstuck.tasks.spec.sql import ResultMarker, result_markers, several_statements
-
-ONE_STATEMENT = "several statements in one step; a step is one statement, give each its own step"
+from unstuck.tasks.spec.sql import ResultMarker, not_closed, result_markers, several_statements
 
 
 def sql_problems(
     every: Sequence[GroupSpec], groups: Mapping[str, GroupSpec], params: Mapping[str, Any]
 ) -> Iterator[Problem]:
     """Find mistakes in the statements of ``every`` group. ``params``: those of the job."""
-    several = cache(several_statements)  # thousands of steps may have the same text
+    wrong_text = cache(wrong_statement)  # thousands of steps may have the same text
     markers = cache(lambda sql: tuple(result_markers(sql)))
     for i, group in enumerate(every):
         for j, step in enumerate(group.steps):
@@ -27,13 +25,24 @@ def sql_problems(
             loc = ("groups", i, "steps", j, "sql")
             if wrong := unresolved(step.sql):
                 yield Problem(f"{wrong}; put it under params:, and write :name for the parameter", loc)
-            if several(step.sql):
-                yield Problem(ONE_STATEMENT, loc)
+            elif wrong := wrong_text(step.sql):
+                yield Problem(wrong, loc)
             # A parameter of the name ``results`` may hold a struct, whose fields are written in the same way.
             if "results" not in {*params, *group.params, *step.params, *(group.for_each or ())}:
                 for marker in dict.fromkeys(markers(step.sql)):
                     if wrong := _wrong_result(marker, group, groups):
                         yield Problem(f"{shorten(marker.text, quote='')}: {wrong}", loc)
+
+
+def wrong_statement(sql: str) -> str:
+    """Why ``sql`` cannot be one statement; empty if it may be one."""
+    if (token := not_closed(sql)) is not None:  # Spark would refuse it too, after minutes for some comments
+        line, column = sql.count("\n", 0, token.start) + 1, token.start - sql.rfind("\n", 0, token.start)
+        begin = shorten(token.text, 30, quote="")
+        return f"what begins in line {line}, column {column} of the statement is not closed: {begin}"
+    if several_statements(sql):
+        return "several statements in one step; a step is one statement, give each its own step"
+    return ""
 
 
 def _wrong_result(marker: ResultMarker, group: GroupSpec, groups: Mapping[str, GroupSpec]) -> str:

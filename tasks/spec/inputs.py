@@ -109,7 +109,9 @@ class StreamInput(Strict):
 def _parts(schema: str) -> Iterator[str]:
     """The columns of ``schema``: its parts between the commas that stand in no brackets. Raises: ValueError."""
     begin, open_ = 0, ""
-    for _, token, at in tokens(schema):
+    for kind, token, at in tokens(schema):
+        if kind == "open":
+            raise ValueError(f"there is a {token[0]} that is not closed")
         if token in ("<", "("):
             open_ += token
         elif token in (">", ")") and open_[-1:] + token in ("<>", "()"):

@@ -14,13 +14,13 @@ from typing import Literal, NamedTuple
 MAX_SQL = 1024 * 1024  # characters of a statement
 
 # No part of it goes back over what it has read, so a text of any kind is read in time that grows with its length alone.
-# A string, a name or a comment that is not closed goes on to the end: Spark refuses such a text.
 _TOKEN = re.compile(
     r"""(?P<blank>\s+|--(?:\\\n|[^\r\n])*+\r?\n?)
       | (?P<comment>/\*(?!\+))
-      | (?P<string>[rR]'[^']*+'?|[rR]"[^"]*+"?|'(?:[^'\\]++|\\.|'')*+'?|"(?:[^"\\]++|\\.|"")*+"?)
+      | (?P<string>[rR]'[^']*+'|[rR]"[^"]*+"|'(?:[^'\\]++|\\.|'')*+'|"(?:[^"\\]++|\\.|"")*+")
       | (?P<dollar>\$[A-Za-z]*+\$)
-      | (?P<name>`(?:[^`]++|``)*+`?)
+      | (?P<name>`(?:[^`]++|``)*+`)
+      | (?P<open>(?:[rR]?['"]|`).*+)
       | (?P<word>[0-9]++[eE][+-][0-9]++(?:[bB]?[dD]|[fF])?|[^\W\d_]++://[\w/\-.?=&\#%]+|\w+)
       | /\*\+|\*/|::|.""",
     re.DOTALL | re.VERBOSE,
@@ -28,13 +28,17 @@ _TOKEN = re.compile(
 _COMMENT_ENDS = re.compile(r"/\*(?!\+)|\*/")  # a hint in a comment opens no other one
 _NAME = r"[A-Za-z_]\w*"
 _RESULT = re.compile(rf":results\.(?:(?P<group>{_NAME})\.(?P<key>{_NAME})|[^\s,()]*)")
+_OF_ANY_TEXT = ("set", "reset", "add", "list", "refresh", "explain")
 _WRITES = (("insert", "into"), ("insert", "overwrite"), ("delete", "from"), ("merge", "into"))
 
 
 class SqlToken(NamedTuple):
-    """A token that is code. ``string`` and ``name`` have their quotes; any sign is a ``symbol``."""
+    """A token that is code. ``string`` and ``name`` have their quotes; any sign is a ``symbol``.
 
-    kind: Literal["string", "name", "word", "symbol"]
+    What is opened and not closed, be it a comment, is ``open`` and goes on to the end of the text.
+    """
+
+    kind: Literal["string", "name", "word", "symbol", "open"]
     text: str
     start: int
 
@@ -53,24 +57,25 @@ def tokens(sql: str) -> Iterator[SqlToken]:
     while found := _TOKEN.match(sql, at):
         start, at = at, found.end()
         match found.lastgroup:
-            case "comment":
-                at = _end_of_comment(sql, at)
-            case "dollar":
-                close = sql.find(found[0], at)
-                at = len(sql) if close < 0 else close + len(found[0])
-                yield SqlToken("string", sql[start:at], start)
-            case "string" | "name" | "word" | None as kind:
+            case "comment" | "dollar" as kind:
+                at = _end_of_comment(sql, at) if kind == "comment" else sql.find(found[0], at) + len(found[0])
+                if at < found.end():
+                    yield SqlToken("open", sql[start:], start)
+                    return
+                if kind == "dollar":
+                    yield SqlToken("string", sql[start:at], start)
+            case "string" | "name" | "word" | "open" | None as kind:
                 yield SqlToken(kind or "symbol", found[0], start)
 
 
 def _end_of_comment(sql: str, at: int) -> int:
-    """Where the comment ends that was opened before ``at``; comments may hold comments."""
+    """Where the comment ends that was opened before ``at``; 0 if nowhere. Comments may hold comments."""
     depth = 1
     for found in _COMMENT_ENDS.finditer(sql, at):
         depth += 1 if found[0] == "/*" else -1
         if not depth:
             return found.end()
-    return len(sql)
+    return 0
 
 
 def parameters_in(sql: str) -> set[str]:
@@ -91,15 +96,28 @@ def is_query(sql: str) -> bool:
 
 
 def several_statements(sql: str) -> bool:
-    """True if ``sql`` is more than one statement beyond doubt; False where only Spark's own parser can decide.
-
-    That is a script, which has statements of its own, and a SET, whose value may be any text.
-    """
+    """True if ``sql`` is more than one statement beyond doubt; False where only Spark's own parser can decide."""
     code = [token.text.lower() for token in tokens(sql)]
-    if ";" not in code or "begin" in code or code[0] == "set":
+    if ";" not in code or _only_spark_can_tell(code):
         return False
     end = code.index(";")
     return end > 0 and any(text != ";" for text in code[end:])
+
+
+def not_closed(sql: str) -> SqlToken | None:
+    """The string, quoted name or comment that is open at the end of ``sql``, if Spark refuses ``sql`` for it."""
+    every = list(tokens(sql))
+    if not every or every[-1].kind != "open":
+        return None
+    last = every.pop()
+    code = [token.text.lower() for token in every]
+    allowed = code[:1] == ["set"] if last.text.startswith("/*") else _only_spark_can_tell(code)
+    return None if allowed else last
+
+
+def _only_spark_can_tell(code: list[str]) -> bool:
+    """True for a statement that takes any text, and for a script, which has statements of its own."""
+    return "begin" in code or (code[:1] or [""])[0] in _OF_ANY_TEXT
 
 
 def result_markers(sql: str) -> Iterator[ResultMarker]:

@@ -9,10 +9,11 @@ import pyspark
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from py4j.java_gateway import get_field
+from py4j.java_gateway import JVMView, get_field
+from py4j.protocol import Py4JJavaError
 from pyspark.java_gateway import launch_gateway
 
-from unstuck.tasks.spec.sql import parameters_in, tokens
+from unstuck.tasks.spec.sql import not_closed, parameters_in, tokens
 
 Token = tuple[str, str]  # the kind, and the text
 _KINDS = {"STRING_LITERAL": "string", "DOUBLEQUOTED_STRING": "string", "BACKQUOTED_IDENTIFIER": "name"}
@@ -44,14 +45,35 @@ PIECES = [
 ]
 # 3.5 has neither casts by :: nor addresses as names, and refuses both.
 NEW = () if not pyspark.__version__.startswith("3.") else ("::", "a://")
+HEADS = (
+    "SELECT ",
+    "SET a = ",
+    "RESET ",
+    "ADD JAR ",
+    "list files ",
+    "/* a */ refresh ",
+    "EXPLAIN SET a = ",
+    "USE ",
+    "BEGIN ",
+)
 
 
 @pytest.fixture(scope="module")
-def sparks() -> Iterator[Callable[[str], list[Token] | None]]:
-    """The tokens of Spark; None for a text that its parser refuses, whatever stands around it."""
+def jvm() -> Iterator[JVMView]:
     gateway = launch_gateway()
-    parser = gateway.jvm.org.apache.spark.sql.catalyst.parser
-    streams = gateway.jvm.org.antlr.v4.runtime.CharStreams
+    try:
+        yield gateway.jvm
+    finally:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+
+
+@pytest.fixture(scope="module")
+def sparks(jvm: JVMView) -> Callable[[str], list[Token] | None]:
+    """The tokens of Spark; None for a text that its parser refuses, whatever stands around it."""
+    parser = jvm.org.apache.spark.sql.catalyst.parser
+    streams = jvm.org.antlr.v4.runtime.CharStreams
 
     def lexed(sql: str) -> list[Token] | None:
         lexer = parser.SqlBaseLexer(parser.UpperCaseCharStream(streams.fromString(sql)))
@@ -76,13 +98,8 @@ def sparks() -> Iterator[Callable[[str], list[Token] | None]]:
                 found.append((_KINDS.get(name, "other"), text))
         return None if tag or get_field(lexer, "has_unclosed_bracketed_comment") else found
 
-    try:
-        lexed("$$a$$")
-        yield lexed
-    finally:
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait()
+    lexed("$$a$$")
+    return lexed
 
 
 def joined(found: list[Token]) -> list[Token]:
@@ -109,3 +126,28 @@ def test_our_tokens_and_parameters_are_those_of_spark(sparks: Callable[[str], li
     assert joined(ours) == joined(theirs)
     asked = {name.strip("`") for colon, name in pairwise(text for _, text in theirs) if colon == ":"}
     assert {name for name in parameters_in(sql) if name in ("r", "s")} == {name for name in asked if name in ("r", "s")}
+
+
+@settings(max_examples=400)
+@given(st.sampled_from(HEADS), st.lists(st.sampled_from(PIECES), max_size=6).map("".join))
+@example("SET a = ", "/data/* it's")
+@example("ADD JAR ", "it's")
+@example("ADD JAR ", "/data/*")
+@example("SELECT ", "'it\\'s'")
+def test_nothing_that_spark_takes_is_refused_as_not_closed(jvm: JVMView, head: str, rest: str) -> None:
+    try:
+        jvm.org.apache.spark.sql.execution.SparkSqlParser().parsePlan(head + rest)
+    except Py4JJavaError:
+        return
+    assert not_closed(head + rest) is None
+
+
+@settings(max_examples=400)
+@given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
+@example("SELECT 1 /* /* a */")
+@example("SELECT $a$ b $b$")
+def test_what_is_not_closed_for_us_is_not_closed_for_spark(
+    sparks: Callable[[str], list[Token] | None], sql: str
+) -> None:
+    if any(token.kind == "open" for token in tokens(sql)):
+        assert sparks(sql) is None

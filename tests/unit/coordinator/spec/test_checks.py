@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -409,12 +410,38 @@ def test_several_statements_in_one_step_are_refused(sql: str, tmp_path: Path) ->
             r"SELECT r'a\', 'b;c'",
             "SELECT $$a; b$$",
             "SET spark.my.list=a;b",
+            "ADD JAR /jars/a;b.jar",
             ";",
         ),
     ],
 )
 def test_one_statement_or_what_only_spark_can_tell_is_taken(sql: str) -> None:
     assert not several_statements(sql)
+
+
+@pytest.mark.parametrize(
+    ("sql", "place", "begin"),
+    [
+        ("SELECT 1 /* a /* b */", "line 1, column 10", "/* a /* b */"),
+        ("SELECT 1,\n  'it''s FROM t; SELECT 2", "line 2, column 3", "'it''s FROM t; SELECT 2"),
+        ("-- 'no\nSELECT\n`a", "line 3, column 1", "`a"),
+        ("SELECT $q$ it's $$", "line 1, column 8", "$q$ it's $$"),
+        ("SELECT r'a\\', 'b", "line 1, column 15", "'b"),
+        ('SELECT "a\\"', "line 1, column 8", '"a\\"'),
+        ("/* " * 40_000, "line 1, column 1", "/* /* /* /* /* /* /* /* /* /* …"),
+        ("ADD JAR /data/*", "line 1, column 14", "/*"),
+    ],
+)
+def test_what_is_not_closed_in_a_statement_is_refused_with_its_place(
+    sql: str, place: str, begin: str, tmp_path: Path
+) -> None:
+    words = re.escape(f"what begins in {place} of the statement is not closed: {begin}") + "$"
+    with pytest.raises(SpecError, match=r"^groups\[0\]\.steps\[0\]\.sql: " + words):
+        JobSpec.model_validate(minimal(groups=[{"name": "a", "steps": [{"sql": sql, "output": "o"}]}]))
+    (tmp_path / "q.sql").write_text(sql)
+    spec = JobSpec.model_validate(minimal(groups=[{"name": "a", "steps": [{"sql_file": "q.sql", "output": "o"}]}]))
+    with pytest.raises(SpecError, match=r"sql_file: .*q\.sql': " + words):
+        spec.with_sql_files(tmp_path)
 
 
 STATIC = """\

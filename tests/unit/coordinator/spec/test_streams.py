@@ -40,6 +40,7 @@ def plan_of(text: str) -> GroupPlan:
         ({"schema": "id BIGINT,, at STRING"}, "schema: '' is no column"),
         ({"schema": "id BIGINT, ID STRING"}, "schema: the column id is there twice"),
         ({"schema": "a ARRAY<STRUCT<b: INT>, c INT"}, "schema: there is a < that is not closed"),
+        ({"schema": "a INT COMMENT 'it''s, c INT"}, "schema: there is a ' that is not closed"),
         ({"schema": "a DECIMAL(1,2)), c INT"}, "schema: there is a ) too many after 'a DECIMAL(1,2)'"),
         ({"schema": ""}, "schema: expected text, not empty text"),
         ({"options": {"header": True}}, "options.header: expected text, not true; put it in quotes"),
