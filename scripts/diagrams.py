@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from scripts.drawing import Drawing, Point
-from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, GroupState
+from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, PHASE_MOVES, GroupState
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "how-it-works.md"
@@ -30,7 +30,9 @@ def table(moves: Moves) -> str:
     for (old, new), why in moves.items():
         rows.setdefault((new, why), []).append(old)
     lines = ["| from | to | when |", "|---|---|---|"]
-    lines += [f"| {', '.join(olds)} | {new} | {why} |" for (new, why), olds in rows.items()]
+    lines += [
+        f"| {', '.join(old or '-' for old in olds)} | {new or '-'} | {why} |" for (new, why), olds in rows.items()
+    ]
     return "\n".join(lines)
 
 
@@ -40,6 +42,7 @@ def sections() -> dict[str, str]:
         "table of a group": table(GROUP_MOVES),
         "table of what is asked": table(GROUP_MOVES_REQUESTED),
         "table of a job": table(JOB_MOVES),
+        "table of publishing": table(PHASE_MOVES),
     }
 
 

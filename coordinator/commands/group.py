@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from unstuck.coordinator.commands.job import Answer, Commanded
-from unstuck.coordinator.decide.deadlines import PUBLISHING
 from unstuck.coordinator.decide.requests import SKIPPED, closure, open_members, records_of
 from unstuck.coordinator.errors import NoSuchGroup
 from unstuck.coordinator.model.records import GroupRequest
@@ -87,7 +86,7 @@ def _refused(state: JobState, group: str, word: str) -> Commanded | None:
         # A job that was halted is shown as PAUSED whatever the user wants of it.
         asked = job.intent.command
         text = f"{where}, but {asked} was asked for, so none of its groups will run again; `unstuck why {job.id}`"
-    elif job.phase == PUBLISHING:
+    elif job.phase:
         text = f"{where} and was publishing, so its outputs may be visible already; resume it"
     elif ordinal is not None and state.ended_whole(name):
         text = f"{where}, and its group {name} ended as a whole; {word} {name}"

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from unstuck.coordinator.decide.deadlines import PUBLISHING
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.status import TERMINAL, Intent, Status
 
@@ -89,7 +88,7 @@ def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "", 
         text = f"{where}: {job.intent.command} was asked for, which {given} does not override; {_ending(job)}"
     else:
         answer, text = Answer.DONE, f"{given} of job {job.id} is on record; it was {job.status}"
-    if given is Command.PAUSE and answer is not Answer.REFUSED and job.phase == PUBLISHING and job.halted is None:
+    if given is Command.PAUSE and answer is not Answer.REFUSED and job.phase and job.halted is None:
         text += ". It comes too late, since all groups are done and the job is publishing; "
         text += f"`unstuck cancel {job.id}` ends it, unless its package stands by then"
     return Commanded(answer, asked if answer is Answer.DONE else job, text)

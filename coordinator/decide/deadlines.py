@@ -18,7 +18,6 @@ from unstuck.tasks.spec.retry import RetryPolicy
 S = GroupState
 Uniform = Callable[[float, float], float]
 """Draws a number between two others, as ``random.uniform`` does."""
-PUBLISHING = "publishing"
 CLOCK_SLACK = 1.0  # seconds; as in commit.lua
 MAX_PUBLISH_WAIT = 60.0
 PUBLISH_HANGS = 120.0  # seconds without a sign of life after which a try of publishing counts as hanging, at first
@@ -88,7 +87,7 @@ def job_timeout_at(job: JobRecord, timeout: float | None, env: Environment) -> f
 
     It does not count if the job has no timeout, has not begun, publishes already, or is not to run.
     """
-    if timeout is None or not job.counted_from or job.timed_out is not None or job.phase == PUBLISHING:
+    if timeout is None or not job.counted_from or job.timed_out is not None or job.phase:
         return None
     if job.intent not in (Intent.RUN, Intent.STOP) or (job.halted is not None and job.intent is Intent.RUN):
         return None
@@ -115,11 +114,11 @@ def publish_hangs_at(job: JobRecord) -> float:
 
 
 def publish_silent(job: JobRecord, env: Environment) -> float:
-    """Seconds for which the try of publishing under way has given no sign of life. 0, if nobody looked after it.
+    """Seconds for which the try of publishing under way has given no sign of life. 0 without a try that was watched.
 
     Coordinators that were all away have lost the try with them: that says nothing about the warehouse.
     """
-    if not 0.0 < job.publish_heard <= env.now or env.now - job.publish_next > PUBLISH_HANGS:
+    if not job.phase.under_way or job.publish_heard > env.now or env.now - job.publish_next > PUBLISH_HANGS:
         return 0.0
     return env.now - job.publish_heard
 
@@ -132,7 +131,7 @@ def due_at(state: JobState, env: Environment, more: bool = False) -> float:
     now = env.now
     if more:
         return now
-    publishing = state.job.phase == PUBLISHING
+    publishing = bool(state.job.phase)
     # What a grace holds back has no time of its own; under a pause it holds nothing back.
     idle = not state.active and not publishing and (env.takeover or state.job.status is Status.PAUSED)
     soon, later = now + 0.05, now + (IDLE_LOOK if idle else env.dispatch_timeout)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from unstuck.coordinator.decide.attempts import read_attempt
 from unstuck.coordinator.decide.completion import complete
-from unstuck.coordinator.decide.deadlines import PUBLISHING, due_at
+from unstuck.coordinator.decide.deadlines import due_at
 from unstuck.coordinator.decide.dispatch import offer_again, queue_ready
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.intent import OUT_OF_TIME, apply_intent, cancel_all, fail_fast, reset_budgets
@@ -24,7 +24,7 @@ from unstuck.coordinator.decide.timeouts import (
 )
 from unstuck.coordinator.model.decision import Decision, Environment
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import Intent, check_status, derive
+from unstuck.coordinator.model.status import Intent, check_phase, check_status, derive
 
 
 def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> Decision:
@@ -84,10 +84,11 @@ def conclude(draft: Draft) -> None:
         outcome=outcome,
         halted=draft.job.halted is not None,
         started=bool(draft.job.started_at),
-        active=any(group not in gone for group in draft.state.active) or draft.job.phase == PUBLISHING,
+        active=any(group not in gone for group in draft.state.active) or bool(draft.job.phase),
         recovering=any(group not in gone for group in draft.state.recovering),
     )
     check_status(draft.decision.old.status, status)
+    check_phase(draft.decision.old.phase, draft.job.phase)
     draft.job = count_job_time(replace(draft.job, status=status), draft.env.now)
     draft.decision.job = draft.job
     draft.state.job = draft.job

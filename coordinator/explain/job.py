@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from unstuck.coordinator.decide.deadlines import PUBLISHING, cancel_at, job_timeout_at, publish_at, publish_hangs_at
+from unstuck.coordinator.decide.deadlines import cancel_at, job_timeout_at, publish_at, publish_hangs_at
 from unstuck.coordinator.explain.explanation import (
     A_PERSON,
     AT_WORK,
@@ -27,7 +27,7 @@ from unstuck.coordinator.explain.groups import explain_group
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GroupState, Intent, Status
+from unstuck.coordinator.model.status import GroupState, Intent, Phase, Status
 from unstuck.tasks.duration import format_duration
 
 S = GroupState
@@ -80,8 +80,7 @@ def explain(
         helps = ("celery -A unstuck.coordinator worker -P threads", *job.help)
         unheard = replace(job, what=f"{job.what}; {alone}", short=brief, help=helps)
         return [_without_a_coordinator(each) for each in (unheard, *found)]
-    timed = state.job.phase == PUBLISHING and state.job.publish_tries > 0 and state.job.halted is None
-    timed &= not state.job.publish_heard
+    timed = state.job.phase in (Phase.RETRYING, Phase.ABORT_RETRYING) and state.job.halted is None
     return [replace(job, short=brief, timed=timed), *found]
 
 
@@ -120,7 +119,7 @@ def _job(state: JobState, env: Environment, due: float | None) -> Explanation:
             ends=Event(what=A_PERSON),
             help=_resume_or_cancel(job),
         )
-    if job.phase == PUBLISHING:
+    if job.phase:
         return _publishing(state, env, due)
     if job.intent is Intent.PAUSE:
         return _paused(state, env, due)
@@ -220,11 +219,11 @@ def _running(state: JobState, env: Environment, due: float | None) -> Explanatio
 def _publishing(state: JobState, env: Environment, due: float | None) -> Explanation:
     job, at = state.job, publish_at(state.job, env)
     what, next_what = "all groups are done; the package could not be published yet", "publishing is tried again"
-    if job.aborting:
+    if job.phase.aborts:
         what = f"{job.intent_by} asked for {job.intent} while it published; the warehouse log is asked which was first"
-    elif job.publish_heard or not job.publish_tries:
+    elif job.phase.under_way:
         what = "all groups are done; the package is being published"
-    if job.publish_heard:
+    if job.phase.under_way:
         what += f", last heard of {format_duration(max(0.0, env.now - job.publish_heard))} ago"
         next_what = "if the coordinator that publishes has died, another does"
         if at >= publish_hangs_at(job):
@@ -239,7 +238,7 @@ def _publishing(state: JobState, env: Environment, due: float | None) -> Explana
         tried=tried,
         next=Event(what=next_what, at=ahead(at, env, due)),
         ends=Event(what="never by itself: what is done is not thrown away because the warehouse is away"),
-        help=("unstuck doctor", *(() if job.aborting else ways_to_end(job))),
+        help=("unstuck doctor", *(() if job.phase.aborts else ways_to_end(job))),
     )
 
 
@@ -265,10 +264,10 @@ def _brief(state: JobState, env: Environment, alone: str, groups: Sequence[Expla
     job = state.job
     if job.halted is not None:
         return f"halted: {job.halted.text}"
-    if job.phase == PUBLISHING and not job.aborting:
+    if job.phase and not job.phase.aborts:
         if job.reason is None:
             return "publishing"
-        again = f"publishing, try {job.publish_tries + 1}, after: " if job.publish_heard else ""
+        again = f"publishing, try {job.publish_tries + 1}, after: " if job.phase.under_way else ""
         return f"{again}{job.reason.text}"
     if job.intent is not Intent.RUN:
         return ""

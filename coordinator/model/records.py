@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from unstuck.coordinator.errors import NewerJob
-from unstuck.coordinator.model.status import GroupState, Intent, Status
+from unstuck.coordinator.model.status import GroupState, Intent, Phase, Status
 from unstuck.coordinator.spec.plan import Plan
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.protocol.replaced import Replaced
@@ -236,11 +236,9 @@ class JobRecord:
         commit: uuid of the last commit; the compare-and-set of every commit.
         spec: as JSON, with references in place of long texts; see `written`.
         texts: the long texts of the spec, by digest (``tasks.protocol.texts``). One that an ``alter`` took out stays.
-        phase: empty, or ``publishing`` between "all groups done" and the package in the warehouse log; a job that
-            need not ask the log never has it.
-        aborting: the user ended the job while it was publishing; the slot in the warehouse log is being asked.
+        phase: of its publishing: not empty between "all groups done" and the package in the warehouse log.
         publish_tries: how often publishing brought trouble, or no answer; ``publish_next`` when it is looked at next.
-        publish_heard: the last sign of life of the try of publishing that is under way; 0 while none is.
+        publish_heard: the last sign of life of the try of publishing that is under way.
         base: head of the warehouse log at submit, below its own package; None if unknown: the whole log is searched.
         intent_at: when the user last said what they want, ``intent_by`` who it was, ``intent_why`` why.
         pause_now: the pause is to interrupt what runs, charging it to nobody.
@@ -269,8 +267,7 @@ class JobRecord:
     submitted_by: str = ""
     started_at: float = 0.0
     ended_at: float = 0.0
-    phase: str = ""
-    aborting: bool = False
+    phase: Phase = Phase.NONE
     publish_tries: int = 0
     publish_next: float = 0.0
     publish_heard: float = 0.0
@@ -374,7 +371,7 @@ def _field_text(value: Any, default: Any) -> str:
 def _reader(kind: Any) -> Callable[[str], Any]:
     """The reader for the text of a hash field: numbers, flags and words as they stand, everything else as JSON."""
     adapter = TypeAdapter(kind)
-    if kind in (str, int, float, bool, int | None, Status, Intent):
+    if kind in (str, int, float, bool, int | None, Status, Intent, Phase):
         return adapter.validate_python
     return lambda text: adapter.validate_python(json.loads(text))
 

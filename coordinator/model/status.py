@@ -48,6 +48,26 @@ class Intent(StrEnum):
         return self.value.replace("_", "-")
 
 
+class Phase(StrEnum):
+    """Where the publishing of a job stands. A job that need not ask the warehouse log has no phase."""
+
+    NONE = ""
+    PUBLISHING = "publishing"
+    RETRYING = "publish_retrying"
+    ABORTING = "aborting"
+    ABORT_RETRYING = "abort_retrying"
+
+    @property
+    def aborts(self) -> bool:
+        """The user ended the job while it was publishing; the slot in the warehouse log decides which was first."""
+        return self in (Phase.ABORTING, Phase.ABORT_RETRYING)
+
+    @property
+    def under_way(self) -> bool:
+        """Some coordinator is asking the warehouse, as far as the record says."""
+        return self in (Phase.PUBLISHING, Phase.ABORTING)
+
+
 class GroupState(StrEnum):
     """Where a group stands. A group without a record is WAITING."""
 
@@ -139,6 +159,21 @@ GROUP_MOVES_REQUESTED: dict[tuple[GroupState, GroupState], str] = {
     **{(old, _S.WAITING): _RERUN for old in GroupState if old not in (_S.WAITING, _S.CANCELING)},
 }
 
+_P = Phase
+_TROUBLE = "the warehouse brought an error, or gave no sign of life for too long"
+_WAITED = "its wait is over"
+_USER_ENDED = "the user stopped or canceled the job; the log is asked whether its package stands"
+PHASE_MOVES: dict[tuple[Phase, Phase], str] = {
+    (_P.NONE, _P.PUBLISHING): "all groups are done",
+    (_P.PUBLISHING, _P.RETRYING): _TROUBLE,
+    (_P.RETRYING, _P.PUBLISHING): f"{_WAITED}; or a try that counted as hanging gave a sign of life",
+    (_P.PUBLISHING, _P.ABORTING): _USER_ENDED,
+    (_P.RETRYING, _P.ABORTING): _USER_ENDED,
+    (_P.ABORTING, _P.ABORT_RETRYING): _TROUBLE,
+    (_P.ABORT_RETRYING, _P.ABORTING): _WAITED,
+    **{(old, _P.NONE): "the job has ended" for old in Phase if old is not _P.NONE},
+}
+
 _OPEN = tuple(status for status in Status if not status.terminal)
 _GOES_ON = (_J.PENDING, _J.RUNNING, _J.RETRYING)
 _FAILED = (
@@ -193,3 +228,9 @@ def check_status(old: Status, new: Status) -> None:
     """Raises: IllegalMove."""
     if old is not new and (old, new) not in JOB_MOVES:
         raise IllegalMove("the job", old, new)
+
+
+def check_phase(old: Phase, new: Phase) -> None:
+    """Raises: IllegalMove."""
+    if old is not new and (old, new) not in PHASE_MOVES:
+        raise IllegalMove("the publishing of the job", old or "none", new or "none")

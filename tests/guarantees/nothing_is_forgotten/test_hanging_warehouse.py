@@ -51,7 +51,7 @@ def done(coordinator: Coordinator, name: str) -> str:
 
 def looked_at(coordinator: Coordinator, job: str) -> Status:
     """Its status after one more look, at which its next try of publishing has come."""
-    coordinator.redis.hset(coordinator.keys.of(job).job, mapping={"publish_next": "1", "publish_heard": "0"})
+    coordinator.redis.hset(coordinator.keys.of(job).job, mapping={"publish_next": "1", "phase": "publish_retrying"})
     coordinator.reconciler.cache.clear()
     coordinator.reconciler.reconcile(job)
     return coordinator.status(job)

@@ -157,7 +157,7 @@ class Place:
         """A publisher that was not heard of is followed after a second, instead of half a minute."""
         keys = fleet.KEYS.of(case.job)
         phase, due = self.store.hmget(keys.job, "phase", "publish_next")
-        if phase == "publishing" and self.store.time()[0] > float(due or 0) - HALF_A_MINUTE + 1:
+        if phase and self.store.time()[0] > float(due or 0) - HALF_A_MINUTE + 1:
             self.store.hset(keys.job, "publish_next", "1")
             self.store.zadd(fleet.KEYS.due, {case.job: 0}, xx=True)
 

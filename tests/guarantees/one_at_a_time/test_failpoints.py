@@ -55,7 +55,7 @@ class Job:
         """A round of the next coordinator, with the waits over: the lock's term, reports idle, a publisher's turn."""
         keys = heir.keys.of(self.id)
         heir.redis.delete(keys.lock)
-        if heir.redis.hget(keys.job, "phase") == "publishing":
+        if heir.redis.hget(keys.job, "phase"):
             heir.redis.hset(keys.job, "publish_next", "1")
         heir.redis.zadd(heir.keys.due, {self.id: 0}, xx=True)
         heir.consumer.step()

@@ -20,7 +20,14 @@ from tests.support.jobs.sample_jobs import SPECS, WITHOUT_OUTPUT
 from tests.support.jobs.state_space import COMMANDS, LOOK, WAIT, SmallWorld, Step
 from unstuck import Status
 from unstuck.coordinator.commands.job import LEGAL, Answer, Command
-from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, GroupState, Intent
+from unstuck.coordinator.model.status import (
+    GROUP_MOVES,
+    GROUP_MOVES_REQUESTED,
+    JOB_MOVES,
+    PHASE_MOVES,
+    GroupState,
+    Intent,
+)
 
 S = GroupState
 EXPANDED = 450  # worlds of each spec from which every step is tried
@@ -63,6 +70,10 @@ LONG = {
     "a member that succeeded, run again": (
         "fork",
         [LOOK, _claim("w[0]"), _ends("w[0]", "succeeded"), LOOK, PAUSE, LOOK, Step("rerun", "w[0]"), LOOK],
+    ),
+    "resumed with nothing in recovery": (
+        "fork",
+        [LOOK, _claim("w[0]"), _ends("w[0]", "succeeded"), LOOK, PAUSE, LOOK, Step("command", Command.RESUME), LOOK],
     ),
     "a group that nobody takes in time": ("impatient", [LOOK, WAIT, LOOK]),
     "a member that runs, run again": (
@@ -152,7 +163,7 @@ class Explored:
         return situation
 
     def _moves(self) -> int:
-        return len(self.seen.groups) + len(self.seen.asked) + len(self.seen.jobs)
+        return len(self.seen.groups) + len(self.seen.asked) + len(self.seen.jobs) + len(self.seen.phases)
 
 
 @cache
@@ -170,7 +181,8 @@ def worlds(status: Status) -> Iterator[SmallWorld]:
 def test_every_status_and_every_move_of_the_tables_is_reached() -> None:
     assert {world.job.status for world in explored().worlds.values()} == set(Status)
     seen = explored().seen
-    for table, made in ((GROUP_MOVES, seen.groups), (GROUP_MOVES_REQUESTED, seen.asked), (JOB_MOVES, seen.jobs)):
+    groups = ((GROUP_MOVES, seen.groups), (GROUP_MOVES_REQUESTED, seen.asked))
+    for table, made in (*groups, (JOB_MOVES, seen.jobs), (PHASE_MOVES, seen.phases)):
         missing = [f"{old} → {new}" for old, new in table if (old, new) not in made and (old, new) not in NOT_REACHED]
         assert not missing, f"explore further, add a history to LONG, or mend the table: {missing}"
         assert not [move for move in NOT_REACHED if move in made], "these are reached after all"
@@ -225,7 +237,7 @@ def drive_on(before: SmallWorld, world: SmallWorld, given: Command, runners: str
         return
     assert world.job.intent is intent, f"nobody but the user writes the intent: {world}"
     assert world.offers == offers, f"an attempt was started after the {given}: {world}"
-    publishing = before.job.phase == "publishing"
+    publishing = bool(before.job.phase)
     if given is Command.PAUSE and (before.job.halted is not None or not publishing):
         assert status is Status.PAUSED, f"{world}"
     elif before.slot == "package":

@@ -13,7 +13,7 @@ from tests.simulation.model.store import ModelStore
 from tests.simulation.planted.planting import Patches, Planted, edited
 from tests.simulation.rules import broken
 from tests.simulation.rules.broken import FORGOTTEN, ONE, SHOWN, WAIT, WORD
-from unstuck.coordinator.decide import attempts, completion, deadlines, dispatch, intent, joins, timeouts
+from unstuck.coordinator.decide import attempts, deadlines, dispatch, intent, joins, publishing, timeouts
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.background_tries import Publisher
 from unstuck.coordinator.reconcile.consumer import Consumer
@@ -306,7 +306,7 @@ MUTANTS = (
         "the first trouble of a warehouse costs a minute",
         broken.LATE_PUBLISH,
         56,
-        line(completion.published, "min(MAX_PUBLISH_WAIT, 2.0 ** min(tries, 6))", "MAX_PUBLISH_WAIT"),
+        line(publishing.trouble, "min(MAX_PUBLISH_WAIT, 2.0 ** min(tries, 6))", "MAX_PUBLISH_WAIT"),
     ),
     mutant(
         "a sweep decides what was due five seconds ago",

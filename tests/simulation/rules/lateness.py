@@ -23,7 +23,6 @@ from tests.simulation.rules.joins import can_never_go, rule_holds
 from tests.simulation.rules.pools import kept_after_the_end
 from tests.simulation.stage.stage import Stage
 from tests.simulation.stage.trouble import Trouble
-from unstuck.coordinator.decide.deadlines import PUBLISHING
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent
@@ -211,7 +210,7 @@ class Lateness:
             yield broken.LATE_COMMAND, f"{record.id}: {record.requests[0]} is to be brought about", self.sweep
         if record.intent is Intent.RUN or record.requests:
             return
-        if record.intent in ENDED_BY_USER and record.phase and not record.aborting:
+        if record.intent in ENDED_BY_USER and record.phase and not record.phase.aborts:
             yield broken.LATE_COMMAND, f"{record.id} is publishing under {record.intent}", self.sweep
         if record.phase:
             return
@@ -235,7 +234,7 @@ class Lateness:
 
     def _publishing(self, job: StoredJob) -> Iterator[Wait]:
         record = job.record
-        if record.phase != PUBLISHING:
+        if not record.phase:
             self._answers.pop(record.id, None)
             return
         answered = self._answers.get(record.id, 0.0)

@@ -10,7 +10,6 @@ from collections import defaultdict
 from tests.simulation.actors.dispatch import package_of
 from tests.simulation.actors.warehouse import Depot, LogEntry
 from tests.simulation.rules.user import word
-from unstuck.coordinator.decide.deadlines import PUBLISHING
 from unstuck.coordinator.model.state import JobState
 
 
@@ -38,14 +37,14 @@ class Packages:
         if job.id in self._written:
             return f"{job.id} stands in the log twice"
         self._written.add(job.id)
-        if entry.kind == "abort" and job.intent in word.ENDED_BY_USER and job.aborting:
+        if entry.kind == "abort" and job.intent in word.ENDED_BY_USER and job.phase.aborts:
             return ""  # also of a coordinator that was frozen in it, under a job that another one brought to its end
         if entry.kind == "abort" and self.went_back and (not job.terminal or not job.version):
             # Of a cancel that the store has forgotten since. It withholds nothing from a job that had no output; one
             # that has not published yet finds it in its slot, and ends as it says.
             return ""
         is_so = entry == package_of(state, self._depot)
-        publishing = job.phase == PUBLISHING and not job.terminal
+        publishing = bool(job.phase) and not job.terminal
         if not (publishing and is_so) and self.went_back and entry in self._told[job.id]:
             # Its publisher was frozen when the store went back to before the job was publishing.
             self.outlasted.add(job.id)

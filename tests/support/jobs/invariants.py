@@ -20,9 +20,11 @@ from unstuck.coordinator.model.status import (
     GROUP_MOVES_REQUESTED,
     GROUP_TERMINAL,
     JOB_MOVES,
+    PHASE_MOVES,
     TERMINAL,
     GroupState,
     Intent,
+    Phase,
     derive,
 )
 
@@ -39,6 +41,7 @@ class Seen:
     groups: set[tuple[GroupState, GroupState]] = field(default_factory=set)
     asked: set[tuple[GroupState, GroupState]] = field(default_factory=set)
     jobs: set[tuple[Status, Status]] = field(default_factory=set)
+    phases: set[tuple[Phase, Phase]] = field(default_factory=set)
 
 
 class Broken(AssertionError):
@@ -69,8 +72,12 @@ def judge(
         if (before.status, after.status) not in JOB_MOVES:
             raise Broken(f"the job moved from {before.status} to {after.status}")
         seen.jobs.add((before.status, after.status))
+    if before.phase is not after.phase:
+        if (before.phase, after.phase) not in PHASE_MOVES:
+            raise Broken(f"its publishing moved from {before.phase} to {after.phase}")
+        seen.phases.add((before.phase, after.phase))
     if after.intent is not Intent.RUN or after.halted is not None:
-        begins = before.phase != "publishing" and (after.phase == "publishing" or after.status is Status.FINISHED)
+        begins = not before.phase and (after.phase or after.status is Status.FINISHED)
         if decision.offered or begins:
             raise Broken(f"{'the end' if begins else list(decision.offered)} begins under {after.intent}")
     _judge_events(state, decision, old, seen)
@@ -80,7 +87,7 @@ def judge(
         outcome=after.status if after.terminal else None,
         halted=after.halted is not None,
         started=bool(after.started_at),
-        active=bool(state.active) or after.phase == "publishing",
+        active=bool(state.active) or bool(after.phase),
         recovering=bool(state.recovering),
     )
     if decision.reload:
@@ -91,10 +98,10 @@ def judge(
     if after.terminal != (decision.due is None):
         raise Broken(f"it is {after.status}, and due {decision.due}")
     # Where no attempt can end, nothing but a command changes the job before a time that stands on its record.
-    longest = LONGEST_WAIT if state.active or after.phase == "publishing" else IDLE_LOOK
+    longest = LONGEST_WAIT if state.active or after.phase else IDLE_LOOK
     if decision.due is not None and not env.now <= decision.due <= env.now + longest + 0.1:
         raise Broken(f"it is due in {decision.due - env.now}s")
-    if (decision.publish or decision.abort) and (after.phase != "publishing" or state.open_groups):
+    if (decision.publish or decision.abort) and (not after.phase or state.open_groups):
         raise Broken(f"publishing in phase {after.phase!r}, with {state.open_groups} groups open")
     judge_words(state, env, decision.due)
 

@@ -18,7 +18,7 @@ from unstuck.coordinator.model.records import (
     JobRecord,
     Reason,
 )
-from unstuck.coordinator.model.status import GroupState, Intent, Status
+from unstuck.coordinator.model.status import GroupState, Intent, Phase, Status
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
 JOB = JobRecord(
@@ -30,7 +30,7 @@ JOB = JobRecord(
     intent=Intent.FORCE_STOP,
     submitted_at=1.25,
     base=0,
-    aborting=True,
+    phase=Phase.ABORTING,
     published={"out": 3},
     reason=Reason("CODE", "half of a pair: \ud800"),
     requests=(GroupRequest("skip", "a[0]"),),
