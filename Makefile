@@ -38,8 +38,9 @@ demo:  ## run the flights pipeline end to end, with an embedded Valkey
 test: setup $(SPARK_CLASSES)  ## run the whole test suite (ARGS="-k word" for a part of it)
 	$(BIN)/python -m pytest $(PYTEST_OPTIONS) $(ARGS)
 
-test-long: setup $(SPARK_CLASSES) jars  ## what takes minutes: a month of nights, TPC-H, Spark clusters, Spark on S3
+test-long: setup $(SPARK_CLASSES) jars  ## what takes minutes: a month of nights, TPC-H, Spark clusters, Spark on S3, two Sparks
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/requirements-seaweedfs.txt
+	SPARKS=3.5 $(BIN)/python -m tests.matrix --make
 	$(BIN)/python -m pytest -m long $(ARGS)
 	SPARKS=4.0 $(BIN)/python -m tests.matrix -m long -k test_delta
 

@@ -35,6 +35,12 @@ def packages() -> list[str]:
     return ["pyspark", *(one for one in asked if not one.startswith(("unstuck[", "pyspark")))]
 
 
+def folder_of(version: str) -> Path:
+    """Where the environment with PySpark ``version`` lies; it changes with what the environment is to hold."""
+    state = sha256(constraints(version).encode() + (ROOT / "pyproject.toml").read_bytes()).hexdigest()[:8]
+    return ENVIRONMENTS / f"pyspark-{version}-{state}"
+
+
 def environment(version: str) -> Path:
     """The Python of an environment with PySpark ``version``, made on first use and after a change of what it holds.
 
@@ -42,17 +48,25 @@ def environment(version: str) -> Path:
     """
     if version == NEWEST:
         return Path(sys.executable)
-    pins = constraints(version)
-    state = sha256(pins.encode() + (ROOT / "pyproject.toml").read_bytes()).hexdigest()[:8]
-    folder = ENVIRONMENTS / f"pyspark-{version}-{state}"
+    folder = folder_of(version)
     ENVIRONMENTS.mkdir(exist_ok=True)
-    (file := ENVIRONMENTS / f"{folder.name}.txt").write_text(pins)
+    (file := ENVIRONMENTS / f"{folder.name}.txt").write_text(constraints(version))
     return installed(folder, "-c", str(file), "-e", str(ROOT), *packages())
 
 
+def made(version: str) -> Path | None:
+    """The Python of that environment, if it is made already."""
+    folder = folder_of(version)
+    return folder / "bin" / "python" if (folder / "complete").exists() else None
+
+
 def main(arguments: list[str]) -> int:
-    """Run the tests with one version after the other; ``arguments`` go to pytest."""
+    """Run the tests with one version after the other; ``arguments`` go to pytest. ``--make``: make the environments."""
     asked = os.environ.get("SPARKS", "").split() or [*UNPINNED, NEWEST]
+    if arguments == ["--make"]:
+        for version in asked:
+            environment(version)
+        return 0
     failed = []
     for version in asked:
         try:
