@@ -253,6 +253,8 @@ class Driver:
             # Inputs are lists of files. Spark would look at 5,000 in as many tasks, and read 32 small ones in a task.
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
             "spark.sql.files.openCostInBytes": "65536",
+            # CREATE TABLE without USING makes a table of Spark, as from Spark 4 on. Spark 3.5 would ask for Hive.
+            "spark.sql.legacy.createHiveTableByDefault": "false",
         }
         if self._master.startswith("local"):
             # Nobody else needs to reach a local driver. The UI listens where this variable says.
