@@ -245,6 +245,16 @@ def test_show_gives_the_first_and_the_last_error_and_no_markup_or_control_charac
     assert member["last_error"]["traceback"] == "second.py line 2"
 
 
+def test_show_writes_out_the_errors_of_five_groups_and_counts_the_others(cli: Cli, hand: ByHand) -> None:
+    job = hand.submit({"name": "g", "for_each": {"n": list(range(7))}}, on_failure="finish_others")
+    hand.decide(job)
+    for n in range(7):
+        hand.fail(job, f"g[{n}]", f"trouble {n}")
+    out = cli("show", job).stdout
+    assert [n for n in range(7) if f"error: USER_ERROR trouble {n}" in out] == [0, 1, 2, 3, 4]
+    assert f"… and 2 more groups with errors: unstuck show {job} --json" in out
+
+
 def test_show_says_when_a_retry_comes_and_why(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "only", "retry": {"max": 3, "backoff": "60s"}})
     hand.decide(job)

@@ -18,7 +18,7 @@ from unstuck.coordinator.doctor.fleet_checks import of_fleet
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.tasks.identity import RunsOn
-from unstuck.tasks.protocol.processes import FORGOTTEN, ProcessRegistry
+from unstuck.tasks.protocol.processes import FORGOTTEN, CoordinatorStatus, ProcessRegistry
 from unstuck.tasks.transport.redis_client import connect
 
 
@@ -171,6 +171,24 @@ def test_a_queue_with_work_and_no_listener_is_shown_with_the_command_that_helps(
         {"name": "heavy", "length": 1200, "listeners": 0, "oldest_since": None},
         {"name": "light", "length": 0, "listeners": 1, "oldest_since": None},
     ]
+
+
+def test_a_message_has_lain_since_it_was_first_seen_by_any_coordinator_that_is_heard_of(
+    coordinator: Coordinator,
+) -> None:
+    registry = ProcessRegistry(coordinator.redis, coordinator.keys)
+    at = now(coordinator)
+    for name, heard, since in (("late", 0.0, 30.0), ("early", 0.0, 90.0), ("later", 0.0, 20.0), ("gone", 60.0, 500.0)):
+        seen = {"seen": at - heard, "oldest_since": {"light": at - since}}
+        one = CoordinatorStatus(id=name, host=name, pid=1, queues=("control",), **seen)  # type: ignore[arg-type]
+        registry.note(lambda _, one=one: one)
+    for waits, since in ((True, at - 90.0), (False, None)):
+        coordinator.redis.delete(coordinator.keys.queue("light"))
+        if waits:
+            coordinator.redis.lpush(coordinator.keys.queue("light"), "message")
+        coordinator.note_runner("here")
+        (light,) = [one for one in coordinator.client.fleet().queues if one.name == "light"]
+        assert light.oldest_since == since
 
 
 def test_an_empty_fleet_says_how_to_start_one_and_is_no_error(cli: Cli, client: redis.Redis) -> None:

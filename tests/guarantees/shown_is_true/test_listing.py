@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 
@@ -111,3 +112,20 @@ def test_a_list_of_several_statuses_keeps_the_newest_of_them_all_in_their_order(
         listed = coordinator.client.jobs(status=asked, limit=limit)
         assert [job.id for job in listed] == newest[:limit]
         assert {job.status for job in listed} <= set(asked)
+
+
+def test_a_name_is_looked_for_among_all_jobs_however_many_there_are(coordinator: Coordinator) -> None:
+    """Their lines are read 500 at a time."""
+    line = coordinator.redis.hget(coordinator.keys.summary, coordinator.submit(group("a"), name="one"))
+    pipe = coordinator.redis.pipeline()
+    ids = [f"20130101T{n:06}-abcdefgh" for n in range(1200)]
+    for at, job in enumerate(ids):
+        pipe.hset(coordinator.keys.summary, job, json.dumps({**json.loads(str(line)), "id": job, "name": "nightly"}))
+        pipe.zadd(coordinator.keys.jobs, {job: at})
+    pipe.execute()
+    newest_first = ids[::-1]
+    client = coordinator.client
+    assert [job.id for job in client.jobs(name="night*", limit=None)] == newest_first
+    assert [job.id for job in client.jobs(name="night*", since=100, limit=None)] == newest_first[:1100]
+    assert [job.id for job in client.jobs(name="night*", limit=1001)] == newest_first[:1001]
+    assert len(client.jobs(limit=None)) == 1201

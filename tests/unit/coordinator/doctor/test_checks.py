@@ -18,6 +18,7 @@ from unstuck.coordinator.doctor.finding import Finding, Level
 from unstuck.coordinator.doctor.host_facts import WarehouseFacts, warehouse_facts
 from unstuck.coordinator.doctor.redis_facts import JobWarehouse, RecordFacts, ServerFacts
 from unstuck.coordinator.views.fleet import FleetView, QueueView, StalledView
+from unstuck.coordinator.views.queues import some
 from unstuck.tasks.host import SPARKS
 from unstuck.tasks.identity import RunsOn, minor
 from unstuck.tasks.protocol.processes import CoordinatorStatus, RunnerStatus, WarehouseSeen
@@ -320,6 +321,14 @@ def test_a_fleet_whose_runners_have_several_versions_of_what_makes_rows_is_named
         said = f"{what} {minor(older)}: h2:2; {what} {minor(newer)}: h3:2, h4:2"
         assert (found.level, found.text) == (Level.WARNING, said)
     assert ill(fleet_health.of_versions(runners(newer, patch, ""), OURS)) == []
+
+
+def test_of_many_names_six_are_shown_and_the_others_counted() -> None:
+    said = {number: some([f"h{n}" for n in range(number)]) for number in (1, 6, 7, 1006)}
+    assert said[1] == "h0"
+    assert said[6] == (six := "h0, h1, h2, h3, h4, h5")
+    assert said[7] == f"{six} and 1 more"
+    assert said[1006] == f"{six} and 1,000 more"
 
 
 def test_this_machine_may_be_the_one_that_differs() -> None:
