@@ -12,9 +12,10 @@ import redis
 
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.store.jobs import REPORT_GROUP
+from unstuck.coordinator.views.jobs import Queries
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
 
-JOBS_EXAMINED = 200  # open jobs that are looked at
+JOBS_EXAMINED = 200  # open jobs, the newest, that are looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +166,8 @@ def _has_tables(spec: str) -> bool:
 
 
 def _open_jobs(client: redis.Redis, keys: Keys) -> list[str]:
-    pipe = client.pipeline(transaction=False)
-    for status in Status:
-        if not status.terminal:
-            pipe.zrevrange(keys.status(status), 0, JOBS_EXAMINED - 1)
-    return [str(job) for found in pipe.execute() for job in found][:JOBS_EXAMINED]
+    still_open = [status for status in Status if not status.terminal]
+    return [job.id for job in Queries(client, keys).jobs(status=still_open, limit=JOBS_EXAMINED)]
 
 
 def _job_warehouses(client: redis.Redis, keys: Keys) -> tuple[JobWarehouse, ...]:

@@ -22,6 +22,7 @@ from tests.support.machine import Limit
 from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer, free_port, wait_until
 from unstuck import Status
+from unstuck.coordinator.doctor import redis_facts
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.probe import WarehouseProbe
@@ -269,6 +270,24 @@ def test_a_coordinator_that_sees_another_warehouse_under_the_same_path_is_named(
     assert elsewhere in found["text"]
     assert str(probe.seen(0.0).id) in found["text"]
     assert "WAREHOUSE_MISMATCH" in found["cure"]
+
+
+def test_the_newest_open_jobs_are_looked_at_whatever_their_status(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_facts, "JOBS_EXAMINED", 2)
+    jobs = [coordinator.submit(group("a"), name=f"job-{n}") for n in range(4)]
+    coordinator.client.cancel(jobs[3])
+    coordinator.read()
+    for offer in coordinator.offers(jobs[2]):
+        coordinator.claim(offer)
+    coordinator.read()
+    coordinator.client.pause(jobs[1])
+    coordinator.read()
+    statuses = [coordinator.status(job) for job in jobs]
+    assert statuses == [Status.PENDING, Status.PAUSED, Status.RUNNING, Status.CANCELED]
+    looked_at = redis_facts.record_facts(coordinator.redis, coordinator.keys).warehouses
+    assert [one.job for one in looked_at] == [jobs[2], jobs[1]]
 
 
 def test_a_new_installation_has_no_false_problem_after_its_first_submit(
