@@ -12,11 +12,11 @@ from redis.retry import Retry
 
 from unstuck.coordinator.cli.exits import ELSEWHERE, unreachable
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.local.home import discover_redis_url
+from unstuck.coordinator.local.home import Home, discover_redis_url
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import connect
 
-ANSWER_TIMEOUT = 2.0  # seconds for the first answer; the search for a local fleet takes one more at most
+ANSWER_TIMEOUT = 2.0  # seconds for the first answer
 REPEATS = 1  # of a request on a connection that has answered before
 
 
@@ -34,8 +34,8 @@ def settings_here() -> Settings:
 
 
 @contextmanager
-def connected(settings: Settings | None = None, otherwise: str = ELSEWHERE) -> Iterator[Connection]:
-    """A connection, closed at the end. ``otherwise``: what a person can do if Redis does not answer.
+def connected(settings: Settings | None = None, otherwise: str = "") -> Iterator[Connection]:
+    """A connection, closed at the end. ``otherwise``: the advice if Redis does not answer, instead of the usual.
 
     Raises:
         Unreachable: Redis did not answer, or answered with an error, in the block or before it.
@@ -51,4 +51,6 @@ def connected(settings: Settings | None = None, otherwise: str = ELSEWHERE) -> I
             store.set_retry(Retry(ExponentialBackoff(base=0.05, cap=0.5), REPEATS))
             yield Connection(client, store)
         except redis.RedisError as error:
-            raise unreachable(url, error, otherwise) from error
+            home = Home()
+            helps = otherwise or (home.silent if url == home.address else ELSEWHERE)
+            raise unreachable(url, error, helps) from error

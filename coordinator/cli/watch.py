@@ -39,6 +39,7 @@ from unstuck.coordinator.views.jobs import JobView
 from unstuck.tasks.duration import format_duration
 
 EVERY = 0.5  # seconds between two reads
+MOST = 5.0  # seconds between two reads of a job that takes long to read
 OUTAGE = 60.0  # seconds that a watcher waits for a store that was there before
 QUIET = 10.0  # seconds without an event after which a line says what the job waits for
 FRAMES = 4  # per second, so that clocks tick between two reads
@@ -202,24 +203,26 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def _live(client: Client, job_id: str, console: Console, footer: Footer | None) -> JobView:
-    def read() -> tuple[JobView, float]:
-        return client.show(job_id, why=True, members=MEMBERS), time.monotonic()
+    def read() -> tuple[JobView, float, float]:
+        asked = time.monotonic()
+        view = client.show(job_id, why=True, members=MEMBERS)
+        return view, time.monotonic(), time.monotonic() - asked
 
     latest = read()  # before the display starts, so that an error stands alone on the screen
     ask = _through_outages(console.print)
 
     def frame() -> RenderableType:
-        view, read_at = latest
+        view, read_at, _ = latest
         below = [Text(footer(), "dim")] if footer is not None and not view.job.terminal else []
         at = view.at + time.monotonic() - read_at  # the clock of the store, as it runs on from the read
         return Group(job_tree(view, at, console.height - 2 - len(below)), *below)
 
     with Live(console=console, get_renderable=frame, refresh_per_second=FRAMES, vertical_overflow="crop") as live:
         while not latest[0].job.terminal:
-            asked = time.monotonic()
             latest = ask(read)
-            # A job of ten thousand groups takes a while to read: spend most of the time not reading it.
-            time.sleep(max(EVERY, 4 * (time.monotonic() - asked)))
+            # A job of ten thousand groups takes a while to read: spend most of the time not reading it. An outage is no
+            # reading, and the first answer after it may have waited for it.
+            time.sleep(min(max(EVERY, 4 * latest[2]), MOST))
         live.refresh()
     return latest[0]
 

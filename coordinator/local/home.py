@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
-import redis
 
 from unstuck.coordinator.errors import FleetRunning
 from unstuck.tasks.settings import Settings
@@ -99,17 +98,27 @@ class Home:
         """The fleet is gone: its address must not be found any more."""
         self._url_file.unlink(missing_ok=True)
 
+    @property
     def address(self) -> str | None:
-        """The address of the fleet that runs here, or None. A stale file (a killed fleet) counts as none."""
+        """The address of the fleet that was started here and has not ended in good order, or None."""
         try:
-            url = self._url_file.read_text().strip()
+            return self._url_file.read_text().strip() or None
         except OSError:
             return None
-        return url if url and answers(url) else None
+
+    @property
+    def silent(self) -> str:
+        """What a person can do where nothing answers at the address."""
+        return (
+            f"The fleet of this folder was started there and has not ended in good order ({self._url_file}): start it "
+            "again with `unstuck up`, or set UNSTUCK_REDIS_URL to the Redis of another fleet. No other was asked."
+        )
 
 
 def discover_redis_url() -> str:
     """The Redis to talk to: ``UNSTUCK_REDIS_URL``, else the local fleet of this folder, else the default.
+
+    A local fleet that does not answer is nevertheless the one: a command must not reach another.
 
     Raises:
         pydantic.ValidationError: a setting is wrong, the address among them.
@@ -117,7 +126,7 @@ def discover_redis_url() -> str:
     settings = Settings()
     if "redis_url" in settings.model_fields_set:
         return settings.redis_url
-    return Home().address() or settings.redis_url
+    return Home().address or settings.redis_url
 
 
 def ping(url: str) -> None:
@@ -129,14 +138,6 @@ def ping(url: str) -> None:
     """
     with connect(url, timeout=1.0, repeats=0) as client:
         client.ping()
-
-
-def answers(url: str) -> bool:
-    try:
-        ping(url)
-    except redis.RedisError:
-        return False
-    return True
 
 
 def free_port() -> int:

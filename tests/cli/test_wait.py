@@ -13,6 +13,7 @@ import signal
 import struct
 import termios
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -288,6 +289,35 @@ def test_on_a_terminal_a_live_tree_shows_forks_progress_clocks_and_workers(cli: 
         assert terminal.end() == 0
     finally:
         terminal.close()
+
+
+def test_the_state_on_a_terminal_is_a_fresh_one_soon_after_an_outage(cli: Cli, tmp_path: Path) -> None:
+    """The pause between two reads grows with the time that a read takes; an outage counted as such."""
+    server = RedisServer(tmp_path)
+    server.start()
+    cli.env["UNSTUCK_REDIS_URL"] = server.url
+    with redis.Redis.from_url(server.url, decode_responses=True) as store:
+        hand = ByHand(server.url, store, tmp_path)
+        job = hand.submit({"name": "only"})
+        hand.decide(job)
+        token = hand.claim(job, "only")
+        terminal = Terminal(cli, "watch", job)
+        try:
+            terminal.shows(r"● only +running")
+            assert server.process is not None
+            server.process.send_signal(signal.SIGSTOP)
+            stopped = time.monotonic()
+            terminal.shows("Redis does not answer")
+            server.process.send_signal(signal.SIGCONT)
+            outage = time.monotonic() - stopped
+            hand.finish(token, Outcome(OutcomeKind.SUCCEEDED))
+            ended = time.monotonic()
+            terminal.shows("FINISHED after", timeout=60)
+            assert time.monotonic() - ended < outage, "four times the outage before"
+            assert terminal.end() == 0
+        finally:
+            terminal.close()
+            server.stop()
 
 
 def test_ctrl_c_on_a_terminal_gives_the_cursor_back(cli: Cli, hand: ByHand) -> None:

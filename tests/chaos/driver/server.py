@@ -11,8 +11,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tests.support.servers import free_port, server_binary, wait_until
-from unstuck.coordinator.local.home import answers
+from tests.support.servers import answers, free_port, server_binary, wait_until
 from unstuck.coordinator.local.parent_death import tied
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.cli.conftest import Cli
 from tests.support.paths import PYTHONPATH
 from tests.support.programs.foreground import IGNORES_SIGTERM, PLAIN, Up
 from tests.support.servers import free_port, wait_until
@@ -75,7 +76,7 @@ def test_a_foreground_process_killed_with_sigkill_leaves_nothing_behind(up: Call
     fleet.process.wait()
 
     fleet.is_gone()
-    assert Home(fleet.home).address() is None
+    assert Home(fleet.home).address == fleet.address(), "what was started here is not forgotten: see the next test"
 
 
 def test_a_killed_process_comes_back_and_the_terminal_says_so(up: Callable[..., Up]) -> None:
@@ -210,13 +211,21 @@ def test_a_program_that_no_shell_would_find_is_named_by_where_it_lies(
     assert program(tmp_path) == "unstuck"
 
 
-def test_the_address_of_a_dead_fleet_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("UNSTUCK_REDIS_URL", raising=False)
-    monkeypatch.chdir(tmp_path)
-    Home().path.mkdir()
-    Home().announce(f"redis://127.0.0.1:{free_port()}/0")
+@pytest.mark.parametrize("command", ["list", "doctor", "cancel"])
+def test_a_command_in_the_folder_of_a_fleet_that_is_silent_reaches_no_other_fleet(tmp_path: Path, command: str) -> None:
+    """It went to the default address before, where another fleet may answer."""
+    cli = Cli(None, tmp_path)
+    home = Home(cli.folder / ".unstuck")
+    home.path.mkdir()
+    home.announce(silent := f"redis://127.0.0.1:{free_port()}/0")
 
-    assert discover_redis_url() == "redis://localhost:6379/0"
+    done = cli(command, *(["last"] if command == "cancel" else []))
+
+    assert done.returncode == 5, done.stdout + done.stderr
+    said = " ".join((done.stdout + done.stderr).split())
+    assert f"No Redis answers at {silent}" in said
+    assert "start it again with `unstuck up`, or set UNSTUCK_REDIS_URL" in said
+    assert "6379" not in said
 
 
 def test_workers_that_share_a_machine_share_its_cores() -> None:
