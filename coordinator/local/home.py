@@ -108,7 +108,7 @@ class Home:
 
     @property
     def silent(self) -> str:
-        """What a person can do where nothing answers at the address."""
+        """The advice to a person where nothing answers at the address."""
         return (
             f"The fleet of this folder was started there and has not ended in good order ({self._url_file}): start it "
             "again with `unstuck up`, or set UNSTUCK_REDIS_URL to the Redis of another fleet. No other was asked."
