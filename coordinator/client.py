@@ -39,12 +39,12 @@ from unstuck.coordinator.spec.params import check_key
 from unstuck.coordinator.spec.unused import unused_params
 from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submission, VacuumSince
 from unstuck.coordinator.store.dead_letters import DeadLetterResult, DeadLetters
-from unstuck.coordinator.store.jobs import Store
+from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.pools import Pools
 from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.coordinator.views.code import different_code_for
-from unstuck.coordinator.views.fleet import FleetView, fleet_of
-from unstuck.coordinator.views.jobs import JobView, ListedJob, Queries, view_of
+from unstuck.coordinator.views.fleet_view import FleetView, fleet_of
+from unstuck.coordinator.views.job_views import JobView, ListedJob, Queries, view_of
 from unstuck.coordinator.views.queues import full_pools, left_lying, nobody_takes
 from unstuck.coordinator.views.versions import unlike_runners
 from unstuck.tasks.identity import user_here

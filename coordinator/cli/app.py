@@ -11,14 +11,14 @@ from typer.core import TyperGroup
 
 from unstuck.coordinator.cli.control import alter, cancel, force_stop, pause, rerun, resume, retry, skip, stop
 from unstuck.coordinator.cli.datasets import datasets
-from unstuck.coordinator.cli.jobs import list_jobs, show, why
 from unstuck.coordinator.cli.logs import logs
+from unstuck.coordinator.cli.look import list_jobs, show, why
 from unstuck.coordinator.cli.ops.dead_letters import dead
 from unstuck.coordinator.cli.ops.demo import demo
 from unstuck.coordinator.cli.ops.doctor import doctor
-from unstuck.coordinator.cli.ops.fleet import fleet
 from unstuck.coordinator.cli.ops.local import up
 from unstuck.coordinator.cli.ops.pools import pool
+from unstuck.coordinator.cli.ops.show_fleet import fleet
 from unstuck.coordinator.cli.ops.warehouse import compact, restore, vacuum
 from unstuck.coordinator.cli.submit import submit, validate
 from unstuck.coordinator.cli.watch import events, watch

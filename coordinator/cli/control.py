@@ -45,7 +45,7 @@ from unstuck.coordinator.errors import BadRequest, NoSuchGroup, NoSuchJob, Refus
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.spec.problems import SpecError, listed
-from unstuck.coordinator.views.jobs import JobView, ListedJob
+from unstuck.coordinator.views.job_views import JobView, ListedJob
 from unstuck.tasks.errors import UnstuckError, WarehouseMismatch
 
 Jobs = Annotated[

@@ -19,7 +19,7 @@ from unstuck.coordinator.cli.options import Follow, JobArgument, JsonLines, reso
 from unstuck.coordinator.cli.render.terminal import clock, emit_line, stderr
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.errors import BadRequest
-from unstuck.coordinator.views.jobs import JobView
+from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.protocol.token import GROUP_ID, split_member
 from unstuck.tasks.terminal import printable

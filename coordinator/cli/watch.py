@@ -35,7 +35,7 @@ from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.alter import in_words
 from unstuck.coordinator.decide.receipts import REFUSED
 from unstuck.coordinator.model.status import TERMINAL, GroupState, Status
-from unstuck.coordinator.views.jobs import JobView
+from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.duration import format_duration
 
 EVERY = 0.5  # seconds between two reads

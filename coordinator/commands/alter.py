@@ -18,10 +18,10 @@ from unstuck.coordinator.model.records import Alteration, AlteredValue, GroupReq
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.spec.checks import values_reader
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.params import override, with_value, without_value
 from unstuck.coordinator.spec.problems import Problem, SpecError, listed, suggestion
+from unstuck.coordinator.spec.spec_checks import values_reader
 from unstuck.tasks.protocol.token import split_member
 
 _GROUP = r"(groups\.[^.]+|defaults)\."

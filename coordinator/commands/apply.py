@@ -12,7 +12,7 @@ from typing import Any
 from unstuck.coordinator.commands.job import Answer, Commanded, status_is_settled
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.store.answers import CommitAnswer
-from unstuck.coordinator.store.jobs import Store
+from unstuck.coordinator.store.job_store import Store
 
 SETTLE_TIME = 3.0  # seconds that a decision has to follow an earlier command before a command is refused for its status
 TRY_EVERY = 0.02

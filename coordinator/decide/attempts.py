@@ -15,7 +15,7 @@ from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Guard
 from unstuck.coordinator.model.records import AttemptRecord, FinalFailure, GroupRecord, Reason
 from unstuck.coordinator.model.size import megabytes
 from unstuck.coordinator.model.status import GroupState
-from unstuck.coordinator.spec.checks import MAX_GROUPS, MAX_MEMBERS
+from unstuck.coordinator.spec.spec_checks import MAX_GROUPS, MAX_MEMBERS
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.report import HOOK_RAN, Failure, Outcome, OutcomeKind
 from unstuck.tasks.spec.fields import Scalar

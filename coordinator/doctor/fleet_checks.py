@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from unstuck.coordinator.doctor.finding import Finding, ago, count_of, ok, problem, warning
-from unstuck.coordinator.views.fleet import FleetView
+from unstuck.coordinator.views.fleet_view import FleetView
 from unstuck.coordinator.views.queues import STALLED_AFTER, left_lying, some, unfit_runners
 from unstuck.tasks.identity import RunsOn, minor
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE

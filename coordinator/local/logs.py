@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from unstuck.tasks.process.deadlines import NonBlockingHandler
+from unstuck.tasks.process.call_deadlines import NonBlockingHandler
 
 _CHUNK = 1_000_000  # bytes
 

@@ -15,7 +15,7 @@ from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 from unstuck.coordinator.errors import WarehouseSilent
-from unstuck.tasks.process.deadlines import call_in_thread
+from unstuck.tasks.process.call_deadlines import call_in_thread
 from unstuck.tasks.warehouse.object_store import lacking_keys
 
 LIMIT = 10.0  # seconds, for a read or a write of one small file

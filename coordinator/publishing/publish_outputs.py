@@ -18,7 +18,7 @@ from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.publishing import delta_tables
-from unstuck.coordinator.publishing.checks import check_expectations
+from unstuck.coordinator.publishing.expectation_checks import check_expectations
 from unstuck.coordinator.publishing.streams import with_checkpoint
 from unstuck.tasks.errors import SchemaMismatch
 from unstuck.tasks.failpoints import Point, reach

@@ -18,7 +18,7 @@ import redis
 
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.vacuum import vacuum
-from unstuck.coordinator.store.jobs import Store
+from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.tasks.errors import LogBroken
 from unstuck.tasks.protocol.staging import MARGIN, Staged

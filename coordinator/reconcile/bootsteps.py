@@ -17,7 +17,7 @@ from celery.worker import state
 
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.wiring import consumer
-from unstuck.tasks.process.deadlines import run_with_deadline
+from unstuck.tasks.process.call_deadlines import run_with_deadline
 from unstuck.tasks.transport.stall_detector import StallDetector
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from unstuck.coordinator.model.status import GroupState, Intent
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.background_tries import Publisher, Warehouses
 from unstuck.coordinator.store.answers import BeginAnswer, CommitAnswer, EndAnswer
-from unstuck.coordinator.store.jobs import HALTED_LOOK, Store
+from unstuck.coordinator.store.job_store import HALTED_LOOK, Store
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.settings import Settings

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from unstuck.coordinator.publishing.staging_gc import StagingCollector
 from unstuck.coordinator.reconcile.reconciler import PassResult, Reconciler
 from unstuck.coordinator.store.indexes import Indexes
-from unstuck.coordinator.store.jobs import Store
+from unstuck.coordinator.store.job_store import Store
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import unavailable
 

@@ -16,7 +16,7 @@ from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.store.indexes import Indexes
-from unstuck.coordinator.store.jobs import Store
+from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.reports import ReportStream
 from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.tasks.protocol.keys import Keys

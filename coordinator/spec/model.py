@@ -25,10 +25,10 @@ from pydantic import (
     model_validator,
 )
 
-from unstuck.coordinator.spec.checks import problems_in, problems_of_graph
 from unstuck.coordinator.spec.messages import problems_of
 from unstuck.coordinator.spec.params import fill, values_of, wrong_declarations
 from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, shorten
+from unstuck.coordinator.spec.spec_checks import problems_in, problems_of_graph
 from unstuck.coordinator.spec.sql import sql_problems, wrong_statement
 from unstuck.tasks.duration import Timeout
 from unstuck.tasks.protocol.texts import Packer

@@ -13,9 +13,9 @@ from functools import lru_cache
 from graphlib import TopologicalSorter
 from typing import Any
 
-from unstuck.coordinator.spec.checks import values_reader
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.output_checks import appended_outputs, outputs_of
+from unstuck.coordinator.spec.spec_checks import values_reader
 from unstuck.coordinator.spec.unused import for_python_alone
 from unstuck.tasks.protocol.texts import Packer, unpack
 from unstuck.tasks.spec.fields import STORED, ForkValue, Scalar

@@ -13,7 +13,7 @@ import redis
 
 from unstuck.coordinator.errors import Damaged, NewerJob
 from unstuck.coordinator.model.state import summary_of
-from unstuck.coordinator.store.jobs import Store
+from unstuck.coordinator.store.job_store import Store
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script
 

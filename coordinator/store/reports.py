@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import redis
 
-from unstuck.coordinator.store.jobs import REPORT_GROUP
+from unstuck.coordinator.store.job_store import REPORT_GROUP
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script
 from unstuck.tasks.protocol.report import Report

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from unstuck.tasks.errors import Unrecoverable, UnstuckError
-from unstuck.tasks.process.deadlines import run_with_deadline
+from unstuck.tasks.process.call_deadlines import run_with_deadline
 from unstuck.tasks.protocol.report import Failure
 
 MAX_TEXT = 2_000

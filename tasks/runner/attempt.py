@@ -20,7 +20,7 @@ from billiard.common import terminate_handler_fired
 
 from unstuck.tasks.errors import AttemptEnded, NotBegun, UnstuckError, WarehouseMismatch
 from unstuck.tasks.failpoints import Point, reach
-from unstuck.tasks.process.deadlines import run_with_deadline
+from unstuck.tasks.process.call_deadlines import run_with_deadline
 from unstuck.tasks.protocol.failure import (
     MAX_TEXT,
     TEXT_WITHIN,

@@ -27,7 +27,7 @@ from unstuck.tasks.errors import HostUnfit, NotBegun, WarehouseTrouble
 from unstuck.tasks.host import LIGHT, java_is_gone, lacking, may_run_spark
 from unstuck.tasks.identity import release_here
 from unstuck.tasks.process import hang_alarm
-from unstuck.tasks.process.deadlines import run_with_deadline
+from unstuck.tasks.process.call_deadlines import run_with_deadline
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
 from unstuck.tasks.process.tree import adopt_orphans, children, end_strays, is_watchdog
 from unstuck.tasks.protocol.failure import class_name, describe

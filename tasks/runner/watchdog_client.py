@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from unstuck.tasks.process.deadlines import run_with_deadline
+from unstuck.tasks.process.call_deadlines import run_with_deadline
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag
 from unstuck.tasks.process.tree import ProcessState, end_strays, process_state
 from unstuck.tasks.protocol.report import Failure

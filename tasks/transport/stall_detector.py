@@ -15,7 +15,7 @@ import redis
 from celery import bootsteps
 from celery.worker import state
 
-from unstuck.tasks.process.deadlines import run_with_deadline
+from unstuck.tasks.process.call_deadlines import run_with_deadline
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings, settings, whoami
 from unstuck.tasks.transport.redis_client import connect, takes_writes

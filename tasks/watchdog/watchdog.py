@@ -24,7 +24,7 @@ import redis
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.host import java_version, may_run_spark
 from unstuck.tasks.identity import release_here
-from unstuck.tasks.process.deadlines import NonBlockingHandler, run_with_deadline
+from unstuck.tasks.process.call_deadlines import NonBlockingHandler, run_with_deadline
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
 from unstuck.tasks.process.tree import ProcessState, Tree, describe_status, exit_status, is_watchdog, process_state
 from unstuck.tasks.protocol.keys import Keys

@@ -26,7 +26,7 @@ from tests.support.paths import PYTHONPATH
 from tests.support.programs.processes import below, command_line
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status
-from unstuck.coordinator.local.fleet import LocalFleet
+from unstuck.coordinator.local.local_fleet import LocalFleet
 from unstuck.coordinator.local.programs import Size
 from unstuck.coordinator.model.records import GroupRecord
 from unstuck.tasks.protocol.keys import Keys

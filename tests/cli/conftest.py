@@ -26,8 +26,8 @@ from unstuck import Client, JobSpec, Settings
 from unstuck.coordinator.publishing.background_tries import Warehouses
 from unstuck.coordinator.reconcile.reconciler import PassResult, Reconciler
 from unstuck.coordinator.reconcile.wiring import mint
-from unstuck.coordinator.store.jobs import Store
-from unstuck.coordinator.views.jobs import JobView
+from unstuck.coordinator.store.job_store import Store
+from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token

@@ -244,8 +244,8 @@ ASKS_NOBODY = {"validate", "datasets", "demo"}  # the demo has a server of its o
 # Eight at once, for most of it is waiting: each in a process forked from one that has given a command already.
 _ALL_AT_ONCE = """
 import json, os, sys, time
-import unstuck.coordinator.client, unstuck.coordinator.doctor.checks  # most of what a command costs
-import unstuck.coordinator.local.fleet
+import unstuck.coordinator.client, unstuck.coordinator.doctor.installation_checks  # most of what a command costs
+import unstuck.coordinator.local.local_fleet
 from unstuck.coordinator.cli import main
 
 def give(line, out):
@@ -344,7 +344,8 @@ def test_help_imports_neither_spark_nor_what_only_workers_need(cli: Cli) -> None
         "import sys, unstuck.coordinator.cli.app as c\n"
         "try: c.app(['--help'])\n"
         "except SystemExit: pass\n"
-        "print([m for m in ('pyspark', 'pyarrow', 'pandas', 'unstuck.coordinator.local.fleet') if m in sys.modules])"
+        "heavy = ('pyspark', 'pyarrow', 'pandas', 'unstuck.coordinator.local.local_fleet')\n"
+        "print([m for m in heavy if m in sys.modules])"
     )
     done = subprocess.run(
         [COMMAND[0], "-c", code], cwd=cli.folder, env=cli.env, capture_output=True, text=True, check=True

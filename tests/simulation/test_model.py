@@ -27,7 +27,7 @@ from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.answers import CommitAnswer
-from unstuck.coordinator.store.jobs import Store
+from unstuck.coordinator.store.job_store import Store
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Offer, Token
 from unstuck.tasks.transport.lease import Lease

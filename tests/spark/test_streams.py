@@ -22,7 +22,7 @@ from tests.support.programs.coordinator_processes import CoordinatorProcesses, c
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status, published_files
 from unstuck.coordinator.publishing.vacuum import vacuum
-from unstuck.coordinator.views.jobs import JobView
+from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.staging import Staging

@@ -27,10 +27,10 @@ from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.coordinator.store.indexes import Indexes
-from unstuck.coordinator.store.jobs import Store
+from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.reports import ReportStream
 from unstuck.coordinator.store.staging_index import StagingIndex
-from unstuck.coordinator.views.jobs import JobView
+from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind

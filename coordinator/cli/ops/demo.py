@@ -22,7 +22,7 @@ from unstuck.tasks.host import how_to_install, lacking_java
 from unstuck.tasks.settings import Settings
 
 if TYPE_CHECKING:
-    from unstuck.coordinator.local.fleet import LocalFleet
+    from unstuck.coordinator.local.local_fleet import LocalFleet
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 SPEC = Path("examples/flights.yaml")
@@ -38,7 +38,7 @@ def demo(
         raise BadRequest("The demo cannot run here:\n" + "\n".join(f"  {what}" for what in lacking))
     home = home.expanduser().resolve()
     _prepare(home)
-    from unstuck.coordinator.local.fleet import SIGNAL_WITHIN, LocalFleet
+    from unstuck.coordinator.local.local_fleet import SIGNAL_WITHIN, LocalFleet
     from unstuck.coordinator.local.programs import Size
 
     settings = Settings()

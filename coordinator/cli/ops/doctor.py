@@ -23,7 +23,8 @@ from unstuck.coordinator.cli.connection import connected, settings_here
 from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import count_of, emit, one_line, stdout, table
-from unstuck.coordinator.doctor import checks, fleet_checks
+from unstuck.coordinator.doctor import fleet_checks
+from unstuck.coordinator.doctor import installation_checks as checks
 from unstuck.coordinator.doctor.finding import Finding, Level, ok, problem, warning
 from unstuck.coordinator.doctor.host_facts import (
     java_facts,
@@ -41,10 +42,10 @@ from unstuck.coordinator.doctor.redis_facts import (
 )
 from unstuck.coordinator.errors import Unreachable
 from unstuck.coordinator.spec.problems import suggestion
-from unstuck.coordinator.views.fleet import FleetView
+from unstuck.coordinator.views.fleet_view import FleetView
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.identity import release_here
-from unstuck.tasks.process.deadlines import call_in_thread
+from unstuck.tasks.process.call_deadlines import call_in_thread
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.redis_url import without_password
 from unstuck.tasks.settings import NO_SPARK, Settings

@@ -29,7 +29,7 @@ def up(
     ] = False,
 ) -> None:
     """Run a local fleet in the foreground: an embedded Valkey unless UNSTUCK_REDIS_URL is set. Ctrl-C stops all."""
-    from unstuck.coordinator.local.fleet import LocalFleet
+    from unstuck.coordinator.local.local_fleet import LocalFleet
     from unstuck.coordinator.local.programs import Size
 
     queues = [*(["spark"] if workers else []), *(["light"] if light else [])]

@@ -9,7 +9,7 @@ from unstuck.coordinator.cli.render.terminal import iso
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.spec.params import values_of
-from unstuck.coordinator.views.jobs import ForkView, GroupView, JobView, ListedJob
+from unstuck.coordinator.views.job_views import ForkView, GroupView, JobView, ListedJob
 from unstuck.tasks.protocol.report import Failure
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from unstuck.coordinator.cli.render.terminal import BAR, STYLES, bar, coloured, count_of, one_line
 from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.coordinator.views.jobs import ForkView, GroupView, JobView
+from unstuck.coordinator.views.job_views import ForkView, GroupView, JobView
 from unstuck.tasks.duration import format_duration
 
 SYMBOLS = {

@@ -25,11 +25,11 @@ from tests.chaos.driver.server import Server
 from tests.support.failpoints import arming
 from tests.support.programs.processes import below, command_line
 from unstuck import Client, Settings
-from unstuck.coordinator.local.fleet import LocalFleet
+from unstuck.coordinator.local.local_fleet import LocalFleet
 from unstuck.coordinator.local.process import SupervisedProcess
 from unstuck.coordinator.local.programs import Size, program_list
-from unstuck.coordinator.views.fleet import fleet_of
-from unstuck.coordinator.views.jobs import Queries
+from unstuck.coordinator.views.fleet_view import fleet_of
+from unstuck.coordinator.views.job_views import Queries
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.transport.redis_client import connect
 

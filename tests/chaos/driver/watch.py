@@ -17,7 +17,7 @@ import redis
 from unstuck import Status
 from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.status import GroupState
-from unstuck.coordinator.store.jobs import REPORT_GROUP
+from unstuck.coordinator.store.job_store import REPORT_GROUP
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.protocol.token import Offer

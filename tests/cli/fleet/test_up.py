@@ -21,8 +21,8 @@ from tests.support.servers import free_port, wait_until
 from unstuck import Client, Settings
 from unstuck.coordinator.cli.ops.demo import further
 from unstuck.coordinator.cli.render.terminal import program
-from unstuck.coordinator.local.fleet import LocalFleet
 from unstuck.coordinator.local.home import Home, discover_redis_url
+from unstuck.coordinator.local.local_fleet import LocalFleet
 from unstuck.coordinator.local.process import FIRST_DELAY, LONGEST_DELAY, restart_delay
 from unstuck.coordinator.local.programs import Size, program_list
 

@@ -17,7 +17,7 @@ from tests.support import fleet as fleets
 from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status
-from unstuck.coordinator.local.fleet import LocalFleet
+from unstuck.coordinator.local.local_fleet import LocalFleet
 from unstuck.coordinator.local.programs import Size
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.transport.redis_client import connect

@@ -20,7 +20,7 @@ from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer, wait_until
 from tests.support.tls import Authority, TlsServer
 from unstuck import Client, Settings, Status
-from unstuck.coordinator.local.fleet import LocalFleet
+from unstuck.coordinator.local.local_fleet import LocalFleet
 from unstuck.coordinator.local.programs import Size
 from unstuck.tasks.settings import describe_invalid
 

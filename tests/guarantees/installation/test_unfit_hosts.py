@@ -23,7 +23,7 @@ from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status
-from unstuck.coordinator.views.fleet import FleetView
+from unstuck.coordinator.views.fleet_view import FleetView
 from unstuck.coordinator.views.queues import nobody_takes
 from unstuck.tasks.host import java_version, lacking, unfit_for_spark
 from unstuck.tasks.protocol.processes import RunnerStatus

@@ -16,8 +16,8 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, JobSpec, Settings, SpecError, Status, published_files
 from unstuck.coordinator.cli.app import app
-from unstuck.coordinator.store.jobs import Store
-from unstuck.coordinator.views.jobs import JobView
+from unstuck.coordinator.store.job_store import Store
+from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.warehouse.log import Warehouse
 
 STEPS = """

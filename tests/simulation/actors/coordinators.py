@@ -35,7 +35,7 @@ from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.answers import Begun, CommitAnswer, EndAnswer
-from unstuck.coordinator.store.jobs import NO_OFFERS, Store
+from unstuck.coordinator.store.job_store import NO_OFFERS, Store
 from unstuck.coordinator.store.reports import ReportStream, StreamEntry
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.token import Offer

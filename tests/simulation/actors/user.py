@@ -34,8 +34,8 @@ from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.spec.problems import SpecError
 from unstuck.coordinator.store.answers import Submission
-from unstuck.coordinator.store.jobs import Store
-from unstuck.coordinator.views.jobs import Queries
+from unstuck.coordinator.store.job_store import Store
+from unstuck.coordinator.views.job_views import Queries
 from unstuck.tasks.settings import Settings
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.answers import Begun, Submission
-from unstuck.coordinator.store.jobs import Store
+from unstuck.coordinator.store.job_store import Store
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Offer, Token

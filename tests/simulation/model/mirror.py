@@ -21,7 +21,7 @@ from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.answers import Begun, CommitAnswer, EndAnswer, NotEnded, Submission
-from unstuck.coordinator.store.jobs import NO_OFFERS, REPORT_GROUP, Store
+from unstuck.coordinator.store.job_store import NO_OFFERS, REPORT_GROUP, Store
 from unstuck.tasks.protocol.keys import Keys, queue_of
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome

@@ -19,7 +19,7 @@ from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent, Status
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.answers import BeginAnswer, Begun, CommitAnswer, EndAnswer, KeyTaken, NotEnded
-from unstuck.coordinator.store.jobs import HALTED_LOOK, NO_OFFERS
+from unstuck.coordinator.store.job_store import HALTED_LOOK, NO_OFFERS
 from unstuck.coordinator.store.runner_wake_ups import idle_runner
 from unstuck.tasks.protocol.keys import pool_of, queue_of
 from unstuck.tasks.protocol.processes import RunnerStatus

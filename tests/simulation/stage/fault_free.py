@@ -24,7 +24,7 @@ from unstuck.coordinator.publishing.background_tries import Warehouses
 from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.store.jobs import Store
+from unstuck.coordinator.store.job_store import Store
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind, Report
 from unstuck.tasks.protocol.token import Offer, Token

@@ -26,7 +26,7 @@ from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRec
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent
 from unstuck.coordinator.spec.plan import Plan, plan_of
-from unstuck.coordinator.store.jobs import HALTED_LOOK
+from unstuck.coordinator.store.job_store import HALTED_LOOK
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Offer, split_member
 from unstuck.tasks.spec.group import GroupSpec

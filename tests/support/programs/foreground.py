@@ -19,7 +19,7 @@ FOREGROUND = """
 import fcntl, json, os, sys, termios
 if os.isatty(1):
     fcntl.ioctl(1, termios.TIOCSCTTY, 0)  # its terminal, as a window or ssh has one
-from unstuck.coordinator.local import fleet
+from unstuck.coordinator.local import local_fleet as fleet
 from unstuck.coordinator.errors import FleetFailed, FleetRunning
 from unstuck.coordinator.local.process import Program
 

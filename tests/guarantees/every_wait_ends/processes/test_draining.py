@@ -20,7 +20,7 @@ from tests.support.machine import Limit
 from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer, app_of_strangers, wait_until
 from unstuck import Client, Settings, Status
-from unstuck.coordinator.local.fleet import LocalFleet
+from unstuck.coordinator.local.local_fleet import LocalFleet
 from unstuck.coordinator.local.process import Program
 from unstuck.coordinator.local.programs import Size
 from unstuck.coordinator.model.records import GroupRecord

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.servers import RedisServer
-from unstuck.coordinator.local.fleet import LocalFleet
+from unstuck.coordinator.local.local_fleet import LocalFleet
 
 
 @pytest.mark.timeout(60)

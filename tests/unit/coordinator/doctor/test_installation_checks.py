@@ -12,12 +12,12 @@ import pytest
 
 from tests.unit.project.test_project_files import ROOT
 from unstuck.coordinator.cli.ops.doctor import of_names
-from unstuck.coordinator.doctor import checks as doctor
 from unstuck.coordinator.doctor import fleet_checks as fleet_health
+from unstuck.coordinator.doctor import installation_checks as doctor
 from unstuck.coordinator.doctor.finding import Finding, Level
 from unstuck.coordinator.doctor.host_facts import WarehouseFacts, warehouse_facts
 from unstuck.coordinator.doctor.redis_facts import JobWarehouse, RecordFacts, ServerFacts
-from unstuck.coordinator.views.fleet import FleetView, QueueView, StalledView
+from unstuck.coordinator.views.fleet_view import FleetView, QueueView, StalledView
 from unstuck.coordinator.views.queues import some
 from unstuck.tasks.host import SPARKS
 from unstuck.tasks.identity import RunsOn, minor
@@ -455,7 +455,11 @@ def test_every_code_has_its_cure_on_the_troubleshooting_page() -> None:
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
     rows = set(re.findall(r"^\| `([A-Z_]+)` \|", page, re.MULTILINE))
     codes = set()
-    for path in ("coordinator/doctor/checks.py", "coordinator/doctor/fleet_checks.py", "coordinator/cli/ops/doctor.py"):
+    for path in (
+        "coordinator/doctor/installation_checks.py",
+        "coordinator/doctor/fleet_checks.py",
+        "coordinator/cli/ops/doctor.py",
+    ):
         for node in ast.walk(ast.parse((ROOT / path).read_text())):
             if isinstance(node, ast.Constant) and re.fullmatch(r"[A-Z]{3,}(_[A-Z]+)*", str(node.value)):
                 codes.add(node.value)

@@ -13,7 +13,7 @@ from unstuck.coordinator.doctor.finding import Finding, count_of, ok, problem, w
 from unstuck.coordinator.doctor.host_facts import WarehouseFacts
 from unstuck.coordinator.doctor.redis_facts import JobWarehouse, RecordFacts, ServerFacts
 from unstuck.coordinator.explain.explanation import longest_gap
-from unstuck.coordinator.views.fleet import FleetView
+from unstuck.coordinator.views.fleet_view import FleetView
 from unstuck.coordinator.views.queues import some
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.host import JAVA, SPARKS, how_to_install

@@ -32,7 +32,7 @@ from unstuck.coordinator.commands.alter import in_words
 from unstuck.coordinator.errors import NewerJob, NoSuchJob
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.coordinator.views.jobs import JobView, ListedJob
+from unstuck.coordinator.views.job_views import JobView, ListedJob
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.terminal import printable
 

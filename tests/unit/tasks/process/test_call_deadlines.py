@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.machine import Limit
 from tests.support.servers import wait_until
-from unstuck.tasks.process.deadlines import (
+from unstuck.tasks.process.call_deadlines import (
     LOG_TIMEOUT,
     MAX_WAITING,
     NonBlockingHandler,

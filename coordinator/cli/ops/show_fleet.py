@@ -14,7 +14,7 @@ from unstuck.coordinator.cli.render.terminal import emit, iso, one_line, stderr,
 from unstuck.coordinator.doctor.finding import ago
 from unstuck.coordinator.doctor.fleet_checks import of_versions
 from unstuck.coordinator.views.code import SHORT, different_code
-from unstuck.coordinator.views.fleet import FleetView, QueueView
+from unstuck.coordinator.views.fleet_view import FleetView, QueueView
 from unstuck.coordinator.views.queues import unfit_runners
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.identity import RunsOn
