@@ -37,7 +37,7 @@ NEWER_LOOK = 5.0  # seconds between looks at a job that only a newer coordinator
 CACHE_SECONDS = 1.0
 CACHE_JOBS = 64
 
-Ring = Callable[[Mapping[str, int]], None]
+SendWakeUps = Callable[[Mapping[str, int]], None]
 """Sends so many wake-ups to each queue. A wake-up may be lost: the sweep sends another."""
 
 
@@ -56,7 +56,7 @@ class Reconciler:
     def __init__(
         self,
         store: Store,
-        ring: Ring,
+        send_wake_ups: SendWakeUps,
         warehouses: Warehouses,
         settings: Settings,
         ids: Callable[[], str],
@@ -79,7 +79,7 @@ class Reconciler:
         # job → when a pass read its state, and the state. A pass takes it out, so two threads never share one.
         self.cache: dict[str, tuple[float, JobState]] = {}
         self.errors: dict[str, str] = {}  # job → the error for which its last decision failed
-        self._ring = ring
+        self._send_wake_ups = send_wake_ups
         self._listening: tuple[float, dict[str, list[RunnerStatus]]] = (0.0, {})
         self._publisher = Publisher(warehouses, self._record, background, sleep, clock, uniform)
 
@@ -105,7 +105,7 @@ class Reconciler:
         """Wake as many idle runners as offers stand ready in ``lanes``."""
         try:
             if wake_ups := self.store.wake_ups(lanes, self.listening(now), now):
-                self._ring(wake_ups)
+                self._send_wake_ups(wake_ups)
         except Exception as error:  # noqa: BLE001 - of any transport; the sweep looks again
             log.warning("no wake-up could be sent; the next sweep sends it: %s: %s", type(error).__name__, error)
 
@@ -134,9 +134,9 @@ class Reconciler:
 
     def _dispatch(self, one: Pass) -> None:
         if one.offered_in:
-            reach(Point.BEFORE_RING, one.job)
+            reach(Point.BEFORE_WAKE_UPS, one.job)
             self.wake(one.now, one.offered_in)
-            reach(Point.AFTER_RING, one.job)
+            reach(Point.AFTER_WAKE_UPS, one.job)
 
 
 class Pass:

@@ -35,7 +35,7 @@ def mint() -> str:
     return secrets.token_hex(8)
 
 
-def ring(wake_ups: Mapping[str, int]) -> None:
+def send_wake_ups(wake_ups: Mapping[str, int]) -> None:
     """Send so many wake-ups to each queue, in one batch, through the Celery app of the fleet."""
     with fleet.producer_pool.acquire(block=True) as producer, producer.batch():
         for queue in (queue for queue, count in wake_ups.items() for _ in range(count)):
@@ -46,7 +46,7 @@ def assemble(settings: Settings) -> Consumer:
     """All parts of one coordinator process."""
     client = connect(settings.redis_url)
     store = Store.of(settings, client)
-    reconciler = Reconciler(store, ring, Warehouses(), settings, mint, Background(PUBLISHERS))
+    reconciler = Reconciler(store, send_wake_ups, Warehouses(), settings, mint, Background(PUBLISHERS))
     keys = Keys(settings.prefix)
     collecting = Background(1, "staging-collector", term=COLLECTOR_TERM, beside=COLLECTORS)
     collector = StagingCollector(StagingIndex(client, keys), store, collecting, settings)

@@ -294,8 +294,8 @@ class Store:
 
     def _place(self, lane: str) -> dict[str, str]:
         queue = queue_of(lane)
-        ready, bell = self._keys.ready(lane), self._keys.bell(queue)
-        return {"queue": queue, "pool": pool_of(lane), "ready": ready, "bell": bell}
+        ready, notify = self._keys.ready(lane), self._keys.notify(queue)
+        return {"queue": queue, "pool": pool_of(lane), "ready": ready, "notify": notify}
 
     # ---- the sweep -----------------------------------------------------------------------------------
 
@@ -432,7 +432,7 @@ class Store:
             pipe.hget(keys.pools, pool)
             pipe.zlexcount(keys.held, *members_of(pool))
         if runners:
-            pipe.hmget(keys.awake, list(runners))
+            pipe.hmget(keys.polled, list(runners))
         answers = iter(pipe.execute())
         ready = {lane: next(answers) for lane in names}
         waiting = {queue: next(answers) for queue in queues}

@@ -53,7 +53,7 @@ class Keys:
         # What kombu puts before every key and channel of its own, so that no fleet takes the messages of another.
         self.broker = f"{prefix}:celery:"
         self.turn = f"{prefix}:turn"  # hash: queue → the turn of the offer that was taken last
-        self.awake = f"{prefix}:awake"  # hash: runner → when it last took offers; below 0: since when it sleeps
+        self.polled = f"{prefix}:polled"  # hash: runner → when it last polled; below 0: since when it sleeps
         self.lanes = f"{prefix}:ready"  # zset: lanes (``queue``, ``queue@pool``) in which offers stand; all score 0
         self.pools = f"{prefix}:pools"  # hash: pool → its slots, where a person has set them
         self.held = f"{prefix}:held"  # zset: ``pool/offer`` of each attempt that holds a slot; all have the score 0
@@ -74,8 +74,8 @@ class Keys:
     def ready(self, lane: str) -> str:
         return f"{self.prefix}:ready:{lane}"  # zset: offer → its turn; the lowest is taken first
 
-    def bell(self, queue: str) -> str:
-        return f"{self.prefix}:bell:{queue}"  # list: one entry for each awake runner that is to look once more
+    def notify(self, queue: str) -> str:
+        return f"{self.prefix}:notify:{queue}"  # list: one entry for each polling runner that is to look once more
 
     def answer(self, caller: str) -> str:
         return f"{self.prefix}:answer:{caller}"  # hash: the last answer to a finish or a take, for its repeats

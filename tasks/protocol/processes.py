@@ -121,7 +121,7 @@ class ProcessRegistry:
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client = client
         self._key = keys.processes
-        self._awake = keys.awake
+        self._polled = keys.polled
         self._failed = False
 
     def note(self, describe: Callable[[float], ProcessStatus]) -> None:
@@ -141,7 +141,7 @@ class ProcessRegistry:
         """Remove the process with the id ``name``, which ends in good order."""
         try:
             self._client.hdel(self._key, name)
-            self._client.hdel(self._awake, name)
+            self._client.hdel(self._polled, name)
         except redis.RedisError as error:
             log.warning("%s could not be taken out of the fleet list: %s", name, error)
 
@@ -164,7 +164,7 @@ class ProcessRegistry:
             silent = [name for name, line in lines.items() if (one := _read(line)) is None or one.seen <= long_ago]
             if not silent:
                 return 0
-            self._client.hdel(self._awake, *silent)
+            self._client.hdel(self._polled, *silent)
             return self._client.hdel(self._key, *silent)
         except redis.RedisError as error:
             log.warning("the list of the fleet could not be cleared of the silent: %s", error)

@@ -184,12 +184,12 @@ class Lease:
 
         Raises: redis.RedisError.
         """
-        self._client.blpop([self._keys.bell(queue) for queue in queues], timeout=seconds)
+        self._client.blpop([self._keys.notify(queue) for queue in queues], timeout=seconds)
 
     def sleep(self) -> None:
         """This runner takes no offers by itself any more. Raises: redis.RedisError."""
         seconds, micros = self._client.time()
-        self._client.hset(self._keys.awake, self._caller, f"-{seconds}.{micros:06}")
+        self._client.hset(self._keys.polled, self._caller, f"-{seconds}.{micros:06}")
 
     def renew(self, token: Token, worker: str, progress: str = "") -> RenewAnswer:
         """Keep the lease for another ``ttl``, carrying the last progress value (JSON text).

@@ -21,7 +21,7 @@ import psutil
 import pytest
 import redis
 
-from tests.support.fleet import ring
+from tests.support.fleet import send_wake_up
 from tests.support.paths import PYTHONPATH
 from tests.support.programs.processes import below, command_line
 from tests.support.servers import RedisServer, wait_until
@@ -281,7 +281,7 @@ def test_all_connections_cut_and_the_offer_that_stands_again_are_one_attempt(
         store.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
     offer = Offer(job, "only", claimed["epoch"], claimed["nonce"])
     for _ in range(SLOTS):
-        ring(store, offer, "light")
+        send_wake_up(store, offer, "light")
     wait_until(lambda: store.llen(KEYS.queue("light")) == 0, 60, "all wake-ups to be received")
     wait_until(lambda: store.zscore(KEYS.ready("light"), str(offer)) is None, 60, "an idle runner to drop the offer")
     wait_until(lambda: live(store, job, "only")["lease"] > claimed["lease"] + 1.0, 30, "renewals to go on")
@@ -325,7 +325,7 @@ def test_a_wake_up_that_nobody_ever_receives_is_sent_again(
     def asleep() -> bool:
         """No runner takes offers by itself; for a moment after each attempt it would."""
         runners = [one.id for one in client.fleet().runners if one.worker_pid == main.pid and not one.silent]
-        return len(runners) >= SLOTS and all(float(store.hget(KEYS.awake, one) or -1) < 0 for one in runners)
+        return len(runners) >= SLOTS and all(float(store.hget(KEYS.polled, one) or -1) < 0 for one in runners)
 
     def asks() -> bool:
         ports = {each.laddr.port for each in main.net_connections("tcp") if each.laddr}

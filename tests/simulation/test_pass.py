@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.simulation.stage.fault_free import EmptyWarehouses, FaultFree, Rung
+from tests.simulation.stage.fault_free import EmptyWarehouses, FaultFree, WakeUps
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Status
@@ -24,8 +24,8 @@ class _Poisoned(EmptyWarehouses):
         return PublishResult()
 
 
-class _Mute(Rung):
-    def ring(self, wake_ups: Mapping[str, int]) -> None:
+class _Mute(WakeUps):
+    def send_wake_ups(self, wake_ups: Mapping[str, int]) -> None:
         raise ValueError("no such transport")
 
 

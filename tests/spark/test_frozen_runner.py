@@ -40,7 +40,7 @@ def test_a_jvm_that_writes_on_under_a_frozen_runner_changes_nothing_and_the_thaw
         # Given: the runner of the first attempt is frozen in the middle of a write, and its JVM is not.
         wait_until(offered, 10, "the first attempt")
         (first,) = coordinator.offers()
-        fleet.ring(client, first, "frozen")
+        fleet.send_wake_up(client, first, "frozen")
         claimed = fleet.claimed(client, first)
         runner, token = fleet.runner_of(client, first), first.held_by(claimed["claimant"])
         staging = tmp_path / "warehouse" / token.staging

@@ -71,7 +71,7 @@ def test_a_runner_that_waits_for_a_fresh_one_ends_its_own_idle_session_meanwhile
         first = fleet.make_offer(client, tmp_path / "warehouse", "one", spark_group("g"), send=False)
         then = fleet.make_offer(client, tmp_path / "warehouse", "two", group, send=False)
         fleet.stand(client, first, "spark")  # one right after the other, before the session is idle
-        fleet.ring(client, then, "spark")
+        fleet.send_wake_up(client, then, "spark")
         fleet.begun(client, then, started)
         assert fleet.outcome(client, first, 0).kind is OutcomeKind.SUCCEEDED
         wait_until(lambda: "was not used for 1s" in worker.text(), 60, "the idle session to be ended")

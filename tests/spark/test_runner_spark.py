@@ -374,7 +374,7 @@ def test_a_runner_whose_jvm_died_between_attempts_claims_nothing_and_is_replaced
     # One that is still ending may answer when the runner asks before it claims: then the attempt is lost, not refused.
     wait_until(lambda: fleet.gone(jvm.pid), 30, "the JVM to end")
     offer = make_offer("h", python("spark_numbers", "numbers"))
-    # A runner that is being replaced may get the wake-up and take nothing; a coordinator rings again in its next sweep.
+    # A runner that is being replaced may get the wake-up and take nothing; the next sweep sends another one.
     wait_until(
         lambda: fleet.wake(store, "spark") or fleet.attempt(store, offer).get("claimant"),
         60,

@@ -1,6 +1,6 @@
 """A coordinator for tests: the real parts on a real store, with the broker in the test's own hand.
 
-Wake-ups are counted in ``rung`` instead of going to Celery, and a test takes the offers off the ready sets itself. The
+Wake-ups are counted in ``wake_ups`` and do not go to Celery, and a test takes the offers off the ready sets itself. The
 worker's side is played with the real lease scripts.
 """
 
@@ -69,10 +69,10 @@ class Coordinator:
         self.redis = client or connect(url)
         self.keys = Keys(self.settings.prefix)
         self.store = Store.of(self.settings, self.redis)
-        self.rung: Counter[str] = Counter()  # wake-ups per queue, which went here instead of to Celery
+        self.wake_ups: Counter[str] = Counter()  # wake-ups per queue, which went here instead of to Celery
         self.warehouses = WatchedWarehouses()
         background = background or AtOnce()
-        self.reconciler = Reconciler(self.store, self.rung.update, self.warehouses, self.settings, mint, background)
+        self.reconciler = Reconciler(self.store, self.wake_ups.update, self.warehouses, self.settings, mint, background)
         index = StagingIndex(self.redis, self.keys)
         self.collector = StagingCollector(index, self.store, background, self.settings)
         indexes = Indexes(self.redis, self.keys, self.store)

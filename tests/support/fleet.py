@@ -79,7 +79,7 @@ def make_offer(
     client.zadd(KEYS.due, {job: 0})
     offer = Offer(job, group_id, epoch, nonce)
     if send:
-        ring(client, offer, spec.queue_name)
+        send_wake_up(client, offer, spec.queue_name)
     return offer
 
 
@@ -89,7 +89,7 @@ def stand(client: redis.Redis, offer: Offer, queue: str) -> None:
     client.zadd(KEYS.lanes, {queue: 0})
 
 
-def ring(client: redis.Redis, offer: Offer, queue: str) -> None:
+def send_wake_up(client: redis.Redis, offer: Offer, queue: str) -> None:
     """Put the offer into the ready set of its queue, and send a wake-up through the server of ``client``."""
     stand(client, offer, queue)
     wake(client, queue)
@@ -134,7 +134,7 @@ def runner_of(client: redis.Redis, offer: Offer, timeout: float = 60) -> psutil.
 def asleep(client: redis.Redis, runner: psutil.Process) -> bool:
     """The runner takes no offers by itself; for a moment after each attempt it would."""
     ids = [one.id for one in listed(client) if one.pid == runner.pid]
-    return bool(ids) and all(float(client.hget(KEYS.awake, one) or 0) < 0 for one in ids)
+    return bool(ids) and all(float(client.hget(KEYS.polled, one) or 0) < 0 for one in ids)
 
 
 def gone(pid: int) -> bool:

@@ -1,7 +1,7 @@
--- add_offers: offers into their lanes, and a ring for awake runners; `commit` and `settle_unchanged` call it.
+-- add_offers: offers into their lanes, and a notice for polling runners; `commit` and `settle_unchanged` call it.
 --
 -- keys: job turn turns lanes
--- Called with {offers: [[lane, offer]], lanes: {lane: {queue, pool, ready, bell}}}; pool may be ''
+-- Called with {offers: [[lane, offer]], lanes: {lane: {queue, pool, ready, notify}}}; pool may be ''
 --
 -- An offer that stands already keeps its turn. The offers of a job in a lane have one turn each, counted from the turn
 -- that is next on that queue: jobs take turns, and a later job need not wait for all offers of a wide one. The turns of
@@ -29,6 +29,6 @@ for lane, count in pairs(added) do
     local place = change.lanes[lane]
     redis.call('HSET', keys.turns, lane, last[lane])
     -- An entry that nobody waits for is gone in a moment: whoever takes it for nothing looks once in vain.
-    for _ = redis.call('LLEN', place.bell) + 1, math.min(count, 16) do redis.call('LPUSH', place.bell, '') end
-    redis.call('PEXPIRE', place.bell, 100)
+    for _ = redis.call('LLEN', place.notify) + 1, math.min(count, 16) do redis.call('LPUSH', place.notify, '') end
+    redis.call('PEXPIRE', place.notify, 100)
 end

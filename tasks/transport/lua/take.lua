@@ -1,6 +1,6 @@
 -- take: a runner claims the offer whose turn is next, on the first of its queues on which one may be taken.
 --
--- keys: due reports turn answer awake pools held lanes
+-- keys: due reports turn answer polled pools held lanes
 -- args: taking takes kept
 --
 -- taking: {queues: [], ready, runner, worker, claimant, ttl, event, schema_version, text_field, leaves,
@@ -81,7 +81,7 @@ local function keep(found)
     redis.call('HSET', keys.answer, 'takes', args.takes, 'claimant', taking.claimant, 'offer', found)
     redis.call('EXPIRE', keys.answer, args.kept)
 end
-redis.call('HSET', keys.awake, taking.runner, stamp(now()))
+redis.call('HSET', keys.polled, taking.runner, stamp(now()))
 local dropped, ends, lane_end = 0, {[''] = true}, '#'
 for _, name in ipairs({'python', 'spark'}) do
     if taking.bound[name] then
@@ -134,6 +134,6 @@ for _, queue in ipairs(taking.queues) do
         end
     end
 end
-if taking.leaves then redis.call('HSET', keys.awake, taking.runner, stamp(-now())) end
+if taking.leaves then redis.call('HSET', keys.polled, taking.runner, stamp(-now())) end
 keep('')
 return {'EMPTY'}

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from tests.chaos.driver.proxy import Link, Proxy
-from tests.support.fleet import KEYS, FleetWorker, attempt, make_offer, ring, worker
+from tests.support.fleet import KEYS, FleetWorker, attempt, make_offer, send_wake_up, worker
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.protocol.token import Offer
 
@@ -59,7 +59,7 @@ def done(client: redis.Redis, offer: Offer) -> bool:
     """Whether the group is done; if not, a wake-up is sent once more, as a coordinator does."""
     if "outcome" in attempt(client, offer):
         return True
-    ring(client, offer, "light")
+    send_wake_up(client, offer, "light")
     return False
 
 

@@ -216,13 +216,13 @@ def test_a_pool_that_was_made_smaller_than_its_use_keeps_no_wake_up_from_others(
     coordinator.read()
     assert len(runners.take_all()) == 6
     coordinator.client.pools.set("p", 1)
-    coordinator.rung.clear()
+    coordinator.wake_ups.clear()
     coordinator.submit(members(4), name="free")
     coordinator.read()
-    assert coordinator.rung == {"light": 4}
-    coordinator.rung.clear()
+    assert coordinator.wake_ups == {"light": 4}
+    coordinator.wake_ups.clear()
     coordinator.sweep.run()
-    assert coordinator.rung == {"light": 4}
+    assert coordinator.wake_ups == {"light": 4}
 
 
 def test_an_attempt_that_cannot_be_read_holds_no_slot_and_stops_no_sweep(
@@ -373,9 +373,9 @@ def test_real_runners_share_a_pool_and_all_that_waited_is_done(
     def finished() -> bool:
         coordinator.read()
         coordinator.sweep.run()
-        while +coordinator.rung:
+        while +coordinator.wake_ups:
             fleet.wake(coordinator.redis, "light")
-            coordinator.rung["light"] -= 1
+            coordinator.wake_ups["light"] -= 1
         return coordinator.status(job).terminal
 
     with fleet.worker(redis_server.url, tmp_path, concurrency=2):

@@ -126,15 +126,15 @@ def test_wake_ups_are_at_most_the_idle_runners_and_a_lost_one_is_sent_again_by_t
     coordinator.note_runner("busy", heard=-3600)
     coordinator.submit(group("w", for_each={"n": list(range(20))}))
     coordinator.read()
-    assert coordinator.rung == {"light": 3}, "20 offers, and 3 runners that are idle"
+    assert coordinator.wake_ups == {"light": 3}, "20 offers, and 3 runners that are idle"
     coordinator.redis.rpush(coordinator.keys.queue("light"), "a wake-up", "a wake-up")  # one was lost
-    coordinator.rung.clear()
+    coordinator.wake_ups.clear()
     coordinator.sweep.run()
-    assert coordinator.rung == {"light": 1}
+    assert coordinator.wake_ups == {"light": 1}
     coordinator.redis.rpush(coordinator.keys.queue("light"), "a wake-up")
-    coordinator.rung.clear()
+    coordinator.wake_ups.clear()
     coordinator.sweep.run()
-    assert not coordinator.rung, "the wake-ups of all idle runners lie in the queue"
+    assert not coordinator.wake_ups, "the wake-ups of all idle runners lie in the queue"
 
 
 def test_a_runner_that_listens_on_two_queues_is_sent_one_wake_up(coordinator: Coordinator) -> None:
@@ -142,28 +142,28 @@ def test_a_runner_that_listens_on_two_queues_is_sent_one_wake_up(coordinator: Co
     coordinator.note_runner("both", heard=-3600, idle_since=1.0, queues=("spark", "light"))
     coordinator.submit(group("a"), group("b", queue="spark"))
     coordinator.read()
-    assert coordinator.rung.total() == 1, "two queues have offers, and one runner is idle"
-    coordinator.redis.rpush(coordinator.keys.queue(next(iter(coordinator.rung))), "a wake-up")
-    coordinator.rung.clear()
+    assert coordinator.wake_ups.total() == 1, "two queues have offers, and one runner is idle"
+    coordinator.redis.rpush(coordinator.keys.queue(next(iter(coordinator.wake_ups))), "a wake-up")
+    coordinator.wake_ups.clear()
     coordinator.sweep.run()
-    assert not coordinator.rung, "the wake-up of the only idle runner lies in one of its queues"
+    assert not coordinator.wake_ups, "the wake-up of the only idle runner lies in one of its queues"
     coordinator.submit(group("c"), group("d", queue="spark"))
     coordinator.read()
-    assert not coordinator.rung
+    assert not coordinator.wake_ups
     coordinator.note_runner("light", heard=-3600, idle_since=1.0)
     coordinator.redis.delete(*map(coordinator.keys.queue, ("light", "spark")))
     coordinator.reconciler.wake(coordinator.show(coordinator.submit(group("e"))).at + 2.0, coordinator.store.lanes())
-    assert coordinator.rung == {"light": 1, "spark": 1}, "each queue has a runner, if another choice leaves it one"
+    assert coordinator.wake_ups == {"light": 1, "spark": 1}, "each queue has a runner, if another choice leaves it one"
 
 
 def test_where_nobody_listens_one_wake_up_waits_for_whoever_comes(coordinator: Coordinator) -> None:
     coordinator.submit(group("w", for_each={"n": list(range(20))}))
     coordinator.read()
-    assert coordinator.rung == {"light": 1}
+    assert coordinator.wake_ups == {"light": 1}
     coordinator.redis.rpush(coordinator.keys.queue("light"), "a wake-up")
-    coordinator.rung.clear()
+    coordinator.wake_ups.clear()
     coordinator.sweep.run()
-    assert not coordinator.rung
+    assert not coordinator.wake_ups
 
 
 def test_at_most_a_window_of_offers_is_unclaimed_per_job_and_queue(coordinator: Coordinator) -> None:

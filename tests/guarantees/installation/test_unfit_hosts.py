@@ -189,7 +189,7 @@ def test_a_java_that_goes_away_costs_no_attempt_and_work_goes_on_when_it_is_back
         offer = fleet.make_offer(client, tmp_path / "w", "sparks", SPARK)
         wait_until(lambda: "nothing is taken: Java is gone" in worker.text(), 30, "the offer to be left")
         assert client.zscore(fleet.KEYS.ready("heavy"), str(offer)) is not None, "it stands for others"
-        fleet.ring(client, offer, "heavy")  # as a sweep does
+        fleet.send_wake_up(client, offer, "heavy")  # as a sweep does
         wait_until(lambda: "cannot be a runner: HostUnfit: Java is not installed" in worker.text(), 30, "the next one")
         assert "claimant" not in fleet.attempt(client, offer), "nobody is charged with anything"
         link.symlink_to(real_java_home())

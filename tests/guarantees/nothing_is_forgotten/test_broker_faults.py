@@ -194,7 +194,7 @@ def asleep(store: redis.Redis) -> bool:
     if store.exists(fleet.KEYS.queue("unacked")):
         return False
     idle = [one.id for one in fleet.listed(store) if one.idle_since is not None]
-    return len(idle) == 1 and float(store.hget(fleet.KEYS.awake, idle[0]) or -1) < 0
+    return len(idle) == 1 and float(store.hget(fleet.KEYS.polled, idle[0]) or -1) < 0
 
 
 @pytest.mark.parametrize("trouble", REFUSALS)
@@ -209,13 +209,13 @@ def test_a_broker_that_refuses_writes_is_waited_for_with_a_step_running_and_a_wa
     with silenced(troubled.worker, troubled.store):
         jobs = [troubled.submit("waits", gate)]
 
-        def rung() -> bool:
+        def woken() -> bool:
             if troubled.client.show(jobs[-1]).job.status.terminal:
                 # The runner had received a wake-up that it had not begun yet.
                 jobs.append(troubled.submit("waits", gate))
             return bool(troubled.store.llen(fleet.KEYS.queue(QUEUE)))
 
-        wait_until(rung, 10, "a wake-up on the queue")
+        wait_until(woken, 10, "a wake-up on the queue")
         refusal.begin(troubled.store)
 
     def noticed() -> bool:

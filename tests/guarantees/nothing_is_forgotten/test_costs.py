@@ -219,11 +219,11 @@ def test_wake_ups_do_not_pile_up_behind_busy_workers(
         coordinator.note_runner(f"r{number}", heard=-3600, **state)
     queue = coordinator.keys.queue("light")
 
-    def ring(wake_ups: Mapping[str, int]) -> None:
+    def send_wake_ups(wake_ups: Mapping[str, int]) -> None:
         assert set(wake_ups) == {"light"}
         coordinator.redis.rpush(queue, *["a wake-up that waits"] * wake_ups["light"])
 
-    coordinator.reconciler._ring = ring
+    coordinator.reconciler._send_wake_ups = send_wake_ups
     job = coordinator.submit(group("w", for_each={"n": list(range(20))}))
     coordinator.read()
     assert len(coordinator.sent) == 20

@@ -25,12 +25,12 @@ def test_a_worker_whose_main_process_is_frozen_holds_up_nobody_and_does_not_coun
     terms = {"lease_ttl": 15.0, "lease_renew": 0.3, "sweep_every": 0.1, "dispatch_timeout": 0.5}
     coordinator = Coordinator(redis_server.url, tmp_path / "warehouse", **terms)
 
-    def ring(wake_ups: Mapping[str, int]) -> None:
+    def send_wake_ups(wake_ups: Mapping[str, int]) -> None:
         with app.connection_for_write(redis_server.url) as connection:
             for queue in Counter(wake_ups).elements():
                 app.send_task("unstuck.run", queue=queue, connection=connection)
 
-    coordinator.reconciler._ring = ring
+    coordinator.reconciler._send_wake_ups = send_wake_ups
 
     def submit(step: str, **params: object) -> str:
         return coordinator.submit(

@@ -69,16 +69,16 @@ def test_a_lost_wake_up_is_rung_again_by_the_next_sweep(coordinator: Coordinator
     """The worker that had received it was killed: the offer stands, and nobody comes for it."""
     coordinator.submit(group("only"))
     coordinator.read()
-    assert coordinator.rung == {"light": 1}
+    assert coordinator.wake_ups == {"light": 1}
 
-    coordinator.rung.clear()  # lost
+    coordinator.wake_ups.clear()  # lost
     coordinator.sweep.run()
-    assert coordinator.rung == {"light": 1}
+    assert coordinator.wake_ups == {"light": 1}
 
     coordinator.offers()
-    coordinator.rung.clear()
+    coordinator.wake_ups.clear()
     coordinator.sweep.run()
-    assert not coordinator.rung, "nothing stands ready"
+    assert not coordinator.wake_ups, "nothing stands ready"
 
 
 def test_a_wake_up_that_could_not_be_sent_is_sent_by_the_next_sweep_and_harms_no_decision(
@@ -87,16 +87,16 @@ def test_a_wake_up_that_could_not_be_sent_is_sent_by_the_next_sweep_and_harms_no
     def refuse(wake_ups: object) -> None:
         raise ConnectionError("the broker refuses writes")
 
-    coordinator.reconciler._ring = refuse
+    coordinator.reconciler._send_wake_ups = refuse
     job = coordinator.submit(group("only"))
     coordinator.read()
     assert coordinator.events(job, "only") == ["QUEUED"]
     assert [offer.group for offer in coordinator.sent] == ["only"]
     coordinator.sweep.run()
 
-    coordinator.reconciler._ring = coordinator.rung.update
+    coordinator.reconciler._send_wake_ups = coordinator.wake_ups.update
     coordinator.sweep.run()
-    assert coordinator.rung == {"light": 1}
+    assert coordinator.wake_ups == {"light": 1}
 
 
 def test_a_report_deleted_from_the_stream_is_found_on_the_record_by_the_sweep(coordinator: Coordinator) -> None:
@@ -198,9 +198,9 @@ def test_without_any_beat_the_consumer_sweeps_by_itself(make_coordinator: Callab
     try:
         wait_until(lambda: bool(coordinator.sent), 5, "the group to be queued without beat")
         coordinator.offers()  # and the offer is lost
-        coordinator.rung.clear()
+        coordinator.wake_ups.clear()
         wait_until(lambda: bool(coordinator.sent), 5, "the offer to be put back without beat")
-        wait_until(lambda: coordinator.rung["light"] > 0, 5, "a wake-up without beat")
+        wait_until(lambda: coordinator.wake_ups["light"] > 0, 5, "a wake-up without beat")
         coordinator.work(coordinator.offers()[0])
         coordinator.wait_for(job, Status.FINISHED)
     finally:

@@ -263,7 +263,7 @@ def thawed(place: Place) -> dict[Point, Case]:
         ids = {one.pid: one.id for one in fleet.listed(place.store)}
 
         def asked_at(pid: int) -> float:
-            return abs(float(place.store.hget(fleet.KEYS.awake, ids.get(pid, "")) or 0))
+            return abs(float(place.store.hget(fleet.KEYS.polled, ids.get(pid, "")) or 0))
 
         return all(fleet.gone(pid) or asked_at(pid) > thawed_at for pid in pids)
 

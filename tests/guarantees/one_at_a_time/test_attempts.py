@@ -137,13 +137,13 @@ def test_a_commit_whose_reply_was_lost_is_applied_once_and_its_wake_ups_are_sent
 
     coordinator.store.commit = lose_the_reply  # type: ignore[method-assign, assignment]
     coordinator.work(coordinator.offers()[0])
-    coordinator.rung.clear()
+    coordinator.wake_ups.clear()
     coordinator.read()
 
     assert LosesReplies.lost >= 1
     assert answers[0] is CommitAnswer.APPLIED
     assert [offer.group for offer in coordinator.sent] == ["second"]
-    assert coordinator.rung == {"light": 1}
+    assert coordinator.wake_ups == {"light": 1}
     assert coordinator.events(job) == ["SUBMITTED", "QUEUED", "RUNNING", "SUCCEEDED", "QUEUED"]
 
 

@@ -412,7 +412,7 @@ def test_an_offer_that_stands_again_and_a_second_wake_up_are_one_run(
     if while_it == "has ended":
         (tmp_path / "gate").touch()
         fleet.outcome(store, offer)
-    fleet.ring(store, offer, "light")
+    fleet.send_wake_up(store, offer, "light")
     (tmp_path / "gate").touch()
     fleet.outcome(store, offer)
     ready_again(worker, store, make_offer)
@@ -466,7 +466,7 @@ def test_a_wake_up_that_came_to_nothing_is_seen_as_taken(
 
     wait_until(idle_for_long, 15, "the last claim, and the last surplus wake-up, to be long ago")
     sent = store.time()[0]
-    fleet.ring(store, Offer(stale.job, stale.group, stale.epoch, "another"), "light")
+    fleet.send_wake_up(store, Offer(stale.job, stale.group, stale.epoch, "another"), "light")
     one = wait_until(taken, 10, "the wake-up to be seen")
     assert (one.taken_at or 0.0) > (one.claimed_at or 0.0) + 0.5
     assert not fleet.attempt(store, stale).get("claimant"), "and it claimed nothing"

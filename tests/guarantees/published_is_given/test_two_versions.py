@@ -190,18 +190,18 @@ def test_a_fleet_that_is_upgraded_under_a_job_is_explained_and_alter_lets_it_go_
     assert "new:77 (Spark 4.3, Python 3.11), and nobody else listens there" in why.what
     assert why.help[0] == f"unstuck alter {job} --set mixed=true"
 
-    def rung() -> int:
-        coordinator.rung.clear()
+    def woken() -> int:
+        coordinator.wake_ups.clear()
         coordinator.redis.delete(coordinator.keys.queue("light"))
         new.note()
         coordinator.sweep.run()
-        return coordinator.rung["light"]
+        return coordinator.wake_ups["light"]
 
     coordinator.redis.zadd(coordinator.keys.due, {job: 0})
-    rung()
+    woken()
     assert new.took() is None
     coordinator.reconciler._listening = (0.0, {})
-    assert rung() == 0, "no runner is woken for what it may not take"
+    assert woken() == 0, "no runner is woken for what it may not take"
 
     assert coordinator.client.alter(job, {"mixed": True}).answer == "DONE"
     taken = []

@@ -15,12 +15,12 @@ class Broker:
         self._stage = stage
         self._trouble = trouble
         self._queues: dict[str, list[float]] = {}
-        self.rung_at: dict[str, float] = {}  # queue → when somebody last sent a wake-up, whatever became of it
+        self.woken_at: dict[str, float] = {}  # queue → when somebody last sent a wake-up, whatever became of it
         self.pushed: Callable[[str, float], None] = lambda queue, at: None
 
     def push(self, queue: str) -> None:
         trouble = self._trouble
-        self.rung_at[queue] = self._stage.now
+        self.woken_at[queue] = self._stage.now
         if trouble.chance(trouble.lose):
             self._stage.log("broker", f"loses a wake-up for {queue}")
             return

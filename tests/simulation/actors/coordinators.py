@@ -298,7 +298,7 @@ class Office:
         dispatcher = DispatcherAtHand(connection, self._broker)
         warehouses = WarehousesAtHand(connection, self._depot, self._wrote, self._answered)
         reconciler = Reconciler(
-            *(cast(Store, store), dispatcher.ring, cast(Warehouses, warehouses)),
+            *(cast(Store, store), dispatcher.send_wake_ups, cast(Warehouses, warehouses)),
             *(self._settings, self._stage.mint),
             cast(Background, Behind(self._publish) if self._behind else AtOnce()),
             sleep=lambda seconds: Turn.current().pause(seconds),

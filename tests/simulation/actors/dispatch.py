@@ -23,10 +23,10 @@ class DispatcherAtHand:
     def __init__(self, connection: Connection, broker: Broker) -> None:
         self._connection, self._broker = connection, broker
 
-    def ring(self, wake_ups: Mapping[str, int]) -> None:
+    def send_wake_ups(self, wake_ups: Mapping[str, int]) -> None:
         try:
             for queue in (queue for queue, count in wake_ups.items() for _ in range(count)):
-                self._connection.call(f"ring {queue}", partial(self._broker.push, queue), lost=OSError)
+                self._connection.call(f"wake up {queue}", partial(self._broker.push, queue), lost=OSError)
         except OSError:
             return  # the rest of the batch is lost with it
 

@@ -124,8 +124,8 @@ class Host:
         if queue in self.queues and self._idle:
             self._runner.wake(at + self._stage.rng.uniform(0.0, 0.01))
 
-    def rung(self, queue: str) -> None:
-        """An offer was added, and the bell of its queue rung."""
+    def notified(self, queue: str) -> None:
+        """An offer was added, and its queue notified."""
         if queue in self.queues and self._lingers:
             self._runner.wake(self._stage.now)
 

@@ -210,9 +210,9 @@ class Mirrored(ModelStore):
             pipe.delete(KEYS.queue(queue))
             if count := waiting(queue):
                 pipe.rpush(KEYS.queue(queue), *["a wake-up"] * count)
-        pipe.hgetall(KEYS.awake)
-        awake = {runner: round(float(at), 5) for runner, at in pipe.execute()[-1].items()}
-        self._same("who is awake", "all", {runner: round(at, 5) for runner, at in self.awake.items()}, awake)
+        pipe.hgetall(KEYS.polled)
+        polled = {runner: round(float(at), 5) for runner, at in pipe.execute()[-1].items()}
+        self._same("who polled", "all", {runner: round(at, 5) for runner, at in self.polled.items()}, polled)
         model = super().wake_ups(names, listening, waiting)
         if model != (real := self._real.wake_ups(names, listening, self.now)):
             raise Broken(AGREE, f"wake-ups: the model sends {model}, the real store {real}")

@@ -46,10 +46,10 @@ class ModelStore:
         self.pools: dict[str, int] = {}  # pool → its slots, where somebody has set them
         self.held: set[tuple[str, Offer]] = set()  # the attempts that hold a slot of a pool
         self.turn: dict[str, float] = {}  # queue → the turn that was taken last
-        self.awake: dict[str, float] = {}
+        self.polled: dict[str, float] = {}
         self.taken: dict[str, tuple[str, Offer | None]] = {}  # caller → the claimant and the offer of its last take
         self.finished: dict[str, tuple[str, FinishAnswer]] = {}  # caller → the event and the answer of its last finish
-        self.bell: Callable[[str], None] = lambda queue: None  # wakes who waits for an offer on the queue
+        self.notify: Callable[[str], None] = lambda queue: None  # wakes who waits for an offer on the queue
         self.watching: Watching | None = None
         self.skew = 0.0  # of the store's clock against that of the stage
         self.set_back = False  # it was set back once
@@ -82,12 +82,12 @@ class ModelStore:
         jobs = {job_id: job.copy() for job_id, job in self.jobs.items()}
         due, keys, taken, finished = dict(self.due), dict(self.keys), dict(self.taken), dict(self.finished)
         ready = {lane: dict(offers) for lane, offers in self.ready.items()}
-        turn, awake, pools, held = dict(self.turn), dict(self.awake), dict(self.pools), set(self.held)
+        turn, polled, pools, held = dict(self.turn), dict(self.polled), dict(self.pools), set(self.held)
         alive_at, grace_until, period = self.alive_at, self.grace_until, self.period
 
         def restore() -> None:
             self.jobs, self.due, self.keys, self.taken, self.finished = jobs, due, keys, taken, finished
-            self.ready, self.turn, self.awake, self.pools, self.held = ready, turn, awake, pools, held
+            self.ready, self.turn, self.polled, self.pools, self.held = ready, turn, polled, pools, held
             self.alive_at, self.grace_until, self.period = alive_at, grace_until, period
 
         return restore
@@ -100,7 +100,7 @@ class ModelStore:
         before, offer = self.taken.get(caller, ("", None))
         if before == claimant:
             return self._claim(offer, claimant, worker, event) if offer is not None else None
-        self.awake[caller] = self.now
+        self.polled[caller] = self.now
         for queue in queues:
             while lane := self._next_lane(queue):
                 first, turn = min(self.ready[lane].items(), key=by_turn)
@@ -110,7 +110,7 @@ class ModelStore:
                     self.taken[caller] = claimant, first
                     return claim
         if leaves:
-            self.awake[caller] = -self.now
+            self.polled[caller] = -self.now
         self.taken[caller] = claimant, None
         return None
 
@@ -427,7 +427,7 @@ class ModelStore:
             turn = last[lane]
             if offer not in standing:
                 standing[offer] = last[lane] = job.turns[lane] = turn + step
-                self.bell(queue)
+                self.notify(queue)
 
     def settle(
         self, job_id: str, due: float | None, due_seen: str, acks: Acks, offers: Mapping[Offer, str] = NO_OFFERS
@@ -535,7 +535,7 @@ class ModelStore:
             self.ready.setdefault(lane, {})[offer] = 0.0
 
     def _idle(self, runner: RunnerStatus) -> bool:
-        return idle_runner(runner, self.awake.get(runner.id, 0.0), self.now)
+        return idle_runner(runner, self.polled.get(runner.id, 0.0), self.now)
 
 
 def by_turn(standing: tuple[Offer, float]) -> tuple[float, str]:

@@ -97,10 +97,10 @@ MUTANTS = (
         line(ModelStore.free_slots, "self.held.discard((pool, offer))", "pass"),
     ),
     mutant(
-        "a runner that sleeps counts as awake",
+        "a runner that sleeps counts as one that polls",
         broken.LOST_WAKE_UP,
         166,
-        line(ModelStore.take, "self.awake[caller] = -self.now", "pass"),
+        line(ModelStore.take, "self.polled[caller] = -self.now", "pass"),
     ),
     mutant(
         "what a runner says itself does not count",

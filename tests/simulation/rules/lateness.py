@@ -106,7 +106,7 @@ class Lateness:
         for some in (c for size in range(1, len(heard) + 1) for c in combinations(heard, size)):
             there = {one.id: one for queue in some for one in listening[queue]}
             idle = [
-                one.id for one in there.values() if idle_runner(one, self._core.awake.get(one.id, 0.0), self._core.now)
+                one.id for one in there.values() if idle_runner(one, self._core.polled.get(one.id, 0.0), self._core.now)
             ]
             waiting = {queue: self._broker.length(queue) for queue in some}
             if sum(waiting.values()) + sum(sent[queue] for queue in some) > len(idle):
@@ -200,8 +200,8 @@ class Lateness:
             for host in self._hosts:
                 # Who is woken by a wake-up of any of its queues takes the offers of all of them.
                 if host.idle and queue in host.queues and not any(map(self._broker.length, host.queues)):
-                    rung_at = self._broker.rung_at.get(queue, 0.0)
-                    text = f"{offer} stands ready and {host.id} is idle; last rung at {rung_at:.3f}"
+                    woken_at = self._broker.woken_at.get(queue, 0.0)
+                    text = f"{offer} stands ready and {host.id} is idle; last wake-up at {woken_at:.3f}"
                     yield broken.LOST_WAKE_UP, text, self.sweep
 
     def _commands(self, job: StoredJob) -> Iterator[Wait]:

@@ -64,13 +64,13 @@ class FaultFreeConnection(Connection):
     def note(self, what: str) -> None: ...
 
 
-class Rung:
+class WakeUps:
     """Counts wake-ups."""
 
     def __init__(self) -> None:
         self.wake_ups: Counter[str] = Counter()
 
-    def ring(self, wake_ups: Mapping[str, int]) -> None:
+    def send_wake_ups(self, wake_ups: Mapping[str, int]) -> None:
         self.wake_ups.update(wake_ups)
 
 
@@ -97,12 +97,12 @@ class FaultFree:
         width: int,
         jobs: Sequence[str] = ("j",),
         *,
-        dispatcher: Rung | None = None,
+        dispatcher: WakeUps | None = None,
         warehouses: EmptyWarehouses | None = None,
         **group: Any,
     ) -> None:
         self.now = 1000.0
-        self.stream, self.dispatcher = _Stream(), dispatcher or Rung()
+        self.stream, self.dispatcher = _Stream(), dispatcher or WakeUps()
         self.core = ModelStore(lambda: self.now, self.stream, lock_ttl=5.0, lease_ttl=15.0)
         words = count()
         idle = [
@@ -113,7 +113,7 @@ class FaultFree:
             Store, StoreAtHand(FaultFreeConnection(), self.core, cast(Broker, _Empty()), lambda: {"spark": idle})
         )
         self.reconciler = Reconciler(
-            *(store, self.dispatcher.ring, cast(Warehouses, warehouses or EmptyWarehouses()), SETTINGS),
+            *(store, self.dispatcher.send_wake_ups, cast(Warehouses, warehouses or EmptyWarehouses()), SETTINGS),
             lambda: f"w{next(words)}",
             AtOnce(),
             clock=lambda: self.now,

@@ -164,12 +164,12 @@ def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all:
         for office in offices:
             office.report_added(at)
 
-    def rung(queue: str) -> None:
+    def notified(queue: str) -> None:
         for host in hosts:
-            host.rung(queue)
+            host.notified(queue)
 
     broker.pushed, stream.added, stream.dropped = pushed, added, promises.dropped
-    core.bell = rung
+    core.notify = notified
     store_fault_actor = StoreFaultActor(
         stage, trouble, core, store_faults, [core.remember, stream.remember, broker.remember, promises.remember]
     )

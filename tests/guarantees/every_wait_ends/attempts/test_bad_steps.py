@@ -134,7 +134,7 @@ def _all_ended(client: redis.Redis, offers: dict[str, Offer]) -> bool:
     records = {job: fleet.attempt(client, offer) for job, offer in offers.items()}
     for job, record in records.items():
         if not record.get("claimant"):
-            fleet.ring(client, offers[job], "light")
+            fleet.send_wake_up(client, offers[job], "light")
     return all("outcome" in record for record in records.values())
 
 

@@ -46,7 +46,7 @@ def _done(client: redis.Redis, offers: list[Offer]) -> bool:
     """Whether all have succeeded; the wake-up for one that has not is sent again, as a coordinator does."""
     left = [offer for offer in offers if "outcome" not in fleet.attempt(client, offer)]
     for offer in left:
-        fleet.ring(client, offer, "light")
+        fleet.send_wake_up(client, offer, "light")
     return not left and all(fleet.outcome(client, offer).kind is OutcomeKind.SUCCEEDED for offer in offers)
 
 

@@ -43,7 +43,7 @@ def ended(store: redis.Redis, offer: Offer, timeout: float = 20) -> Outcome:
     def done() -> bool:
         record = fleet.attempt(store, offer)
         if not record.get("claimant"):
-            fleet.ring(store, offer, "leaving")
+            fleet.send_wake_up(store, offer, "leaving")
         return "outcome" in record
 
     wait_until(done, timeout, f"the outcome of {offer}", every=1.0)

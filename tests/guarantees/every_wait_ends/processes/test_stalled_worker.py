@@ -67,7 +67,7 @@ def test_a_stalled_worker_hands_back_and_ends_itself_and_a_busy_one_does_not(
         # When: one runner is idle, and what Celery listens on is dead without having been closed.
         assert proxy.mute(b"BRPOP") >= 1
         lost = make_offer("lost", "my_pid")
-        fleet.ring(client, lost, QUEUE)  # as a sweep does: the dead connection may have popped the first wake-up
+        fleet.send_wake_up(client, lost, QUEUE)  # as a sweep does: the dead connection may have popped the first one
 
         # Then: the worker ends, so that its supervisor sees that it has to start another, and nothing is lost.
         code = worker.process.wait()
@@ -101,7 +101,7 @@ def test_a_worker_that_hangs_while_its_runner_works_and_so_seems_busy_for_ever_e
         waits = fleet.make_offer(
             client, tmp_path / "w", "waits", {**group, "steps": [{"python": "fleet_steps:my_pid"}]}
         )
-        fleet.ring(client, waits, QUEUE)  # what it was asking for may have got the first wake-up
+        fleet.send_wake_up(client, waits, QUEUE)  # what it was asking for may have got the first wake-up
         began = time.monotonic()
         wait_until(lambda: time.monotonic() - began > 2.5 * STALLED_AFTER or worker.process.poll() is not None, 30)
         assert worker.process.poll() is None, "what runs is not given up"

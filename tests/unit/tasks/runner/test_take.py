@@ -39,12 +39,12 @@ def test_a_runner_that_lingers_hears_the_bell_and_takes_what_its_own_outcome_set
     out = tmp_path / "runner"
     out.mkdir()
     with single_runner(coordinator.settings.redis_url, out, offer, prepared=NOTES_ITS_WAITS) as runner:
-        wait_until(lambda: _blocked(coordinator), 60, "the runner to wait for the bell")
+        wait_until(lambda: _blocked(coordinator), 60, "the runner to wait for a notice")
         assert coordinator.events(job, "b") == []
         wait_until(lambda: _ended(coordinator, job), 30, "the job to end")
         assert coordinator.status(job) is Status.FINISHED
         first, second, done = runner.said()
-    assert float(first.removeprefix("waited ")) < WAIT, "the bell ended the wait, not its time"
+    assert float(first.removeprefix("waited ")) < WAIT, "the notice ended the wait, not its time"
     assert second.startswith("waited "), "nothing stood ready after b"
     assert done == "succeeded APPLIED"
 
