@@ -14,6 +14,7 @@ from tests.support import fleet
 from tests.support.coordinator import SUCCEEDED, Coordinator, group
 from tests.support.servers import RedisServer, wait_until
 from unstuck import BadRequest, Refused, Status
+from unstuck.coordinator.store import job_store
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.transport.lease import Claim
 
@@ -119,6 +120,35 @@ def test_a_claim_that_a_rollback_undid_holds_its_slot_again_from_its_next_renewa
     assert coordinator.finish(held) == "APPLIED"
     coordinator.read()
     assert runners.take() is not None, "the slot that it gave back is free"
+
+
+def test_the_slots_of_all_that_ended_are_free_after_one_look_however_many_there_are(
+    coordinator: Coordinator, runners: Runners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_store, "SLOTS_LOOKED_AT", 3)  # in one call
+    coordinator.client.pools.set("p", 20)
+    coordinator.submit(members(4, pool="p"), name="goes-on")
+    coordinator.read()
+    assert len(runners.take_all()) == 4
+    gone = {
+        f"p/{job}/g/1/n": 0.0 for job in ("a", "b", "c", "d", "x", "y", "z")
+    }  # on both sides of those that hold one
+    coordinator.redis.zadd(coordinator.keys.held, gone)
+    assert coordinator.store.free_slots() == 7
+    (pool,) = coordinator.client.pools.all()
+    assert pool.used == 4
+
+
+def test_a_pool_counts_all_that_hold_a_slot_and_names_the_first_of_them(
+    coordinator: Coordinator, runners: Runners
+) -> None:
+    coordinator.client.pools.set("p", 30)
+    job = coordinator.submit(members(34, pool="p"))
+    coordinator.read()
+    assert len(runners.take_all()) == 30
+    (pool,) = coordinator.client.pools.all()
+    assert (pool.used, pool.waiting, len(pool.holders)) == (30, 4, 20)
+    assert set(pool.holders) < {f"{job}/g[{n}]" for n in range(34)}
 
 
 def test_a_turn_that_is_past_sets_no_queue_back(coordinator: Coordinator, runners: Runners) -> None:

@@ -102,6 +102,26 @@ def test_offers_that_a_runner_may_not_take_keep_it_from_no_other_job(coordinator
     assert coordinator.status(wide) is Status.FINISHED
 
 
+def test_offers_of_a_pool_wait_for_its_slot_also_where_other_versions_have_met_them(coordinator: Coordinator) -> None:
+    """None of them is dropped, to be found missing later, because the slot was taken."""
+    old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
+    job = coordinator.submit({**group("f"), **SPARK, "pool": "p", "for_each": {"n": [0, 1, 2]}})
+    coordinator.read()
+    assert new.took() == "f[0]"
+    assert old.took() is None, "it moves the others into the lane of the newer Spark"
+    second = new.take()
+    assert second is not None
+    assert new.take() is None, "the pool has one slot"
+    (pool,) = coordinator.client.pools.all()
+    assert (pool.name, pool.used, pool.waiting) == ("p", 1, 1)
+    coordinator.finish(second.token)
+    last = new.take()
+    assert last is not None
+    coordinator.finish(last.token)
+    coordinator.read()
+    assert coordinator.status(job) is Status.FINISHED
+
+
 def test_two_runners_that_claim_at_once_are_on_one_version(coordinator: Coordinator) -> None:
     """Before any commit has seen the first claim."""
     old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
@@ -178,6 +198,17 @@ def test_a_mixed_job_is_taken_by_all(coordinator: Coordinator) -> None:
     assert coordinator.status(job) is Status.FINISHED
 
 
+def woken(coordinator: Coordinator, *idle: Runner) -> int:
+    """How many wake-ups a sweep sends, where these runners are idle."""
+    coordinator.wake_ups.clear()
+    coordinator.redis.delete(coordinator.keys.queue("light"))
+    coordinator.reconciler._listening = (0.0, {})
+    for runner in idle:
+        runner.note()
+    coordinator.sweep.run()
+    return coordinator.wake_ups["light"]
+
+
 def test_a_fleet_that_is_upgraded_under_a_job_is_explained_and_alter_lets_it_go_on(coordinator: Coordinator) -> None:
     old = Runner(coordinator, OLD, "old")
     job = fork(coordinator)
@@ -190,18 +221,13 @@ def test_a_fleet_that_is_upgraded_under_a_job_is_explained_and_alter_lets_it_go_
     assert "new:77 (Spark 4.3, Python 3.11), and nobody else listens there" in why.what
     assert why.help[0] == f"unstuck alter {job} --set mixed=true"
 
-    def woken() -> int:
-        coordinator.wake_ups.clear()
-        coordinator.redis.delete(coordinator.keys.queue("light"))
-        new.note()
-        coordinator.sweep.run()
-        return coordinator.wake_ups["light"]
-
     coordinator.redis.zadd(coordinator.keys.due, {job: 0})
-    woken()
+    woken(coordinator, new)
     assert new.took() is None
-    coordinator.reconciler._listening = (0.0, {})
-    assert woken() == 0, "no runner is woken for what it may not take"
+    assert woken(coordinator, new) == 0, "no runner is woken for what it may not take"
+    again = Runner(coordinator, OLD, "again")
+    assert woken(coordinator, new, again) > 0, "and one that may is woken"
+    coordinator.redis.hdel(coordinator.keys.processes, "again")
 
     assert coordinator.client.alter(job, {"mixed": True}).answer == "DONE"
     taken = []
