@@ -54,10 +54,15 @@ def rerun(state: JobState, group: str, word: str) -> Commanded:
     if refused is not None:
         return refused
     job, ask = state.job, GroupRequest("rerun", group)
-    name, _ = split_member(group)
+    name, ordinal = split_member(group)
     if ask in job.requests or all(record.state is S.WAITING for _, record in records_of(state, group)):
         return Commanded(Answer.ALREADY, job, f"group {group} of job {job.id} is waiting to run")
     names = closure(state, name)
+    reset = {*names} if ordinal is None else {group, *names[1:]}
+    if left := next((one for one in state.by_state[S.CANCELED] if not {one, split_member(one)[0]} & reset), ""):
+        why = state.record(left).reason
+        text = f"{left} was canceled{f' ({why.text})' if why else ''}, and would stay so"
+        return Commanded(Answer.REFUSED, job, f"{text}: when job {job.id} has ended, `unstuck retry {job.id}`")
     after = [later for later in names[1:] if list(records_of(state, later))]
     also = f", and so will what comes after it: {listed(after)}" if after else ""
     # What comes after it too: with the same inputs as before (another need of its was enough, or this one failed both

@@ -31,7 +31,7 @@ def complete(draft: Draft) -> None:
         finish(draft, Status.FAILED, draft.job.timed_out)
         return
     if draft.state.fatal:
-        group_id = next(iter(draft.state.fatal))
+        group_id = draft.state.first_failed
         record = draft.state.groups[group_id]
         error, reason = record.first_error, record.reason
         if error is None or (reason is not None and reason.code == "QUEUE_TIMEOUT"):

@@ -51,23 +51,23 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
         reset_budgets(draft)
     for group_id in state.active if changed is None else [g for g in changed if g in state.groups]:
         read_attempt(draft, group_id)
-    if not draft.ends:
-        check_queue_timeouts(draft)
-        check_hook_waits(draft)
-    if not draft.ends:
-        judge_joins(draft)  # this may find a quorum that can no longer be reached
+    check_queue_timeouts(draft)
+    check_hook_waits(draft)
+    judge_joins(draft)  # this may find a quorum that can no longer be reached
     check_job_timeout(draft)
     if draft.job.intent is not Intent.RUN:
         apply_intent(draft)
     elif draft.job.timed_out is not None:
         cancel_all(draft, OUT_OF_TIME)
-    elif draft.failing_fast:
-        fail_fast(draft)
-    elif draft.job.halted is None:
-        queue_ready(draft)
-        if changed is None:
-            # While the job was held back, what was taken off the ready sets was dropped.
-            offer_again(draft, at_once=resumed)
+    else:
+        if draft.failing_fast:
+            fail_fast(draft)
+            judge_joins(draft)
+        if draft.job.halted is None:
+            queue_ready(draft)
+            if changed is None:
+                # While the job was held back, what was taken off the ready sets was dropped.
+                offer_again(draft, at_once=resumed)
     if not state.open_groups and not draft.job.requests:
         complete(draft)
     conclude(draft)

@@ -135,7 +135,9 @@ def freeze_group(draft: Draft, name: str) -> None:
     }
     records = {need: draft.state.groups.get(need) for need, found in inputs.items() if not found}
     empty = tuple(need for need, one in records.items() if one and one.reason and one.reason.code == EMPTY_FORK)
-    draft.decision.frozen[name] = _text(FrozenInputs(inputs=inputs, empty=empty))
+    needs = draft.state.needs[name]
+    cleans = draft.job.id if draft.state.fatal and needs[S.FAILED] + needs[S.CANCELED] else ""
+    draft.decision.frozen[name] = _text(FrozenInputs(inputs=inputs, empty=empty, cleans=cleans))
     draft.state.frozen.add(name)
 
 

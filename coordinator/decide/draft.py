@@ -29,13 +29,13 @@ class Draft:
 
     @property
     def failing_fast(self) -> bool:
-        """A group failed for good, no later group tolerates the failure, and the other groups are canceled."""
+        """A group failed for good, and no later group tolerates it: all are canceled but what runs after a failure."""
         return bool(self.state.fatal) and self.plan.cancel_others
 
-    @property
-    def ends(self) -> bool:
-        """Groups that are not done shall not go on: the job is failing fast, or its time is over."""
-        return self.failing_fast or self.job.timed_out is not None
+    def is_over(self, group_id: str) -> bool:
+        """The group shall not go on if it is not done: the time of the job is over, or the job fails fast."""
+        outlives = self.planned(group_id).spec.join.outlives_failure
+        return self.job.timed_out is not None or (self.failing_fast and not outlives)
 
     def planned(self, group_id: str) -> PlannedGroup:
         return self.state.planned(group_id)

@@ -64,9 +64,13 @@ def cancel(draft: Draft) -> None:
 
 
 def fail_fast(draft: Draft) -> None:
-    """A group failed for good and no later group tolerates that: everything else is canceled."""
-    first = next(iter(draft.state.fatal))
-    cancel_all(draft, Reason("SIBLING_FAILED", f"group {first} failed, and on_failure is cancel_others"))
+    """A group failed for good and no later group tolerates that: all are canceled but what runs after a failure."""
+    state = draft.state
+    if state.open_groups == state.outliving:
+        return  # what runs after a failure may be wide: its reports cost what they cost in any job
+    reason = Reason("SIBLING_FAILED", f"group {state.first_failed} failed, and on_failure is cancel_others")
+    recorded = [*state.active, *state.by_state[S.BACKOFF], *state.by_state[S.WAITING]]
+    cancel_each(draft, (one for one in chain(recorded, without_record(draft)) if draft.is_over(one)), reason)
 
 
 def cancel_all(draft: Draft, reason: Reason) -> None:

@@ -19,6 +19,7 @@ from unstuck.coordinator.spec.condition import evaluate
 from unstuck.tasks.spec.group import JoinRule
 
 S = GroupState
+NOT_FAILED = "NOT_FAILED"
 
 
 class JoinResult(StrEnum):
@@ -48,7 +49,12 @@ def judge(rule: JoinRule, needs: Census) -> tuple[JoinResult, Reason]:
             text = f"{rule}: {succeeded} of {total} succeeded and {left} are left, so {wanted} cannot be reached"
             return JoinResult.FAIL, Reason("JOIN_IMPOSSIBLE", text)
         holds = succeeded >= wanted
-    elif bad and rule.rule != "all_done":
+    elif rule.rule == "all_failed" and (fine := succeeded + skipped):
+        text = f"{rule}: {fine} of the {total} groups it needs did not fail"
+        return JoinResult.SKIP, Reason(NOT_FAILED, text)
+    elif rule.rule == "any_failed" and not (left or bad):
+        return JoinResult.SKIP, Reason(NOT_FAILED, f"{rule}: none of the {total} groups it needs failed")
+    elif bad and rule.rule in ("all_succeeded", "none_failed"):
         text = f"{rule}: {bad} of the {total} groups it needs failed or were canceled"
         return JoinResult.SKIP, Reason("UPSTREAM_FAILED", text)
     elif skipped and rule.rule == "all_succeeded":
@@ -67,7 +73,7 @@ def judge_joins(draft: Draft) -> None:
     while draft.touched and not draft.decision.full:
         name = draft.touched.popleft()
         ready = draft.ready.get(draft.plan.groups[name].spec.lane, ())
-        if name not in ready and draft.waiting_members(name) > 0:
+        if name not in ready and draft.waiting_members(name) > 0 and not draft.is_over(name):
             judge_one(draft, name)
     draft.decision.more |= bool(draft.touched)
 

@@ -28,7 +28,7 @@ def check_queue_timeouts(draft: Draft) -> None:
     for group_id in draft.unclaimed():
         record, spec = draft.state.record(group_id), draft.planned(group_id).spec
         at = queue_timeout_at(draft.job, record, spec.queue_timeout, draft.env)
-        if at is None or spec.queue_timeout is None or record.final_failure is not None:
+        if at is None or spec.queue_timeout is None or record.final_failure is not None or draft.is_over(group_id):
             continue
         if record.since > draft.env.now + CLOCK_SLACK:
             # The clock was set back. The time is counted from now, or the group would fail too early.
@@ -49,6 +49,8 @@ def check_hook_waits(draft: Draft) -> None:
         record, spec = draft.state.record(group_id), draft.planned(group_id).spec
         at = hook_given_up_at(draft.job, record, spec.hooks, draft.env)
         if at is None or record.final_failure is None or record.state not in (S.QUEUED, S.BACKOFF, S.WAITING):
+            continue
+        if draft.is_over(group_id):
             continue
         if record.final_failure.at > draft.env.now + CLOCK_SLACK:
             draft.put(group_id, replace(record, final_failure=replace(record.final_failure, at=draft.env.now)))
@@ -83,11 +85,11 @@ def check_job_timeout(draft: Draft) -> None:
     at = job_timeout_at(job, draft.plan.timeout, draft.env)
     if at is None or at > draft.env.now or not draft.state.open_groups:
         return
-    if draft.failing_fast and job.intent is Intent.RUN:
+    if draft.failing_fast and job.intent is Intent.RUN and not draft.state.outliving:
         return  # the job ends already, for another reason
     text = f"the job ran longer than its timeout of {format_duration(draft.plan.timeout or 0.0)}"
     if draft.state.fatal:
-        first = next(iter(draft.state.fatal))
+        first = draft.state.first_failed
         more = len(draft.state.fatal) - 1
         text += f"; before that group {first}{f' and {more} more' if more else ''} had failed"
     reason = Reason("JOB_TIMEOUT", f"{text}; raise timeout: of the job or make it smaller")

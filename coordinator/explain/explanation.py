@@ -12,6 +12,7 @@ from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent
+from unstuck.coordinator.spec.plan import PlannedGroup
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.token import split_member
 
@@ -133,21 +134,26 @@ class JobFacts:
         job = state.job
         self.look_at = ahead(0.0, env, due)  # when the job is looked at next
         self.help = (f"unstuck resume {job.id}", f"unstuck cancel {job.id}") if held(job) else ways_to_end(job)
-        self.canceled = ""  # why every group that is not done and not at work is canceled, if so
+        canceled = ""  # why every group that is not done and not at work is canceled, if so
         if job.intent not in (Intent.RUN, Intent.PAUSE):
-            self.canceled = f"{job.intent} was asked for"
+            canceled = f"{job.intent} was asked for"
         elif job.timed_out is not None:
-            self.canceled = job.timed_out.text
+            canceled = job.timed_out.text
         elif draft.failing_fast:
-            self.canceled = f"group {next(iter(state.fatal))} failed, and on_failure is cancel_others"
+            canceled = f"group {state.first_failed} failed, and on_failure is cancel_others"
         at_once = job.intent in (Intent.RUN, Intent.FORCE_STOP)
         at_once |= job.intent is Intent.STOP and job.timed_out is not None
-        self.cut = bool(self.canceled) and at_once and not held(job)  # running attempts are ended, too
+        self.cut = at_once and not held(job)  # running attempts of what is canceled are ended, too
+        self._canceled, self._outlived = canceled, job.intent in (Intent.RUN, Intent.PAUSE) and job.timed_out is None
         self.done: dict[str, float] = {}  # planned group → when the last of its members that ended did so
         for group_id, record in state.groups.items():
             if record.state.terminal:
                 name, _ = split_member(group_id)
                 self.done[name] = max(self.done.get(name, 0.0), record.since)
+
+    def canceled(self, planned: PlannedGroup) -> str:
+        """Why this group is canceled if it is not done and not at work; empty if it is not."""
+        return "" if self._outlived and planned.spec.join.outlives_failure else self._canceled
 
     def ahead(self, at: float) -> float:
         return ahead(at, self.env, self.due)

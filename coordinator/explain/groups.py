@@ -13,7 +13,7 @@ from unstuck.coordinator.decide.deadlines import (
     retry_at,
 )
 from unstuck.coordinator.decide.draft import Draft
-from unstuck.coordinator.decide.joins import JoinResult, judge
+from unstuck.coordinator.decide.joins import NOT_FAILED, JoinResult, judge
 from unstuck.coordinator.explain.explanation import A_PERSON, Event, Explanation, JobFacts, held, timeout_of
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord
 from unstuck.coordinator.model.state import JobState
@@ -46,7 +46,7 @@ def explain_group(facts: JobFacts, name: str, planned: PlannedGroup, shown: int 
         more = len(open_members) - shown
         yield Explanation(subject=name, state="", what=f"and {more} more of its members that are not done")
     whole = state.record(name)
-    if whole.state is S.SKIPPED and whole.reason is not None and whole.reason.code == "CONDITION_FALSE":
+    if whole.state is S.SKIPPED and whole.reason is not None and whole.reason.code in ("CONDITION_FALSE", NOT_FAILED):
         ends = Event(what="it was skipped; this is final")
         yield Explanation(subject=name, state=whole.state, what=whole.reason.text, since=whole.since, ends=ends)
     # Members that a pause took back are among the waiting: why they wait now may differ from what was noted then.
@@ -58,8 +58,8 @@ def explain_group(facts: JobFacts, name: str, planned: PlannedGroup, shown: int 
 def _waiting(facts: JobFacts, name: str, planned: PlannedGroup, members: int) -> Explanation:
     many = f"{members} members: " if planned.spec.for_each is not None and members > 1 else ""
     since = facts.state.job.submitted_at
-    if facts.canceled:
-        return _canceled(facts, name, S.WAITING, since, many)
+    if canceled := facts.canceled(planned):
+        return _canceled(facts, canceled, name, S.WAITING, since, many)
     result, reason = judge(planned.spec.join, facts.state.needs[name])
     if result is JoinResult.WAIT:
         return _waiting_for_needs(facts, name, planned, many, reason.text)
@@ -119,7 +119,7 @@ def _worker(queue: str) -> str:
 
 
 def _canceled(
-    facts: JobFacts, subject: str, state: GroupState, since: float, many: str = "", tried: str = ""
+    facts: JobFacts, why: str, subject: str, state: GroupState, since: float, many: str = "", tried: str = ""
 ) -> Explanation:
     """A group that no runner holds, of a job that ends: at once, or as soon as it is resumed."""
     when, ends = "when the job is looked at next", Event(what="when the job is looked at next", at=facts.look_at)
@@ -128,7 +128,7 @@ def _canceled(
     return Explanation(
         subject=subject,
         state=state,
-        what=f"{many}{facts.canceled}; it is canceled {when}",
+        what=f"{many}{why}; it is canceled {when}",
         since=since,
         tried=tried,
         next=Event(what=f"it is canceled, {when}", at=ends.at),
@@ -151,8 +151,8 @@ def _begun(facts: JobFacts, group_id: str, planned: PlannedGroup) -> Explanation
     record = facts.state.record(group_id)
     if record.state in (S.RUNNING, S.CANCELING):
         return _running(facts, group_id, planned, record)
-    if facts.canceled:
-        return _canceled(facts, group_id, record.state, record.since, tried=_tried_so_far(record))
+    if canceled := facts.canceled(planned):
+        return _canceled(facts, canceled, group_id, record.state, record.since, tried=_tried_so_far(record))
     if record.state is S.QUEUED:
         return _queued(facts, group_id, planned, record)
     return _backoff(facts, group_id, planned, record)
@@ -257,8 +257,8 @@ def _running(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
     following = Event(what="the worker counts as lost if nothing was heard of it by then", at=facts.ahead(lease))
     if job.halted is not None and held(job):
         following = Event(what="its outcome counts when the job is resumed")
-    elif facts.cut:
-        what = f"{what}; {facts.canceled}, and it can change nothing any more"
+    elif facts.cut and (canceled := facts.canceled(planned)):
+        what = f"{what}; {canceled}, and it can change nothing any more"
         following = Event(what="it is ended", at=facts.look_at)
         ends = Event(what="when the job is looked at next", at=facts.look_at)
     elif job.intent is Intent.PAUSE and job.pause_now:

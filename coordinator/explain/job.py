@@ -50,7 +50,7 @@ def explain(
     code: str = "",
     unlike: Mapping[tuple[str, bool], Unlike] | None = None,
 ) -> list[Explanation]:
-    """The job first, then every group that is not done or that its condition skipped, in the order of the spec.
+    """The job first, then every group that is not done, or was skipped for itself, in the order of the spec.
 
     Args:
         due: when the job is decided again at the latest; None if it has ended.
@@ -198,6 +198,9 @@ def _running(state: JobState, env: Environment, due: float | None) -> Explanatio
     what = f"{left} of {state.size} groups {'is' if left == 1 else 'are'} not done"
     if state.recovering:
         what += f"; {len(state.recovering)} failed or were lost and are tried again"
+    if state.fatal and job.timed_out is None:
+        rest = "what runs after a failure has" if state.plan.cancel_others else "the others have"
+        what += f"; group {state.first_failed} failed, so the job will be FAILED once {rest} ended"
     ends = Event(what="when its groups do")
     over = job_timeout_at(job, state.plan.timeout, env) or 0.0
     if job.timed_out is not None:

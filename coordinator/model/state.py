@@ -61,6 +61,7 @@ class JobState:
         self.needs: dict[str, Census] = {}  # per planned group: the states of all it needs
         self.fulls: dict[str, int | None] = {}  # per planned group: members counted into its successors' needs
         self.open_groups = 0  # planned groups that are not done
+        self.outliving = 0  # those of them that run although the job fails fast
         self.size = 0  # members in all; a fork that is not expanded, or that ended as a whole, counts as one
         self.unexpanded = 0  # dynamic forks whose values nobody knows yet
         self.looked_at = 0.0  # when everything was last looked at, by the clock of Redis; kept by the reconciler
@@ -72,7 +73,9 @@ class JobState:
             self.needs[name] = Counter()
             for need in plan.groups[name].spec.needs:
                 self.needs[name].update(self._unbegun(need))
-        self.open_groups = sum(1 for name in plan.groups if not self.done(name))
+        still_open = [name for name in plan.groups if not self.done(name)]
+        self.open_groups = len(still_open)
+        self.outliving = sum(plan.groups[name].spec.join.outlives_failure for name in still_open)
         for group_id, record in groups.items():
             self.put(group_id, record)
 
@@ -116,6 +119,11 @@ class JobState:
         if self.plan.publish or self.plan.outputs or self.job.alterations or self.job.reruns:
             return False
         return all(record.state is GroupState.SUCCEEDED and not record.rows for record in self.groups.values())
+
+    @property
+    def first_failed(self) -> str:
+        """The first of the groups that have failed for good."""
+        return min(self.fatal, key=lambda group_id: self.groups[group_id].since)
 
     @property
     def active(self) -> list[str]:
@@ -176,7 +184,9 @@ class JobState:
         for successor in planned.successors:
             self.needs[successor].subtract(before)
             self.needs[successor][record.state] += 1
-        self.open_groups += was_done - self.done(name)
+        ended = self.done(name) - was_done
+        self.open_groups -= ended
+        self.outliving -= ended * planned.spec.join.outlives_failure
 
     def _unbegun(self, name: str) -> Census:
         """The count of a group, for those that need it, before it has a record: everything of it waits."""

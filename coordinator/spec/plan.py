@@ -262,7 +262,7 @@ def compile_plan(spec: JobSpec) -> Plan:
         default_publish=frozenset(
             maker
             for name in merged
-            if not successors[name]
+            if all(merged[later].join.wants_failure for later in successors[name])
             for maker in (reads[name] if merged[name].is_join else (name,))
         ),
         outputs=dict(spec.outputs),

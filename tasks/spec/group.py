@@ -142,9 +142,9 @@ class ForkFrom(Strict):
 class JoinRule(Strict):
     """When a group may go, by the states of what it needs."""
 
-    rule: Literal["all_succeeded", "all_done", "any_succeeded", "at_least", "none_failed"] = Field(
-        default="all_succeeded", description="The states that the needed groups must have."
-    )
+    rule: Literal[
+        "all_succeeded", "all_done", "any_succeeded", "at_least", "none_failed", "any_failed", "all_failed"
+    ] = Field(default="all_succeeded", description="The states that the needed groups must have.")
     count: int = Field(
         default=0, ge=0, le=MAX_COUNT, strict=True, description="For at_least: how many must have succeeded."
     )
@@ -165,6 +165,16 @@ class JoinRule(Strict):
     def tolerates_failure(self) -> bool:
         """True where a failed need may be lived with (docs/decisions: absorbed failures)."""
         return self.rule in ("all_done", "any_succeeded", "at_least")
+
+    @property
+    def wants_failure(self) -> bool:
+        """It goes only after a failure: it tells of it, or undoes what was done, and does not make it good."""
+        return self.rule in ("any_failed", "all_failed")
+
+    @property
+    def outlives_failure(self) -> bool:
+        """A job that fails fast does not cancel it: it runs when all that it needs has ended, in whatever way."""
+        return self.rule == "all_done" or self.wants_failure
 
     def __str__(self) -> str:
         return f"at_least: {self.count}" if self.rule == "at_least" else self.rule
@@ -385,12 +395,13 @@ class FrozenInputs(Strict):
 
     Stored under the group's name; a fork's members share that entry and have one each for their value.
     ``inputs``: needed group → staging folders of its attempts, in member order. ``empty``: the forks among the needed
-    groups that have no members.
+    groups that have no members. ``cleans``: the job, of a group that runs after a failure: its retry cleans up anew.
     """
 
     value: ForkValue | None = None
     inputs: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     empty: tuple[str, ...] = ()
+    cleans: str = ""
     failed: FailedFor | None = None
 
 
@@ -440,6 +451,7 @@ class WorkOrder(Strict):
             "collect": [c.model_dump(mode="json") for c in self.plan.collect],
             "inputs": self.frozen.inputs,
             **({"empty": self.frozen.empty} if self.frozen.empty else {}),
+            **({"cleans": self.frozen.cleans} if self.frozen.cleans else {}),
             **({"published": {k: v.model_dump() for k, v in self.group.inputs.items()}} if self.group.inputs else {}),
             **({"rerun": self.plan.rerun} if self.plan.rerun else {}),
             **({"on_success": self.group.hooks.on_success} if self.group.hooks and self.group.hooks.on_success else {}),

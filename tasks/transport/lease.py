@@ -70,8 +70,8 @@ class Claim:
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise OrderUnreadable(unreadable(error)) from error
         read = inputs.inputs or member.inputs
-        empty = inputs.empty or member.empty
-        frozen = FrozenInputs(value=member.value, inputs=read, empty=empty, failed=member.failed)
+        empty, cleans = inputs.empty or member.empty, inputs.cleans or member.cleans
+        frozen = FrozenInputs(value=member.value, inputs=read, empty=empty, cleans=cleans, failed=member.failed)
         return WorkOrder(plan=plan, frozen=frozen)
 
 

@@ -219,6 +219,35 @@ def test_a_quorum_that_can_no_longer_be_reached_fails_at_once_with_its_reason(co
     assert coordinator.events(job, "c")[-1] == "CANCELED"
 
 
+def test_what_runs_after_a_failure_runs_in_a_job_that_fails_fast_and_anew_in_its_retry(
+    coordinator: Coordinator,
+) -> None:
+    groups = [group("load", retry={"max": 0}), group("use", "load"), group("other")]
+    cleaning = {**group("clean", "load", "use"), "join": "all_done"}
+    telling = {**group("tell", "load", "use"), "join": "any_failed"}
+    job, fingerprints = coordinator.submit(*groups, cleaning, telling), []
+    for _ in range(2):
+        coordinator.read()
+        coordinator.work(next(offer for offer in coordinator.sent if offer.group == "load"), failed())
+        coordinator.read()
+        assert {offer.group for offer in coordinator.sent} == {"clean", "tell"}
+        assert coordinator.status(job) is Status.RUNNING
+        (why, *_) = coordinator.client.explain(job)
+        assert "group load failed, so the job will be FAILED once what runs after a failure has ended" in why.what
+        for offer in coordinator.offers():
+            taken = coordinator.claim(offer)
+            fingerprints += [taken.order.fingerprint] if offer.group == "clean" else []
+            coordinator.finish(offer.held_by("runner1"))
+            coordinator.read()
+        view = coordinator.show(job)
+        assert view.job.status is Status.FAILED
+        assert view.job.reason is not None
+        assert "group load failed" in view.job.reason.text
+        assert [coordinator.events(job, name)[-1] for name in ("use", "other")] == ["CANCELED"] * 2
+        job = coordinator.client.retry(job).id
+    assert fingerprints[0] != fingerprints[1], "the retry takes no work over from a group that cleaned up before"
+
+
 def test_an_empty_fork_is_skipped_and_its_join_decides_by_its_rule(coordinator: Coordinator) -> None:
     job = coordinator.submit(
         group("none", for_each={"n": []}),

@@ -88,7 +88,7 @@ def ended(after: StoredJob, state: JobState, depot: Depot, outlasted: Set[str]) 
             yield SHOWN, f"{job.id} is FINISHED as version {job.version}; the log holds {entries}"
         if not packages and (entries or job.intent in word.ENDED_BY_USER):
             yield WORD, f"{job.id} is FINISHED under {job.intent}, and the log holds {entries or 'nothing'}"
-        if state.fatal:
-            yield SHOWN, f"{job.id} is FINISHED, and {list(state.fatal)} failed for good"
+        if lacking := [*state.fatal, *state.by_state[S.CANCELED]]:
+            yield SHOWN, f"{job.id} is FINISHED, and {lacking} failed for good or were canceled"
     elif packages and job.id not in outlasted:
         yield WHOLE, f"{job.id} is {job.status}, and its package stands in the log: {packages}"

@@ -22,6 +22,9 @@ def rule_holds(state: JobState, group: str) -> bool:
         return succeeded >= max(1, spec.join.count)
     if spec.join.rule == "all_done":
         return done
+    if spec.join.rule in ("any_failed", "all_failed"):
+        failed = sum(s in (S.FAILED, S.CANCELED) for s in states)
+        return done and failed >= (len(states) if spec.join.rule == "all_failed" else 1)
     if spec.join.rule == "none_failed":
         return all(s in (S.SUCCEEDED, S.SKIPPED) for s in states)
     return succeeded == len(states)

@@ -39,6 +39,7 @@ CLOCK_SLACK = 1.0  # seconds by which two readings of the clock may differ
 PUBLISH_WAIT = 60.0  # seconds between two tries at most
 ENDED_BY_USER = (Intent.STOP, Intent.CANCEL, Intent.FORCE_STOP)
 ACTIVE = (S.QUEUED, S.RUNNING, S.CANCELING)
+AFTER_FAILURES = ("all_done", "any_failed", "all_failed")
 
 # A promise of ``broken.COSTS``, what is late (the same thing has the same words), and how late it may be, in seconds.
 Wait = tuple[str, str, float]
@@ -274,8 +275,15 @@ class Lateness:
         left = [m for name in plan.groups for m in state.members(name) if not state.record(m).state.terminal]
         if not left:
             yield f"!{record.id} is {record.status}, and all of its groups are done"
-        elif record.timed_out is not None or (plan.cancel_others and state.fatal):
-            yield f"!{record.id} is {record.status}, and {left} are to be canceled"
+            return
+        if record.timed_out is not None:
+            stay: set[str] = set()
+        elif plan.cancel_others and state.fatal:
+            stay = {name for name, one in plan.groups.items() if one.spec.join.rule in AFTER_FAILURES}
+        else:
+            stay = set(plan.groups)
+        if canceled := [member for member in left if split_member(member)[0] not in stay]:
+            yield f"!{record.id} is {record.status}, and {canceled} are to be canceled"
         else:
             room = self._room(job)
             for name, planned in plan.groups.items():

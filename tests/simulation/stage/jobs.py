@@ -64,6 +64,7 @@ def random_job(
     more: random.Random | None,
     pooled: random.Random | None = None,
     hooked: random.Random | None = None,
+    cleaned: random.Random | None = None,
 ) -> SimulatedJob:
     """One job: two to seven groups, with every kind of join, fork, policy and failure.
 
@@ -71,6 +72,7 @@ def random_job(
         more: dice of their own for conditions, timeouts and optional groups, which some of the jobs have; None: none.
         pooled: dice of their own for pools and priorities, likewise.
         hooked: dice of their own for hooks, likewise.
+        cleaned: dice of their own for groups that run after a failure, likewise.
     """
     groups: list[dict[str, Any]] = []
     for index in range(rng.randint(2, 7)):
@@ -78,6 +80,9 @@ def random_job(
     spec: dict[str, Any] = {"name": f"job{number}", "groups": groups, "on_failure": rng.choice(_ON_FAILURE)}
     if rng.random() < 0.4:
         spec["max_parallel"] = rng.randint(1, 3)
+    for group in groups if cleaned is not None else ():
+        if group.get("needs") and cleaned is not None and cleaned.random() < 0.5:
+            group["join"] = cleaned.choice(("any_failed", "all_failed", "all_done"))
     outputs = [group["name"] for group in groups if group.get("steps")]
     if rng.random() < 0.4:
         spec["publish"] = rng.sample(outputs, rng.randint(0, min(2, len(outputs))))

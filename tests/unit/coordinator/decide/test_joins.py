@@ -17,7 +17,9 @@ S = GroupState
 STATES = [str(state) for state in S]
 ENDS = [str(state) for state in S if state.terminal]
 rules = st.one_of(
-    st.sampled_from(["all_succeeded", "all_done", "any_succeeded", "none_failed"]).map(JoinRule.model_validate),
+    st.sampled_from(["all_succeeded", "all_done", "any_succeeded", "none_failed", "any_failed", "all_failed"]).map(
+        JoinRule.model_validate
+    ),
     st.integers(1, 6).map(lambda n: JoinRule(rule="at_least", count=n)),
 )
 needs = st.lists(st.sampled_from([*STATES, UNEXPANDED]), min_size=1, max_size=8)
@@ -27,6 +29,14 @@ def by_definition(rule: JoinRule, states: list[str]) -> JoinResult:
     """The rules as the manual words them, with no thought of speed."""
     open_states = [s for s in states if s not in ENDS]
     if rule.rule == "all_done":
+        return JoinResult.WAIT if open_states else JoinResult.GO
+    if rule.rule == "any_failed":
+        if open_states:
+            return JoinResult.WAIT
+        return JoinResult.GO if {"FAILED", "CANCELED"} & set(states) else JoinResult.SKIP
+    if rule.rule == "all_failed":
+        if {"SUCCEEDED", "SKIPPED"} & set(states):
+            return JoinResult.SKIP
         return JoinResult.WAIT if open_states else JoinResult.GO
     if rule.rule in ("any_succeeded", "at_least"):
         wanted = rule.count if rule.rule == "at_least" else 1

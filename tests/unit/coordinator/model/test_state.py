@@ -37,7 +37,7 @@ def indexes(state: JobState) -> object:
         set(state.fatal),
         state.needs,
         state.fulls,
-        state.open_groups,
+        (state.open_groups, state.outliving),
         (state.size, state.unexpanded),
         {name: state.done(name) for name in state.plan.groups},
     )

@@ -60,8 +60,8 @@ groups:
         "s.yaml:12:18: groups[0].retry.max: expected a whole number, not 'a'",
         "s.yaml:12:29: groups[0].retry.jitter: expected 1 or less, not the number 2",
         "s.yaml:12:32: groups[0].retry.maxx: unknown field 'maxx'; did you mean 'max'?",
-        "s.yaml:13:11: groups[0].join: expected all_succeeded, all_done, any_succeeded, at_least or none_failed, not"
-        " 'all_good'; did you mean 'all_done'?",
+        "s.yaml:13:11: groups[0].join: expected all_succeeded, all_done, any_succeeded, at_least, none_failed,"
+        " any_failed or all_failed, not 'all_good'; did you mean 'all_done'?",
         "s.yaml:15:14: groups[0].steps[0].sql: expected text, not the number 1; put it in quotes",
         "s.yaml:16:9: groups[0].steps[1]: a step is exactly one of python:, sql:, sql_file: or compact:",
         "s.yaml:17:18: groups[0].steps[2].python: expected module:function, such as examples.flights:clean, not 'foo'",
