@@ -15,6 +15,8 @@ from unstuck.coordinator.client import Client, Submitted
 from unstuck.coordinator.commands.job import Commanded
 from unstuck.coordinator.reconcile.bootsteps import CoordinatorStallDetector, ReportConsumer, hide_from_log
 from unstuck.coordinator.reconcile.wiring import consumer
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.problems import Problem, SpecError, shorten
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 from unstuck.tasks.redis_url import tls_options, without_options
 from unstuck.tasks.settings import settings
@@ -22,6 +24,10 @@ from unstuck.tasks.transport.celery_app import celery_app, refuse_other_pools
 from unstuck.tasks.transport.kombu_fixes import Acknowledging
 from unstuck.tasks.transport.redis_client import FEW_QUESTIONS, REPLY_WITHIN, retries
 
+NO_SPEC = (
+    "neither a spec nor its text. The task unstuck.submit takes a mapping, or the text of a YAML or JSON file, and "
+    "never opens a file by its path: `unstuck submit FILE` and Client().submit(PATH) do, where they are called"
+)
 _settings = settings()
 app = celery_app("unstuck.coordinator", (CONTROL_QUEUE,), _settings)
 app.conf.update(
@@ -66,6 +72,16 @@ def sweep() -> int:
     return consumer().sweep.run()
 
 
+def _spec(given: Any) -> JobSpec:
+    """The spec in a message: a mapping, or its text. Raises: SpecError."""
+    if not isinstance(given, str):
+        return JobSpec.from_values(given, None)
+    # A path would be one of this host, read with the rights of this coordinator, and its first words would be logged.
+    if "\n" not in given.strip() and not given.lstrip().startswith("{"):
+        raise SpecError([Problem(f"{shorten(given)} is {NO_SPEC}")])
+    return JobSpec.from_text(given)
+
+
 def _task(method: Callable[..., Submitted | Commanded]) -> None:
     """``unstuck.submit`` …, for apps that have nothing of ours installed. At most once: Celery may lose the message.
 
@@ -81,6 +97,8 @@ def _task(method: Callable[..., Submitted | Commanded]) -> None:
         values = {**dict(zip(names, positional, strict=False)), **named}
         # The process that sent the message asks, as Celery names it; never the user of this coordinator.
         origin = self.request.origin
+        if "spec" in values:
+            values["spec"] = _spec(values["spec"])
         values["by"] = values.get("by") or (f"a Celery task from {origin}" if origin else "a Celery task")
         with Client(settings()) as client:
             result = method(client, **values)

@@ -39,6 +39,8 @@ app.steps["consumer"].add(Acknowledging)
 @app.task(name="unstuck.run")  # type: ignore[untyped-decorator]
 def run(queue: str = "") -> str:
     """Run what stands ready on ``queue`` and the worker's other queues; answers what became of it, for Celery's log."""
+    if not isinstance(queue, str):  # Redis refuses it in words that a runner takes for those of a store in trouble
+        raise TypeError(f"the queue of a wake-up is its name, not {queue!r:.80}")
     # Imported when needed: Celery's commands, such as inspect, import this module too, and need no runner.
     from unstuck.tasks.runner.runner import this_runner
     from unstuck.tasks.runner.take import run_ready

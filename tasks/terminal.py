@@ -10,6 +10,7 @@ from unicodedata import category
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 _HARMLESS = "\n\t\N{ZERO WIDTH JOINER}"
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
+_LONGEST = 16_384  # characters of one message, or one traceback, in a log
 
 
 def printable(text: str) -> str:
@@ -21,7 +22,7 @@ def printable(text: str) -> str:
 
 
 class PrintableFormatter(logging.Formatter):
-    """Formats a record as another formatter does, once its message and its traceback are printable.
+    """Formats a record as another formatter does, once its message and its traceback are printable and not too long.
 
     Celery's own formatter adds the colours of the levels afterwards.
     """
@@ -33,9 +34,14 @@ class PrintableFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clean = logging.makeLogRecord(record.__dict__)  # other handlers have the record, too
         try:
-            clean.msg, clean.args = printable(record.getMessage()), None
+            clean.msg, clean.args = _line(record.getMessage()), None
         except (TypeError, ValueError):
             return self._inner.format(record)  # the error of its own message, which logging reports
         if record.exc_info:
-            clean.exc_text, clean.exc_info = printable(self._inner.formatException(record.exc_info)), None
+            clean.exc_text, clean.exc_info = _line(self._inner.formatException(record.exc_info)), None
         return self._inner.format(clean)
+
+
+def _line(text: str) -> str:
+    cut = f"{text[:_LONGEST]}… ({len(text):,} characters)" if len(text) > _LONGEST else text
+    return printable(cut)

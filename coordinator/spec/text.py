@@ -2,7 +2,7 @@
 
 Only what JSON can say is read: tags are refused, and so are words that YAML 1.1 and 1.2 read differently (``no``,
 ``010``, ``1_000``). Only code that reads a text imports this file, since a coordinator
-is given specs as values and needs no parser.
+is mostly given specs as values, and then needs no parser.
 """
 
 from __future__ import annotations

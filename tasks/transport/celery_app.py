@@ -17,7 +17,7 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.redis_url import tls_options
 from unstuck.tasks.settings import Settings, leave, settings_or_leave
 from unstuck.tasks.terminal import PrintableFormatter
-from unstuck.tasks.transport.kombu_fixes import BrokerConnection
+from unstuck.tasks.transport.kombu_fixes import BrokerConnection, check_requests
 from unstuck.tasks.transport.redis_client import REPLY_WITHIN, broker_url
 from unstuck.tasks.transport.refusals import fit_or_leave
 
@@ -81,6 +81,7 @@ def celery_app(name: str, queues: tuple[str, ...], settings: Settings) -> Celery
             "global_keyprefix": Keys(settings.prefix).broker,
         },
     )
+    check_requests(made)
     _ignore_neighbours(made)
     _refuse_unfit_redis(made, settings)
     return made

@@ -5,6 +5,7 @@ A real coordinator on a real store, and a plain Celery app that knows the addres
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -201,6 +202,48 @@ def test_a_submit_by_message_with_a_wrong_parameter_is_refused_and_the_coordinat
     send("submit", spec={**SPEC, "name": name}, params=params)
     wait_until(lambda: told in asked.logged()[before:], 60, "the refusal in the log")
     assert asked.client.jobs(name=name) == []
+
+
+@pytest.mark.parametrize(
+    "text", [json.dumps, "# a comment\nname: {name}\ngroups:\n- {group}\n".format_map], ids=["JSON", "YAML"]
+)
+def test_a_submit_by_message_takes_the_text_of_a_spec(asked: Asked, send: Send, text: Callable[[Any], str]) -> None:
+    name = f"text-of-{text is json.dumps}"
+    spec = {"name": name, "groups": [group("a")]}
+    send("submit", spec=text({**spec, "group": json.dumps(group("a"))} if text is not json.dumps else spec))
+    wait_until(lambda: asked.client.jobs(name=name), 60, "the job to be submitted")
+
+
+@pytest.mark.parametrize(
+    "path", ["{folder}/secret.yaml", "file://{folder}/secret.yaml", "secret.yaml", "\n{folder}/secret.yaml"]
+)
+def test_a_submit_by_message_opens_no_path_and_says_where_paths_belong(
+    asked: Asked, send: Send, tmp_path: Path, path: str
+) -> None:
+    (tmp_path / "secret.yaml").write_text("hunter2: the first words of a file\n")
+    before = len(asked.logged())
+    send("submit", spec=path.format(folder=tmp_path))
+    told = "never opens a file by its path: `unstuck submit FILE` and Client().submit(PATH) do, where they are called"
+    wait_until(lambda: told in asked.logged()[before:], 60, "the refusal in the log")
+    assert "hunter2" not in asked.logged()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        None,
+        5,
+        ["a"],
+        "",
+        "name: a\ngroups: [",
+        {**SPEC, "groups": [{"name": "a", "steps": [{"sql_file": "/etc/passwd"}]}]},
+    ],
+)
+def test_a_submit_by_message_of_what_is_no_spec_is_refused_as_a_wrong_spec(asked: Asked, send: Send, spec: Any) -> None:
+    before = len(asked.logged())
+    send("submit", spec=spec)
+    wait_until(lambda: "SpecError" in asked.logged()[before:], 60, "the refusal in the log")
+    assert "root:" not in asked.logged()
 
 
 @pytest.mark.parametrize("by", ["billing", None])
