@@ -27,6 +27,10 @@ def warehouse_at(uri: str) -> Warehouse:
         raise BadRequest(str(error)) from error
 
 
+def small_files_hint(dataset: str, number: int) -> str:
+    return f"{dataset} has {number:,} small files, which slows its readers: unstuck compact {dataset}"
+
+
 def datasets(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this one, with its columns.")] = None,
     version: Annotated[
@@ -71,8 +75,7 @@ def datasets(
         if state.table is not None:
             stdout.print(f"{dataset} is the Delta table {state.table}: its rows are counted there.", soft_wrap=True)
         if state.many_small:
-            hint = f"{dataset} has {state.many_small:,} small files, which slows its readers: unstuck compact {dataset}"
-            stdout.print(hint, soft_wrap=True)
+            stdout.print(small_files_hint(dataset, state.many_small), soft_wrap=True)
     for state in found.values():
         if name is not None:
             stdout.print()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from typing import Annotated
 
@@ -14,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
+from unstuck.coordinator.cli.datasets import small_files_hint
 from unstuck.coordinator.cli.options import AsJson, JobArgument, Named, Since, Statuses, resolve
 from unstuck.coordinator.cli.render.json import diff_json, explanation_json, job_json, listed_json
 from unstuck.coordinator.cli.render.terminal import (
@@ -29,15 +31,19 @@ from unstuck.coordinator.cli.render.terminal import (
 from unstuck.coordinator.cli.render.tree import job_tree
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.alter import in_words
+from unstuck.coordinator.doctor.host_facts import small_files
 from unstuck.coordinator.errors import NewerJob, NoSuchJob
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.views.job_views import JobView, ListedJob
 from unstuck.tasks.duration import format_duration
+from unstuck.tasks.errors import UnstuckError
+from unstuck.tasks.process.call_deadlines import call_in_thread
 from unstuck.tasks.terminal import printable
 
 FAILED_SHOWN = 5  # groups whose errors are written out
 EXPLAIN_WITHIN = 2.0  # seconds for the reasons of a listing; a job of ten thousand groups takes a while to read
+WAREHOUSE_WITHIN = 1.0  # seconds for a look into the warehouse, whose server may be gone
 
 
 def list_jobs(
@@ -116,6 +122,19 @@ def show(
     stdout.print(_facts(view))
     for text in errors_of(view):
         stdout.print(text)
+    for hint in _small_inputs(view):
+        stdout.print(hint, soft_wrap=True)
+
+
+def _small_inputs(view: JobView) -> list[str]:
+    """Hints for inputs of the job that are slow to read; none where its warehouse cannot be asked from here."""
+    if not view.reads:
+        return []
+    asked = call_in_thread(partial(small_files, view.job.warehouse), "small files")
+    with suppress(OSError, ValueError, UnstuckError):
+        found = asked.result(WAREHOUSE_WITHIN)
+        return [small_files_hint(name, found[name]) for name in view.reads if name in found]
+    return []
 
 
 def diff_lines(view: JobView) -> Iterator[Text]:

@@ -19,6 +19,7 @@ from unstuck.coordinator.model.status import DONE, GroupState, Status
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.token import split_member
 from unstuck.tasks.spec.fields import Scalar
+from unstuck.tasks.spec.inputs import DatasetInput
 from unstuck.tasks.spec.outputs import REJECTED
 
 
@@ -76,6 +77,7 @@ class JobView:
     Attributes:
         why: explains the job and its groups that are not done, by id, from the same read; empty unless asked for.
         damage: as ``JobState.damage``; then there are no groups.
+        reads: the published datasets that its spec names as inputs.
     """
 
     job: JobRecord
@@ -84,6 +86,7 @@ class JobView:
     groups: tuple[ForkView, ...]
     why: Mapping[str, Explanation] = field(default_factory=dict)
     damage: str = ""
+    reads: tuple[str, ...] = ()
 
     @property
     def done(self) -> int:
@@ -252,7 +255,9 @@ def view_of(state: JobState, at: float, due: float | None, explained: Sequence[E
     # Without a state it only counts members that are not explained.
     why = {one.subject: one for one in explained if one.state}
     groups = tuple(_fork_view(state, name) for name in state.plan.groups)
-    return JobView(state.job, at, due, groups, why, state.damage)
+    inputs = (one for planned in state.plan.groups.values() for one in planned.spec.inputs.values())
+    reads = sorted({one.dataset for one in inputs if isinstance(one, DatasetInput)})
+    return JobView(state.job, at, due, groups, why, state.damage, tuple(reads))
 
 
 def _fork_view(state: JobState, name: str) -> ForkView:

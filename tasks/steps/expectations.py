@@ -11,7 +11,7 @@ from unstuck.tasks.errors import ExpectationFailed, OutputInvalid
 from unstuck.tasks.steps.output import read_table
 from unstuck.tasks.steps.spark import repeated_keys
 from unstuck.tasks.warehouse.files import Files
-from unstuck.tasks.warehouse.marker import StagedOutput
+from unstuck.tasks.warehouse.marker import StagedOutput, bytes_by_uri
 
 _SHOWN = 5  # keys that are not unique
 
@@ -32,8 +32,7 @@ def check_unique(files: Files, staged: StagedOutput, columns: Sequence[str], ses
     if session is None:
         number, some = _repeated(files, staged, columns)
     else:
-        uris = [files.uri(file.path) for file in staged.files]
-        number, some = repeated_keys(session, staged.schema, uris, columns, _SHOWN)
+        number, some = repeated_keys(session, staged.schema, bytes_by_uri(files, staged.files), columns, _SHOWN)
     if number:
         keys = "; ".join(
             ", ".join(f"{column}={value}" for column, value in zip(columns, key, strict=True)) + f" ({rows:,} rows)"

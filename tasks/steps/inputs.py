@@ -21,7 +21,15 @@ from unstuck.tasks.steps.spark import comparable, read_parquet
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import DatasetState, State
-from unstuck.tasks.warehouse.marker import Checkpoint, Marker, Read, StagedOutput, joined_versions, read_marker
+from unstuck.tasks.warehouse.marker import (
+    Checkpoint,
+    Marker,
+    Read,
+    StagedOutput,
+    bytes_by_uri,
+    joined_versions,
+    read_marker,
+)
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +41,12 @@ class Dataset:
     name: str
     parts: tuple[StagedOutput, ...]
 
-    def by_schema(self, files: Files) -> list[tuple[str, list[str]]]:
-        """Each schema with the URIs of its files, so that most datasets are one plain read."""
-        groups: dict[str, tuple[str, list[str]]] = {}
+    def by_schema(self, files: Files) -> list[tuple[str, dict[str, int]]]:
+        """Each schema with the URIs of its files and their bytes, so that most datasets are one plain read."""
+        groups: dict[str, tuple[str, dict[str, int]]] = {}
         for part in self.parts:
-            _, uris = groups.setdefault(comparable(part.schema), (part.schema, []))
-            uris.extend(files.uri(file.path) for file in part.files)
+            _, found = groups.setdefault(comparable(part.schema), (part.schema, {}))
+            found.update(bytes_by_uri(files, part.files))
         return list(groups.values())
 
 
@@ -277,4 +285,4 @@ def published(spark: Any, warehouse: Warehouse | str, dataset: str, version: int
     """
     place = Warehouse(warehouse) if isinstance(warehouse, str) else warehouse
     state = place.files_of(dataset, version)
-    return read_parquet(spark, [(state.schema, [place.storage.uri(file.path) for file in state.files])])
+    return read_parquet(spark, [(state.schema, bytes_by_uri(place.storage, state.files))])

@@ -54,7 +54,7 @@ from unstuck.tasks.steps.spark import (
 )
 from unstuck.tasks.steps.stream import Resume, stage_stream
 from unstuck.tasks.warehouse.files import Files
-from unstuck.tasks.warehouse.marker import StagedOutput
+from unstuck.tasks.warehouse.marker import StagedOutput, bytes_by_uri
 
 _BROKEN = f"{OURS}broken"  # "r" for a good row, "r0_2" for one that breaks the first and the third rule
 _GOOD = "r"
@@ -109,7 +109,7 @@ def stage_checked(
             # Not by createDataFrame: it makes instants of timestamps without a zone, and knows fewer types.
             stored = stage_plain(files, whole, frame)
         if stored is not None:
-            frame = read_parquet(session, [(stored.schema, [files.uri(file.path) for file in stored.files])])
+            frame = read_parquet(session, [(stored.schema, bytes_by_uri(files, stored.files))])
         split = _split_spark if is_frame(frame) else _split_table
         staged = split(files, folder, frame, checks, partition_by)
         files.remove_tree(whole)
@@ -266,9 +266,8 @@ def _stage_rejected(
 
     frames = []
     for code, part in found.items():
-        uris = [files.uri(file.path) for file in part.files]
         schema = with_open(part, frame.columns, typed_columns(json.loads(frame.schema.json()))).schema
-        rows = read_parquet(frame.sparkSession, [(schema, uris)])
+        rows = read_parquet(frame.sparkSession, [(schema, bytes_by_uri(files, part.files))])
         frames.append(rows.withColumn(REJECTED_BY, array(*map(lit, names[code]))))
     whole = reduce(lambda one, other: one.union(other), frames)
     size = sum(file.bytes for part in found.values() for file in part.files)

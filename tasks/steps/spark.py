@@ -8,11 +8,15 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import quote
 
 from unstuck.tasks.errors import OutputInvalid
+from unstuck.tasks.protocol.failure import describe
 from unstuck.tasks.spec.types import quoted
 
 log = logging.getLogger(__name__)
@@ -25,6 +29,7 @@ _WRITE_CONF = {
 }
 _VOID = re.compile(r'"(type|elementType|keyType|valueType)":"void"')  # in the JSON of a schema
 _OBSERVED_WITHIN = "10 seconds"  # usually it is there at once
+_LOOKED_AT = 32  # files that Spark looks at without starting tasks for it
 
 
 def is_frame(value: Any) -> bool:
@@ -104,36 +109,71 @@ def _observed_rows(frame: Any, counted: Any) -> int | None:
     return None if rows is None else int(rows)
 
 
-def read_parquet(session: Any, groups: Sequence[tuple[str, Sequence[str]]]) -> Any:
-    """One frame of all files: each of ``groups`` is a schema and its files; columns that one lacks are null.
+def read_parquet(session: Any, groups: Sequence[tuple[str, Mapping[str, int]]]) -> Any:
+    """One frame of all files: each of ``groups`` is a schema and its files with their bytes; what one lacks is null.
 
     Spark is told the schema. What it would infer depends on its conf, and is an integer for a column of nulls.
     """
-    frames = [_read(session, schema, uris) for schema, uris in groups]
+    frames = [_read(session, schema, files) for schema, files in groups]
     whole = frames[0]
     for frame in frames[1:]:
         whole = whole.unionByName(frame, allowMissingColumns=True)
     return whole
 
 
-def _read(session: Any, schema: str, uris: Sequence[str]) -> Any:
+def _read(session: Any, schema: str, files: Mapping[str, int]) -> Any:
     from pyspark.sql.functions import col
     from pyspark.sql.types import NullType, StructType
 
     fields = StructType.fromJson(json.loads(schema))
-    if not uris:
+    if not files:
         return session.createDataFrame([], fields)
     # A column without a type stands as another one in the file. It goes with a column of any type of other members.
     known = StructType([field for field in fields if field.dataType != NullType()])
     # In a list, map or struct Arrow stores integers for it, and Spark 4.0 reads nothing else.
     stored = StructType.fromJson(json.loads(_VOID.sub(r'"\1":"integer"', known.json())))
-    # As written: a conf, or Spark 3.5 by itself, would move dates of before 1582 or refuse them.
-    reader = session.read.schema(stored).option("datetimeRebaseMode", "CORRECTED")
-    frame = reader.parquet(*map(hadoop_uri, uris))
+    frame = _read_listed(session, stored, files)
+    if frame is None:
+        frame = _reader(session, stored).parquet(*map(hadoop_uri, files))
     if stored == fields:
         return frame
     columns = [(field, col(quoted(field.name))) for field in fields]
     return frame.select(*(_emptied(column, field.dataType).alias(field.name) for field, column in columns))
+
+
+def _reader(session: Any, schema: Any) -> Any:
+    # As written: a conf, or Spark 3.5 by itself, would move dates of before 1582 or refuse them.
+    return session.read.schema(schema).option("datetimeRebaseMode", "CORRECTED")
+
+
+def _read_listed(session: Any, schema: Any, files: Mapping[str, int]) -> Any:
+    """A frame of many files that Spark gets as a list, in the form that its own streams write; None if it cannot.
+
+    It would look at each file before the first row is asked for, which takes seconds for thousands.
+    """
+    if len(files) <= _LOOKED_AT or session.__class__.__module__.startswith("pyspark.sql.connect"):
+        return None
+    known = {"isDir": False, "modificationTime": 0, "blockReplication": 1, "blockSize": 2**27, "action": "add"}
+    lines = ({"path": _encoded(uri), "size": size, **known} for uri, size in files.items())
+    try:
+        temporary = session._jvm.java.lang.System.getProperty("java.io.tmpdir")  # removed with the runner
+        with TemporaryDirectory(prefix="list-", dir=temporary) as folder:
+            listed = Path(folder, "_spark_metadata", "0")
+            listed.parent.mkdir()
+            listed.write_text("\n".join(["v1", *map(json.dumps, lines)]), encoding="utf-8")
+            frame = _reader(session, schema).option("recursiveFileLookup", "true").parquet(f"file://{folder}")
+            found: int | str = len(frame._jdf.inputFiles())  # a conf may tell Spark to pass over the list
+    except Exception as error:  # noqa: BLE001 - such a conf may also be one that no list can be read with
+        found = describe(error)
+    if found == len(files):
+        return frame
+    log.info("Spark read a list of %d files as %s, and looks at each of them", len(files), found)
+    return None
+
+
+def _encoded(uri: str) -> str:
+    scheme, _, path = ("file", "", uri) if uri.startswith("/") else hadoop_uri(uri).partition("://")
+    return f"{scheme}://{quote(path)}"
 
 
 def _emptied(column: Any, kind: Any) -> Any:
@@ -212,7 +252,7 @@ def empty_table(schema: str) -> Any:
 
 
 def repeated_keys(
-    session: Any, schema: str, uris: Sequence[str], columns: Sequence[str], some: int
+    session: Any, schema: str, files: Mapping[str, int], columns: Sequence[str], some: int
 ) -> tuple[int, list[tuple[Any, ...]]]:
     """How many values of ``columns`` several rows share, and ``some`` of them with the number of their rows.
 
@@ -220,7 +260,7 @@ def repeated_keys(
     """
     from pyspark.sql.functions import col, count, lit
 
-    frame = read_parquet(session, [(schema, uris)])
+    frame = read_parquet(session, [(schema, files)])
     keys = [col(quoted(column)).alias(str(number)) for number, column in enumerate(columns)]
     try:
         counted = frame.groupBy(*keys).agg(count(lit(1)).alias("rows")).filter("rows > 1")

@@ -42,6 +42,11 @@ class DataFile:
     partition: dict[str, str | None] = field(default_factory=dict)
 
 
+def bytes_by_uri(files: Files, found: Iterable[DataFile]) -> dict[str, int]:
+    """The size of each of ``found``, by its address in the warehouse ``files``."""
+    return {files.uri(file.path): file.bytes for file in found}
+
+
 NamedPartitions = dict[str, list[str | None]]
 """By column, the values that ``partitions:`` names, as text; None for null. Other columns may have any value."""
 

@@ -576,11 +576,17 @@ def test_a_job_of_a_newer_release_keeps_no_other_out_of_the_list(cli: Cli, hand:
     assert "its schema is 99" in listed[newer]
 
 
-def test_a_dataset_of_many_small_files_is_named_with_the_command_that_mends_it(cli: Cli, published: Warehouse) -> None:
+def test_a_dataset_of_many_small_files_is_named_with_the_command_that_mends_it(
+    cli: Cli, hand: ByHand, published: Warehouse
+) -> None:
     many = [DataFile(f"_staging/k/{n}.parquet", 1, 1000) for n in range(600)]
     change = {"events": Change("replace", many, [], 600, SCHEMA)}
     assert published.create_entry(3, Entry(3, 2, "job3", "package", "job3", "load", 1e9, {}, change))
-    assert "events has 600 small files, which slows its readers: unstuck compact events" in cli("datasets").stdout
+    hint = "events has 600 small files, which slows its readers: unstuck compact events"
+    assert hint in cli("datasets").stdout
+    job = hand.submit({"name": "a", "inputs": {"mine": "events", "monthly": "monthly"}})
+    assert cli("show", job).stdout.splitlines()[-1] == hint
+    assert "small files" not in cli("show", hand.submit({"name": "a"})).stdout
     found = {one["code"]: one for one in json.loads(cli("doctor", "--json").stdout)["findings"]}
     assert "events (600)" in found["SMALL_FILES"]["text"]
     assert "monthly" not in found["SMALL_FILES"]["text"]

@@ -1,0 +1,93 @@
+"""An input of many files: shown to steps without a look at any of them, and read whole whatever the conf says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pytest
+
+from tests.support.spark.jvm import end_jvm
+from unstuck import Settings
+from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.runner.driver import Driver
+from unstuck.tasks.steps.context import Work
+from unstuck.tasks.steps.inputs import Dataset
+from unstuck.tasks.steps.output import stage
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.marker import StagedOutput
+
+COUNT = 40
+IN_ORDER = [(number, f"{number % 3}/ä %2F") for number in range(COUNT)]
+# By the first, Spark passes over the list that it is given; by the second it can read none from this file system.
+AGAINST_LISTS = {
+    "spark.sql.streaming.fileStreamSink.ignoreMetadata": "true",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    temporary = tmp_path_factory.mktemp("runner")
+    driver = Driver(Settings(spark_master="local[2]", spark_conf={"spark.ui.enabled": "false"}), temporary=temporary)
+    driver.start()
+    yield driver
+    assert not list(temporary.glob("list-*"))
+    driver.stop()
+    end_jvm()
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Files, Dataset]:
+    files = Files(str(tmp_path_factory.mktemp("ware house %20 ä")))
+    parts: list[StagedOutput] = []
+    for number, name in IN_ORDER:
+        table = pa.table({"number": [number], "name": [name]})
+        parts.append(stage(files, f"_staging/x/{number}", table, ["name"]))
+    return files, Dataset("x", tuple(parts))
+
+
+def work_of(many: tuple[Files, Dataset], session: Any) -> Work:
+    files, dataset = many
+    return Work(files, Token.parse("j/g/1/n/w"), session, {"x": dataset})
+
+
+def rows_of(frame: Any) -> list[tuple[Any, ...]]:
+    return sorted(map(tuple, frame.select("number", "name").collect()))
+
+
+def test_an_input_of_many_files_is_shown_without_a_look_at_any_and_read_whole(
+    driver: Driver, many: tuple[Files, Dataset]
+) -> None:
+    with driver.attempt("many", {}) as session:
+        work = work_of(many, session)
+        work.show("x")
+        assert not session.sparkContext.statusTracker().getJobIdsForGroup("many")
+        in_a_query = "explode((SELECT collect_list(struct(*)) FROM x)) AS row"
+        asked: dict[str, Any] = {  # each way in which a step can ask for it
+            "input": work.read("x"),
+            "sql": session.sql("SELECT * FROM `X`"),
+            "table": session.table("x"),
+            "read": session.read.table("x"),
+            "expression": session.range(1).selectExpr(in_a_query).select("row.*"),
+        }
+        session.sql("REFRESH TABLE x")
+        session.catalog.refreshByPath(many[0].uri(""))
+        asked["refreshed"] = session.sql("SELECT * FROM x")
+        assert {way: rows_of(frame) for way, frame in asked.items()} == dict.fromkeys(asked, IN_ORDER)
+        assert {unquote(uri) for uri in asked["input"].inputFiles()} == {f"file://{path}" for path in paths_of(many)}
+
+
+def paths_of(many: tuple[Files, Dataset]) -> list[str]:
+    files, dataset = many
+    return [files.uri(file.path) for part in dataset.parts for file in part.files]
+
+
+@pytest.mark.parametrize("key", AGAINST_LISTS)
+def test_a_conf_against_lists_loses_no_row(driver: Driver, many: tuple[Files, Dataset], key: str) -> None:
+    with driver.attempt("conf", {key: AGAINST_LISTS[key]}) as session:
+        assert rows_of(work_of(many, session).read("x")) == IN_ORDER
