@@ -19,6 +19,7 @@ from unstuck import Status, published_files
 from unstuck.coordinator.publishing import staging_gc
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.vacuum import Vacuumed, vacuum
+from unstuck.coordinator.store import staging_index
 from unstuck.coordinator.store.answers import Submission
 from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
@@ -457,6 +458,20 @@ def test_each_warehouse_keeps_as_many_versions_as_are_asked_for_it(
         made = [finished(one) for _ in range(4)]
         look(one, made[0][0])
         assert sum(stands(one, f"{tokens['out'].staging}/out/part-0.parquet") for _, tokens in made) == kept, name
+
+
+def test_the_oldest_version_that_an_open_job_reads_is_found_however_many_are_open(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging_index, "_AT_ONCE", 2)  # jobs that are read in one round trip
+    jobs = [coordinator.submit(group("a"), name=f"job-{n}") for n in range(5)]
+    index = StagingIndex(coordinator.redis, coordinator.keys)
+    known = Warehouse(coordinator.settings.warehouse).identity()
+    assert known is not None
+    for oldest in jobs:
+        for job in jobs:
+            coordinator.redis.hset(coordinator.keys.of(job).job, "base", 1 if job == oldest else 7)
+        assert index.oldest_read(known, 0) == (1, oldest)
 
 
 def test_a_vacuum_leaves_what_a_retry_of_a_failed_job_may_take_over(coordinator: Coordinator) -> None:

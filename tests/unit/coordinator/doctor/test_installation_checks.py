@@ -106,6 +106,8 @@ def test_a_redis_that_could_lose_something_is_named(change: dict[str, object], f
     [
         {"valkey_version": None, "redis_version": "7.0.0"},
         {"valkey_version": "8.0.1"},
+        {"valkey_version": "10.0.0"},
+        {"valkey_version": None, "redis_version": "7.10.2"},
         {"fsync": None},
         {"fsync": "always"},
         {"ahead": 30.0, "unsure": 31.0},

@@ -168,6 +168,7 @@ def test_replaced_partitions_are_named_up_to_a_bound_the_shrunk_ones_first(night
     assert {(one.before, one.after) for one in told.most} == {(9, 4)}
     assert str(told.most[-1]) == "day=2013-01-21: 9 → 4 rows"
     assert told.text(most=1) == "day=2013-01-02: 9 → 4 rows, and 30 more"
+    assert told.text(shrunk=True, most=1) == "day=2013-01-02: 9 → 4 rows, and 29 more", "not the one that grew"
     entry = Warehouse(nightly.root).existing_entry(2)
     assert entry.datasets["flights"].replaced == told
 

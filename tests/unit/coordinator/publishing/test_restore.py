@@ -11,6 +11,7 @@ import redis
 from tests.support.failpoints import Died, Once, armed
 from tests.unit.coordinator.publishing.test_delta_tables import Lake, row
 from tests.unit.coordinator.publishing.test_modes import APPEND, BY_DAY, Nightly
+from tests.unit.coordinator.publishing.test_publish_outputs import FLIGHTS, schema
 from tests.unit.coordinator.publishing.test_vacuum import clean
 from unstuck import DatasetNotFound
 from unstuck.coordinator.errors import Refused
@@ -73,6 +74,15 @@ def test_an_older_version_stands_again_and_the_versions_between_can_be_read(nigh
     )
     nightly.publish("three", BY_DAY, "2013-01-02", rows=5)
     assert nightly.stands == (4, 14)
+
+
+def test_a_version_with_other_columns_stands_again_with_its_own(nightly: Restorer) -> None:
+    nightly.publish("three", OutputSpec(), columns=schema("other:string"))
+    nightly.restore(2)
+    assert Warehouse(nightly.root).dataset("flights").schema == FLIGHTS
+    assert nightly.publish("four", BY_DAY, "2013-01-04").failed is None, "what has these columns goes on"
+    nightly.restore(3)
+    assert Warehouse(nightly.root).dataset("flights").schema == schema("other:string")
 
 
 def test_a_dataset_that_stands_so_already_is_left_as_it_is(nightly: Restorer) -> None:
