@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -256,7 +257,7 @@ class Attempt:
             BesidePublished(self._published, plan.publishing_of, order.group.for_each is not None),
         )
         scratch = stack.enter_context(Scratch(runner.temporary))
-        stack.enter_context(runner.watchdog.clock("TIMEOUT", order.group.timeout))
+        stack.enter_context(runner.watchdog.clock("TIMEOUT", order.group.timeout or math.inf))
         with users_code():
             for name in (*work.inputs, *work.streams) if session is not None else ():
                 work.show(name)  # Spark reads in jobs that may wait for the cluster: within the group's time
@@ -280,7 +281,7 @@ class Attempt:
                 where = f"step {index + 1} of {len(steps)}"
                 log.info("%s: %s", where, step.label)
                 ctx = self._context(work, step, index, params, scratch)
-                with runner.watchdog.clock("STEP_TIMEOUT", step.timeout, f"{where} ({step.label})"):
+                with runner.watchdog.clock("STEP_TIMEOUT", step.timeout or math.inf, f"{where} ({step.label})", index):
                     before.run(partial(run_step, step, work, ctx, runner.settings.step_modules, before.imported))
 
     def _tell_of_success(self, work: Work, params: dict[str, Any], scratch: Scratch) -> None:

@@ -101,16 +101,17 @@ class WatchdogClient:
         self._tell(log=path)
 
     @contextmanager
-    def clock(self, code: str, seconds: float | None, step: str = "") -> Iterator[None]:
+    def clock(self, code: str, seconds: float | None, step: str = "", index: int = 0) -> Iterator[None]:
         """Limit the block to ``seconds``: then the runner gets an order, and is killed after the grace.
 
-        The failure gets ``code``; ``step`` says what takes so long. None: no limit.
+        The failure gets ``code``; ``step`` says what takes so long, ``index`` which step of the group. None: no limit;
+        inf: none until an alter sets one.
         """
         if seconds is None:
             yield
             return
         with self._lock:
-            self._tell(clocks={**self._holding.clocks, code: Clock(code, seconds, time.monotonic(), step)})
+            self._tell(clocks={**self._holding.clocks, code: Clock(code, seconds, time.monotonic(), step, index)})
         try:
             yield
         finally:

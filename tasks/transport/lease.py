@@ -94,7 +94,11 @@ def unreadable(error: Exception) -> str:
 
 
 class Lease:
-    """Takes, renews and finishes attempts on one Redis, for one caller, which does one thing at a time."""
+    """Takes, renews and finishes attempts on one Redis, for one caller, which does one thing at a time.
+
+    Attributes:
+        altered: at the last renewal, the plan of the group (JSON) if the job was altered since the claim; else empty.
+    """
 
     def __init__(
         self, client: redis.Redis, keys: Keys, ttl: float, caller: str, versions: Mapping[str, str] | None = None
@@ -111,6 +115,7 @@ class Lease:
         self._ttl = ttl
         self._caller = caller
         self._versions = dict(versions or {})
+        self.altered = ""
         self._answer = keys.answer(caller)
         self._takes = self._finishes = 0
         self._claimant = self._event = ""  # of the last take, and of the last finish: the same again is a repeat
@@ -197,7 +202,10 @@ class Lease:
         Raises: redis.RedisError: the store could not be asked; the lease runs on as it is.
         """
         bound = json.dumps(self._versions)
-        answer = self._renew(token.job, **_fence(token), worker=worker, ttl=self._ttl, progress=progress, bound=bound)
+        answer, *plan = self._renew(
+            token.job, **_fence(token), worker=worker, ttl=self._ttl, progress=progress, bound=bound
+        )
+        self.altered = (plan and plan[0]) or ""
         return RenewAnswer(answer)
 
     def finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:

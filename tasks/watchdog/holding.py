@@ -52,7 +52,7 @@ class Holding:
         The reader is a process of the same Python, so `marshal` will do, which takes a third of the time of JSON.
         """
         for progress, code, most in ((self.progress, self.code, _SLOT), ("", {}, 500)):
-            clocks = [(c.code, c.seconds, c.began, c.step[:most]) for c in self.clocks.values()]
+            clocks = [(c.code, c.seconds, c.began, c.step[:most], c.index) for c in self.clocks.values()]
             times = (self.since, self.idle, self.taken)
             data = marshal.dumps(
                 (self.token, *times, self.log, clocks, progress, self.remark[:most], code, self.unfit[:most])

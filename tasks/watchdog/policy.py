@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 from unstuck.tasks.process.tree import ProcessState
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
@@ -35,6 +37,7 @@ class Clock:
     seconds: float
     began: float  # monotonic seconds
     step: str = ""  # what it is that may take so long, in words; empty for all steps, and for the session's start
+    index: int = 0  # of the step in its group
 
     @property
     def leaving(self) -> bool:
@@ -153,6 +156,20 @@ def _outcome_for(state: WatchState, observation: Observation, why: str) -> Outco
         # Ended with its worker before its time: a supervisor with a shorter grace than ours. No fault of the group.
         return Outcome(OutcomeKind.RELEASED, failure=Failure("RELEASED", f"{why}, while its worker was told to stop"))
     return Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", why))
+
+
+def with_timeouts(clocks: Mapping[str, Clock], group: Mapping[str, Any]) -> dict[str, Clock]:
+    """``clocks`` with the timeouts of an altered ``group``, counted from when each began. No timeout never ends."""
+    steps = group["steps"]
+
+    def seconds(clock: Clock) -> float:
+        if clock.code == "TIMEOUT":
+            return group.get("timeout") or math.inf
+        if clock.code == "STEP_TIMEOUT" and clock.index < len(steps):
+            return steps[clock.index].get("timeout") or math.inf
+        return clock.seconds
+
+    return {code: replace(clock, seconds=seconds(clock)) for code, clock in clocks.items()}
 
 
 def timeout_failure(clock: Clock) -> Failure:

@@ -37,7 +37,7 @@ from unstuck.tasks.transport.redis_client import connect, persistently
 from unstuck.tasks.warehouse.probe import WarehouseProbe
 from unstuck.tasks.watchdog.cancel_channel import CancelChannel
 from unstuck.tasks.watchdog.holding import Holding, SharedHolding
-from unstuck.tasks.watchdog.policy import Observation, Order, WatchState, decide, timeout_failure
+from unstuck.tasks.watchdog.policy import Observation, Order, WatchState, decide, timeout_failure, with_timeouts
 
 log = logging.getLogger("unstuck.tasks.watchdog")
 
@@ -92,6 +92,7 @@ class Watchdog:
         self._lease = Lease(self._client, self._keys, settings.lease_ttl, caller, self._release.bound)
         self._state = WatchState()
         self._answer: RenewAnswer | None = None
+        self._altered: dict[str, Any] | None = None  # the group, if its job was altered since the claim
         self._next_tick = 0.0
 
     # -- the loop ----------------------------------------------------------------------------------------------
@@ -137,7 +138,7 @@ class Watchdog:
         self._holding = held
         if held.token != before.token:
             self._token = Token.parse(held.token) if held.token else None
-            self._state, self._answer = WatchState(), None
+            self._state, self._answer, self._altered = WatchState(), None, None
         if (held.token, held.idle) != (before.token, before.idle):
             self._settled = False
             self._next_tick = min(self._next_tick, time.monotonic() + SHOWN_WITHIN)
@@ -146,7 +147,8 @@ class Watchdog:
             if self._token is not None:
                 self._channel.follow(self._token.job)
             self._next_tick = 0.0
-        self._state = replace(self._state, clocks=self._holding.clocks)
+        clocks = self._holding.clocks if self._altered is None else with_timeouts(self._holding.clocks, self._altered)
+        self._state = replace(self._state, clocks=clocks)
 
     def _step(self) -> bool:
         """Observe the runner, renew when it is time, and do what is decided. False: there is nothing left to watch."""
@@ -225,6 +227,8 @@ class Watchdog:
             return True
         try:
             self._answer = self._lease.renew(self._token, self._worker, self._holding.progress)
+            if self._lease.altered:
+                self._altered = json.loads(self._lease.altered)["group"]
         except redis.RedisError as error:
             log.warning("%s: the lease could not be renewed: %s", self._token, error)
             # Nobody takes over in an outage (docs/protocol.md, rule 7). But a store that comes back may have forgotten

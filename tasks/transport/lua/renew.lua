@@ -1,23 +1,24 @@
 -- renew: the watchdog keeps its runner's lease and hears what it should do.
 --
--- keys: job attempts held due versions
+-- keys: job attempts plans held due versions
 -- args: job group epoch nonce claimant worker ttl progress bound
 --
 -- ttl: of the lease, in seconds. progress: JSON, or empty. bound: the versions of the runner, by name (JSON).
--- Answers CONTINUE | CANCEL | DRAIN | STALE
+-- Answers {CONTINUE | CANCEL | DRAIN, plan} | {STALE}
+-- plan: of the group, if the job was altered since the attempt was claimed; its timeouts count for the attempt too.
 --
 -- An attempt that is current but unclaimed was rolled back with its store: it is claimed again, and its job is due. It is
 -- stale if runners of other versions have begun the job meanwhile.
-local status, mixed = unpack(redis.call('HMGET', keys.job, 'status', 'mixed'))
-if not status or terminal(status) then return 'STALE' end
+local status, mixed, revision = unpack(redis.call('HMGET', keys.job, 'status', 'mixed', 'revision'))
+if not status or terminal(status) then return {'STALE'} end
 local attempt = open_attempt(keys.attempts, args.group, args.epoch, args.nonce)
-if not attempt or (attempt.claimant and attempt.claimant ~= args.claimant) then return 'STALE' end
+if not attempt or (attempt.claimant and attempt.claimant ~= args.claimant) then return {'STALE'} end
 
 local time = now()
 if not attempt.claimant then
     if not mixed then
         local bound = cjson.decode(args.bound)
-        if other_versions(keys.versions, attempt, bound) then return 'STALE' end
+        if other_versions(keys.versions, attempt, bound) then return {'STALE'} end
         note_versions(keys.versions, attempt, bound)
     end
     attempt.claimant = args.claimant
@@ -32,4 +33,5 @@ end
 attempt.lease = time + tonumber(args.ttl)
 if args.progress ~= '' then attempt.progress = args.progress end
 put_attempt(keys.attempts, args.group, attempt)
-return attempt.order or 'CONTINUE'
+local altered = (attempt.revision or 0) < tonumber(revision or '0')
+return {attempt.order or 'CONTINUE', altered and redis.call('HGET', keys.plans, string.match(args.group, '^[^%[]+')) or nil}
