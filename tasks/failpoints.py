@@ -25,8 +25,8 @@ class Point(StrEnum):
     AFTER_CLAIM = "after-claim", "the store has given the attempt to this runner, which has not heard of it"
     AFTER_BATCH = "after-batch", "a batch of a stream is staged; Spark has not committed it to its checkpoint"
     AFTER_OUTPUT = "after-output", "a step has staged an output and goes on"
-    BEFORE_MARKER = "before-marker", "all steps are done and all files staged; nothing vouches for them"
-    AFTER_MARKER = "after-marker", "the marker stands; there is no outcome"
+    BEFORE_MARKER = "before-marker", "all steps are done and all files staged; nothing vouches for them yet"
+    AFTER_MARKER = "after-marker", "the marker stands, if anything was made; there is no outcome"
     BEFORE_FINISH = "before-finish", "the outcome is known to the runner alone"
     AFTER_FINISH = "after-finish", "outcome and report are in the store; who sent them has not heard of it"
 

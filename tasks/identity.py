@@ -24,7 +24,7 @@ class RunsOn:
     @property
     def bound(self) -> dict[str, str]:
         """The minor versions that a job keeps to, by name."""
-        return {name: minor(text) for name, text in (("python", self.python), ("spark", self.spark)) if text}
+        return bound_of({"python": self.python, "spark": self.spark})
 
     def used(self, *, spark: bool) -> dict[str, str]:
         """The versions that make rows, by name; ``spark``: whether Spark is among them."""
@@ -34,6 +34,11 @@ class RunsOn:
     def differs(self, made_on: Mapping[str, str]) -> bool:
         """Whether what was made on these versions (`used`) was made by another minor version of Spark or Python."""
         return any(minor(made_on[name]) != one for name, one in self.bound.items() if name in made_on)
+
+
+def bound_of(versions: Mapping[str, str]) -> dict[str, str]:
+    """The minor versions of Python and Spark among ``versions``, by name."""
+    return {name: minor(versions[name]) for name in ("python", "spark") if versions.get(name)}
 
 
 def minor(version: str) -> str:

@@ -119,6 +119,7 @@ def _succeeded(draft: Draft, group_id: str, record: GroupRecord, outcome: Outcom
         record,
         state=S.SUCCEEDED,
         staging=outcome.staging,
+        done=outcome.done,
         adopted=outcome.adopted,
         rows=outcome.rows,
         rejected=outcome.rejected,

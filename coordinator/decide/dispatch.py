@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter
 from dataclasses import replace
@@ -125,19 +126,23 @@ def _text(frozen: FrozenInputs) -> str:
 
 def freeze_group(draft: Draft, name: str) -> None:
     """Fix the outputs of a group's needs as they stand now: when it is first queued, or when its condition held."""
-    inputs = {
-        need: tuple(
-            record.staging
+    found = {
+        need: [
+            record
             for member in draft.state.members(need)
             if (record := draft.state.record(member)).state is S.SUCCEEDED and record.staging
-        )
+        ]
         for need in draft.plan.groups[name].reads
     }
+    inputs = {need: tuple(one.marked for one in records) for need, records in found.items()}
+    # What a group did that made nothing stands outside of the warehouse, where its readers may find it.
+    unmarked = [one.staging for records in found.values() for one in records if not one.marked]
+    after = hashlib.sha256("\n".join(unmarked).encode()).hexdigest()[:16] if unmarked else ""
     records = {need: draft.state.groups.get(need) for need, found in inputs.items() if not found}
     empty = tuple(need for need, one in records.items() if one and one.reason and one.reason.code == EMPTY_FORK)
     needs = draft.state.needs[name]
     cleans = draft.job.id if draft.state.fatal and needs[S.FAILED] + needs[S.CANCELED] else ""
-    draft.decision.frozen[name] = _text(FrozenInputs(inputs=inputs, empty=empty, cleans=cleans))
+    draft.decision.frozen[name] = _text(FrozenInputs(inputs=inputs, after=after, empty=empty, cleans=cleans))
     draft.state.frozen.add(name)
 
 

@@ -20,7 +20,7 @@ from unstuck.coordinator.model.status import GroupState, Intent, Phase, Status
 from unstuck.coordinator.spec.plan import Plan
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.protocol.replaced import Replaced
-from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.report import Done, Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.texts import FIELD, unpack
 from unstuck.tasks.protocol.token import Offer
 
@@ -70,6 +70,7 @@ class GroupRecord:
         losses: workers lost in a row.
         releases: attempts handed back by workers that were told to stop.
         staging: folder of the attempt whose output counts (SUCCEEDED).
+        done: as of an outcome: what that attempt did, if it made nothing and so has no folder.
         rejected: as of an outcome: of each output with rules: by rule, how many rows did not meet it.
         zone: the time zone that its newest attempt ran with; empty until one has ended.
         final_failure: it has failed for good, and later attempts only call its hook; None: not so, or it has no hook.
@@ -87,6 +88,7 @@ class GroupRecord:
     worker: str = ""
     started_at: float = 0.0
     staging: str = ""
+    done: Done | None = None
     adopted: bool = False
     rows: dict[str, int] = field(default_factory=dict)
     rejected: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -101,6 +103,11 @@ class GroupRecord:
     def recovering(self) -> bool:
         """Failed or was lost, and has not succeeded since."""
         return bool(self.failures or self.losses or self.final_failure) and not self.state.terminal
+
+    @property
+    def marked(self) -> str:
+        """The folder of the marker that counts; empty if there is none."""
+        return self.staging if self.state is GroupState.SUCCEEDED and self.done is None else ""
 
     def offer(self, job: str, group: str) -> Offer:
         return Offer(job, group, self.epoch, self.nonce)

@@ -16,7 +16,6 @@ from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.publishing import delta_tables
 from unstuck.coordinator.publishing.expectation_checks import check_expectations
 from unstuck.coordinator.publishing.streams import with_checkpoint
@@ -78,11 +77,7 @@ class PublishRequest:
         """The request of a job, for the outputs of the groups that have succeeded."""
         job, plan = state.job, state.plan
         sources = {
-            name: tuple(
-                record.staging
-                for member in state.members(name)
-                if (record := state.record(member)).state is GroupState.SUCCEEDED and record.staging
-            )
+            name: tuple(filter(None, (state.record(member).marked for member in state.members(name))))
             for name in plan.groups
         }
         return cls(

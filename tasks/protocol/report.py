@@ -53,12 +53,28 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Done:
+    """The work of an attempt that made nothing, on the record of its group: it has no marker (docs/decisions/0075).
+
+    Attributes:
+        fingerprint: of the work, as in a marker.
+        code: what stood for the code of its steps.
+        made_on: the minor versions of Python, and of Spark if it was used, by name.
+    """
+
+    fingerprint: str
+    code: str = ""
+    made_on: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How an attempt ended.
 
     Attributes:
         staging: the folder that holds the marker, relative to the warehouse; for an adopted marker that of the
             earlier attempt. Empty unless ``kind`` is SUCCEEDED.
+        done: what was done, if nothing was made; then ``staging`` names a folder that is not there.
         adopted: a standing marker with the same fingerprint was found, and nothing was run.
         ran_again: why the work of a job that this one retries was not taken over, in words.
         rows: rows per output.
@@ -78,6 +94,7 @@ class Outcome:
     results: dict[str, Any] = field(default_factory=dict)
     failure: Failure | None = None
     zone: str = ""
+    done: Done | None = None
 
     def to_json(self) -> str:
         return json.dumps({name: value for name, value in asdict(self).items() if value}, separators=(",", ":"))

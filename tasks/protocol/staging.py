@@ -11,9 +11,11 @@ from typing import cast
 import redis
 
 from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.report import Done
 
 MARGIN = 60.0  # seconds on top, for clocks, slow scripts and slow kills
 FINISHED = "FINISHED"  # the status of a job that nobody retries
+SUCCEEDED = "SUCCEEDED"  # the state of a group whose work counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,15 @@ class Staging:
                 going.update(_line(retry, known))
             folders.update(filter(None, counting))
         return Retries(frozenset(going), frozenset(folders))
+
+    def made_nothing(self, group: str, job: str) -> tuple[str, Done] | None:
+        """The staging and the work of a group that succeeded in ``job`` and made nothing; None for any other."""
+        text = cast(str | None, self._redis.hget(self._keys.of(job).groups, group))
+        try:
+            record = json.loads(text or "{}")
+            return (str(record["staging"]), Done(**record["done"])) if record["state"] == SUCCEEDED else None
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return None  # it made something, it did not succeed, or the record is damaged
 
     def needed(self) -> Callable[[str], bool]:
         """Whether a job may need the attempt folder of a file: one that is open, is retried, or may be retried.

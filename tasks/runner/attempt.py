@@ -1,7 +1,7 @@
 """One attempt, from a claim to the finish.
 
-An attempt writes its marker, then records its outcome, and then closes the Spark session, so a failing close cannot
-change the outcome. Whatever user code raises ends the attempt and never the runner.
+An attempt that made something writes its marker, then records its outcome, and then closes the Spark session, so a
+failing close cannot change the outcome. Whatever user code raises ends the attempt and never the runner.
 """
 
 from __future__ import annotations
@@ -32,9 +32,12 @@ from unstuck.tasks.protocol.failure import (
     shorten,
     with_replaced_code,
 )
+from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import HOOK_RAN, Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.secrets import Secrets
+from unstuck.tasks.protocol.staging import Staging
 from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.runner.done_before import DoneBefore, on_record
 from unstuck.tasks.runner.driver import TABLES, check_reaches
 from unstuck.tasks.runner.log import AttemptLog, logging_restored
 from unstuck.tasks.runner.outcome import Finish, record, success
@@ -46,15 +49,16 @@ from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.spec.spark_conf import static_conf
 from unstuck.tasks.steps.beside import BesidePublished
 from unstuck.tasks.steps.calls import untaken
-from unstuck.tasks.steps.code import code_of, code_taken, fingerprint, why_again
+from unstuck.tasks.steps.code import code_of, code_taken, fingerprint
 from unstuck.tasks.steps.context import Scratch, StepContext, Work
 from unstuck.tasks.steps.execute import StepRaised, run_step, users_code
 from unstuck.tasks.steps.hooks import HookContext, HookEvent, run_hook
 from unstuck.tasks.steps.inputs import PublishedDatasets, of_empty_forks, read_inputs, with_published
 from unstuck.tasks.steps.loaded import loaded
 from unstuck.tasks.transport.lease import Claim
+from unstuck.tasks.transport.redis_client import persistently
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.tasks.warehouse.marker import Marker, find_done_marker, joined_versions, newest_marker, write_marker
+from unstuck.tasks.warehouse.marker import Marker, joined_versions, write_marker
 from unstuck.tasks.watchdog.policy import Order
 
 log = logging.getLogger(__name__)
@@ -151,51 +155,39 @@ class Attempt:
         failed = self._order.frozen.failed
         if failed is not None and failed.epoch == self._token.epoch:
             return self._tell_of_failure(failed)
-        with self._warehouse_clock("looking for work that is done in"):
-            if (adopted := self._adopted()) is not None:
-                return adopted
+        if (adopted := self._adopted()) is not None:
+            return adopted
         params = self._resolved()
         session = self._session(stack)
         with ExitStack() as within:
             within.enter_context(filtered(self._secrets, self._runner.start_helper))
             work = self._run_group(session, params, within)
-            with self._warehouse_clock("writing the marker into"):
-                marker = self._marker(work)
+            marker = self._marker(work)
+            with self._warehouse_clock("writing the marker into", not marker.made_nothing):
                 reach(Point.BEFORE_MARKER, self._token.job)
-                write_marker(self._files, self._token.staging, marker)
+                if not marker.made_nothing:
+                    write_marker(self._files, self._token.staging, marker)
             reach(Point.AFTER_MARKER, self._token.job)
         return success(self._token.staging, marker, ran_again=self._ran_again)
 
     def _adopted(self) -> Outcome | None:
         """The success of an earlier attempt that did the same work; None if there is none."""
-        self._code = code_of(self._order)
-        self._runner.watchdog.show_code(code_taken())
-        self._fingerprint = fingerprint(self._order, self._code)
-        for job in (self._token.job, *self._order.plan.adopts):
-            folder = replace(self._token, job=job).staging.rpartition("/")[0]
-            earlier = job != self._token.job
-            compacts = earlier and self._order.group.compacts
-            if compacts or (standing := find_done_marker(self._files, folder, self._counts)) is None:
-                if earlier and not self._ran_again and (there := newest_marker(self._files, folder)) is not None:
-                    newer = self._published.changed(there.reads)
-                    other = self._runner.runs_on.differs(there.made_on)
-                    self._ran_again = why_again(self._order, job, there.code, there.fingerprint, newer, other)
-                continue
-            staging, marker = standing
+        order, runner = self._order, self._runner
+        self._code = code_of(order)
+        runner.watchdog.show_code(code_taken())
+        self._fingerprint = fingerprint(order, self._code)
+        staging = Staging(runner.client, Keys(runner.settings.prefix))
+        ask = partial(persistently, runner.settings.dispatch_timeout, staging.made_nothing, self._token.group)
+        recorded = {job: on_record(*found) for job in order.plan.adopts if (found := ask(job)) is not None}
+        before = DoneBefore(self._token, order, self._code, runner.runs_on, self._published)
+        with self._warehouse_clock("looking for work that is done in"):
+            standing = before.find(self._files, recorded)
+            self._ran_again = before.why_again
+            if standing is None:
+                return None
             self._files.check()
-            log.info("%s: the work was done before, by %s; its outputs are taken over", self._token, marker.token)
-            return success(staging, marker, adopted=True)
-        if adopts := self._order.plan.adopts:
-            self._ran_again = f"{self._ran_again or f'it had not finished in job {adopts[0]}'}, so it ran again"
-            log.info("%s: %s", self._token, self._ran_again)
-        return None
-
-    def _counts(self, marker: Marker) -> bool:
-        """Whether ``marker`` is of the same work, on the same published data."""
-        code = marker.code if self._order.plan.any_code else self._code
-        same = marker.fingerprint == fingerprint(self._order, code)
-        same &= self._order.plan.mixed or not self._runner.runs_on.differs(marker.made_on)
-        return same and not self._published.changed(marker.reads)
+        log.info("%s: the work was done before, by %s; its outputs are taken over", self._token, standing[1].token)
+        return success(*standing, adopted=True)
 
     def _resolved(self) -> dict[str, Any]:
         """The parameters of all steps. References that are resolved later are read too: all secrets get known."""

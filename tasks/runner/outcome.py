@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import redis
 
-from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+from unstuck.tasks.identity import bound_of
+from unstuck.tasks.protocol.report import Done, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.transport.lease import FinishAnswer
 from unstuck.tasks.transport.redis_client import persistently
@@ -31,6 +32,7 @@ def success(staging: str, marker: Marker, *, adopted: bool = False, ran_again: s
         rejected={name: output.rejected_by for name, output in marker.outputs.items() if output.rejected_by},
         forks=marker.forks,
         results=marker.results,
+        done=Done(marker.fingerprint, marker.code, bound_of(marker.made_on)) if marker.made_nothing else None,
     )
 
 

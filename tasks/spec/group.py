@@ -394,12 +394,14 @@ class FrozenInputs(Strict):
     """The inputs of a group, fixed when it is first queued or its condition held; every later attempt reads these.
 
     Stored under the group's name; a fork's members share that entry and have one each for their value.
-    ``inputs``: needed group → staging folders of its attempts, in member order. ``empty``: the forks among the needed
-    groups that have no members. ``cleans``: the job, of a group that runs after a failure: its retry cleans up anew.
+    ``inputs``: needed group → staging folders of its attempts, in member order, empty where one made nothing; for these
+    stands ``after``. ``empty``: the forks among the needed groups that have no members. ``cleans``: the job, of a group
+    that runs after a failure: its retry cleans up anew.
     """
 
     value: ForkValue | None = None
     inputs: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    after: str = ""
     empty: tuple[str, ...] = ()
     cleans: str = ""
     failed: FailedFor | None = None
@@ -450,8 +452,7 @@ class WorkOrder(Strict):
             "params": self.params,
             "collect": [c.model_dump(mode="json") for c in self.plan.collect],
             "inputs": self.frozen.inputs,
-            **({"empty": self.frozen.empty} if self.frozen.empty else {}),
-            **({"cleans": self.frozen.cleans} if self.frozen.cleans else {}),
+            **{name: one for name in ("after", "empty", "cleans") if (one := getattr(self.frozen, name))},
             **({"published": {k: v.model_dump() for k, v in self.group.inputs.items()}} if self.group.inputs else {}),
             **({"rerun": self.plan.rerun} if self.plan.rerun else {}),
             **({"on_success": self.group.hooks.on_success} if self.group.hooks and self.group.hooks.on_success else {}),

@@ -106,7 +106,8 @@ def read_inputs(files: Files, inputs: Mapping[str, Iterable[str]], forks: Collec
 def _markers_of(files: Files, need: str, folders: Iterable[str]) -> list[Marker]:
     markers = []
     for folder in folders:
-        marker = read_marker(files, folder)
+        # One that made nothing has no folder, and keeps its place among the members of a fork.
+        marker = read_marker(files, folder) if folder else Marker("", "", {}, {}, {}, 0.0)
         if marker is None:
             raise InputMissing(
                 f"what {need} staged cannot be read: no marker in {files.uri(folder)}. It may have been swept, or this "

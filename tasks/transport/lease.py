@@ -69,10 +69,8 @@ class Claim:
             member = FrozenInputs.model_validate_json(member_text, context=STORED)
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise OrderUnreadable(unreadable(error)) from error
-        read = inputs.inputs or member.inputs
-        empty, cleans = inputs.empty or member.empty, inputs.cleans or member.cleans
-        frozen = FrozenInputs(value=member.value, inputs=read, empty=empty, cleans=cleans, failed=member.failed)
-        return WorkOrder(plan=plan, frozen=frozen)
+        own = {"value": member.value, "failed": member.failed}  # the rest is that of the whole fork
+        return WorkOrder(plan=plan, frozen=inputs.model_copy(update=own))
 
 
 @lru_cache(maxsize=16)

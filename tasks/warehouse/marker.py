@@ -1,4 +1,4 @@
-"""The marker: the durable record, beside the staged files, that an attempt finished; written last.
+"""The marker: the durable record, beside the staged files, that an attempt finished which made something; written last.
 
 It proves that the work was done, not that it counts: the commit that records its token makes it the group's output, and
 only the warehouse log makes it visible.
@@ -160,6 +160,11 @@ class Marker:
     sources: dict[str, list[int]] = field(default_factory=dict)
     made_on: dict[str, str] = field(default_factory=dict)
     version: Literal[1] = MARKER_VERSION
+
+    @property
+    def made_nothing(self) -> bool:
+        """True if others read nothing of it, and it read no published data: the record of its group is enough."""
+        return not (self.outputs or self.forks or self.results or self.reads)
 
 
 _MARKER: TypeAdapter[Marker] = TypeAdapter(Marker)

@@ -12,7 +12,6 @@ from tests.simulation.stage.network import Connection
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GroupState
 
 T = TypeVar("T")
 
@@ -119,9 +118,9 @@ def package_of(state: JobState, depot: Depot) -> LogEntry:
             continue
         for member in state.members(name):
             record = state.record(member)
-            if record.state is not GroupState.SUCCEEDED or not record.staging:
+            if not record.marked:
                 continue
-            marker = depot.markers.get(record.staging)
+            marker = depot.markers.get(record.marked)
             if marker is None:
                 return LogEntry(state.job.id, "abort", code="MARKER_GONE")
             for output, rows in marker.outputs.items():

@@ -23,7 +23,7 @@ from tests.simulation.stage.stage import Actor, Killed, Life, Routine, Stage
 from tests.simulation.stage.trouble import Fault, Trouble
 from unstuck.tasks.process.tree import ProcessState
 from unstuck.tasks.protocol.processes import RunnerStatus
-from unstuck.tasks.protocol.report import HOOK_RAN, Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.report import HOOK_RAN, Done, Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.spec.group import FrozenInputs, WorkOrder
@@ -298,6 +298,8 @@ class Host:
             return (yield from self._call_hook(token))
         for maker in (token.job, *order.plan.adopts):
             standing = self._depot.standing(maker, token.group, order.fingerprint)
+            if standing is None and maker != token.job:
+                standing = self._on_record(maker, token.group, order.fingerprint)
             if standing is not None:
                 whose = f" of {maker}" if maker != token.job else ""
                 stage.log(self.name, f"{token} takes over {standing}{whose}")
@@ -353,15 +355,21 @@ class Host:
 
     def _read(self, token: Token, frozen: FrozenInputs) -> None:
         for need, folders in frozen.inputs.items():
-            for folder in folders:
+            for folder in filter(None, folders):  # empty: it made nothing
                 assert folder in self._depot.markers, f"{token} is to read {folder} of {need}, which has no marker"
+
+    def _on_record(self, job: str, group: str, fingerprint: str) -> str | None:
+        """The staging of a group of a job that this one retries, if it did this very work and made nothing."""
+        found = self._store.jobs[job].groups.get(group) if job in self._store.jobs else None
+        fits = found is not None and found.done is not None and found.done.fingerprint == fingerprint
+        return found.staging if found is not None and fits else None
 
     def _marker(self, token: Token, order: WorkOrder, silent: bool) -> ModelMarker:
         # Other values at every run: what was frozen or adopted must not be mixed with them.
         values: list[Any] = list(range(self._stage.rng.randint(0, 3)))
         forks = {} if silent else {wanted.key: values for wanted in order.plan.collect}
         outputs = {}
-        if self._jobs[token.job].makes_outputs(order.params):
+        if self._jobs[token.job].makes_outputs(order.group.name, order.params):
             outputs[order.group.name] = self._stage.rng.randint(0, 9)
         return ModelMarker(token, order.fingerprint, outputs, forks)
 
@@ -373,5 +381,6 @@ def _success(staging: str, marker: ModelMarker, *, adopted: bool = False) -> Out
         adopted=adopted,
         rows=marker.outputs,
         forks=dict(marker.forks),
-        results={"rows": sum(marker.outputs.values())},
+        results={} if marker.made_nothing else {"rows": sum(marker.outputs.values())},
+        done=Done(marker.fingerprint) if marker.made_nothing else None,
     )

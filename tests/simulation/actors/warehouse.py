@@ -17,6 +17,11 @@ class ModelMarker:
     outputs: dict[str, int]
     forks: dict[str, list[Any]] = field(default_factory=dict)
 
+    @property
+    def made_nothing(self) -> bool:
+        """True if it is in no folder: then the record of its group alone says what was done."""
+        return not (self.outputs or self.forks)
+
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
@@ -28,7 +33,10 @@ class LogEntry:
 
 
 class Depot:
-    """One warehouse, on a file system that never forgets."""
+    """One warehouse, on a file system that never forgets.
+
+    ``markers`` has also those of attempts that made nothing, which no runner finds: for the rules.
+    """
 
     def __init__(self) -> None:
         self.markers: dict[str, ModelMarker] = {}
@@ -54,6 +62,7 @@ class Depot:
     def standing(self, job: str, group: str, fingerprint: str) -> str | None:
         """The folder of an earlier attempt that did this very work."""
         for staging, marker in self.markers.items():
-            if (marker.token.job, marker.token.group, marker.fingerprint) == (job, group, fingerprint):
+            found = (marker.token.job, marker.token.group, marker.fingerprint)
+            if found == (job, group, fingerprint) and not marker.made_nothing:
                 return staging
         return None

@@ -451,8 +451,9 @@ class Promises:
                 self.broken(ONE, f"{where}: its inputs were fixed before, and were fixed again")
             for need, folders in FrozenInputs.model_validate_json(text).inputs.items():
                 state = self._state(before)
-                made = [r.staging for m in state.members(need) if (r := state.record(m)).state is S.SUCCEEDED]
-                if list(folders) != [staging for staging in made if staging]:
+                ended = [r for m in state.members(need) if (r := state.record(m)).state is S.SUCCEEDED and r.staging]
+                made = [r.marked for r in ended]
+                if list(folders) != made:
                     self.broken(WHOLE, f"{where} is to read {folders} of {need}, which made {made}")
 
     def _fails_fast(self, job: StoredJob) -> bool:

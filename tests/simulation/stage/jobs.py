@@ -49,10 +49,14 @@ class SimulatedJob:
     runs: dict[str, int] = field(default_factory=dict)  # group id → times that user code was run
     root: str = ""  # of a retry: the job that was submitted first
 
-    def makes_outputs(self, params: dict[str, Any]) -> bool:
-        """All jobs do but the third of a history and its retries, and the second one where it was altered."""
+    def makes_outputs(self, group: str, params: dict[str, Any]) -> bool:
+        """All jobs do but the third of a history and its retries, and the second one where it was altered.
+
+        Of the first one, two groups make none.
+        """
         root = self.root or self.record.id
-        return root != "job3" and not (root == "job2" and params.get("fixed"))
+        none = root == "job3" or (root == "job2" and params.get("fixed")) or (root == "job1" and group in ("g1", "g2"))
+        return not none
 
     def behaviour(self, group: str) -> Behaviour:
         return self.behaviours[group]

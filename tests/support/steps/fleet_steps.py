@@ -116,6 +116,7 @@ def false_folder(spark: Any, ctx: Any, started: str, gate: str) -> None:
     warehouse = Path(gate).parent / "warehouse"
     job, group, *attempt = ctx.token.split("/")
     (warehouse / "_staging" / job / group / "-".join(attempt)).mkdir(parents=True)
+    ctx.result("made", True)  # so that there is a marker to write
 
 
 def hang(file: Path) -> None:
@@ -126,6 +127,7 @@ def hang(file: Path) -> None:
 
 def warehouse_hangs(spark: Any, ctx: Any, warehouse: str, then: str = "") -> None:
     """The warehouse hangs when the step is over, with the attempt's own log in it."""
+    ctx.result("made", True)  # so that there is a marker to write
     job, group, *attempt = ctx.token.split("/")
     hang(Path(warehouse) / "_staging" / job / group / f"{'-'.join(attempt)}.log")
     hang(Path(warehouse) / "_warehouse_id")
@@ -381,6 +383,7 @@ def counted(
             raise RuntimeError("interrupted")
         time.sleep(0.02)
     note("done")
+    ctx.result("n", n)  # so that its work is found again
 
 
 def two_outputs(spark: Any, ctx: Any, log: str) -> None:

@@ -200,7 +200,8 @@ class Asked:
     def reads(self, job: StoredJob, group: str) -> str:
         """What a group read may count: nothing of what was to run again."""
         frozen = FrozenInputs.model_validate_json(job.frozen.get(split_member(group)[0], "{}"))
-        lies = (self.counts(job.record.id, folder) for folders in frozen.inputs.values() for folder in folders)
+        read = [folder for folders in frozen.inputs.values() for folder in folders if folder]
+        lies = (self.counts(job.record.id, folder) for folder in read)
         lie = next(filter(None, lies), "")
         return f"{group} has read what was to be made again: {lie}" if lie else ""
 

@@ -1,0 +1,82 @@
+"""Work that was done before, by an earlier attempt or in a job that this one retries, and whether it counts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+from unstuck.tasks.identity import RunsOn
+from unstuck.tasks.protocol.report import Done
+from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.spec.group import WorkOrder
+from unstuck.tasks.steps.code import fingerprint, why_again
+from unstuck.tasks.steps.inputs import PublishedDatasets
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.marker import Marker, find_done_marker, newest_marker
+
+log = logging.getLogger(__name__)
+
+Standing = tuple[str, Marker]
+"""The name of a staging folder, and the marker of its attempt, from that folder or from a record."""
+
+
+def on_record(staging: str, done: Done) -> Standing:
+    """The work of an attempt that made nothing, and so has no folder."""
+    return staging, Marker(staging, done.fingerprint, {}, {}, {}, 0.0, code=done.code, made_on=done.made_on)
+
+
+class DoneBefore:
+    """A look for work that ``order`` need not do again.
+
+    Attributes:
+        why_again: why the work of the job that this one retries is done again, in words; empty if this one is no retry.
+    """
+
+    def __init__(
+        self, token: Token, order: WorkOrder, code: str, runs_on: RunsOn, published: PublishedDatasets
+    ) -> None:
+        """``code``: what stands for the code that this runner has."""
+        self._token, self._order, self._code = token, order, code
+        self._runs_on, self._published = runs_on, published
+        self.why_again = ""
+
+    def find(self, files: Files, recorded: Mapping[str, Standing]) -> Standing | None:
+        """The work that counts; None if there is none.
+
+        Args:
+            recorded: by job that this one retries, what its record says of this group, if that made nothing.
+
+        Raises: OSError: the warehouse could not be asked.
+        """
+        adopts = self._order.plan.adopts
+        for job in (self._token.job, *adopts):
+            compacts = job != self._token.job and self._order.group.compacts
+            if not compacts and (standing := self._standing(files, job, recorded)) is not None:
+                return standing
+            if job != self._token.job and not self.why_again:
+                there = recorded[job][1] if job in recorded else newest_marker(files, self._folder(job))
+                self.why_again = "" if there is None else self._why_again(job, there)
+        if adopts:
+            self.why_again = f"{self.why_again or f'it had not finished in job {adopts[0]}'}, so it ran again"
+            log.info("%s: %s", self._token, self.why_again)
+        return None
+
+    def _standing(self, files: Files, job: str, recorded: Mapping[str, Standing]) -> Standing | None:
+        if job in recorded and self._counts(recorded[job][1]):
+            return recorded[job]
+        return find_done_marker(files, self._folder(job), self._counts)
+
+    def _folder(self, job: str) -> str:
+        return replace(self._token, job=job).staging.rpartition("/")[0]
+
+    def _counts(self, marker: Marker) -> bool:
+        """Whether ``marker`` is of the same work, on the same published data."""
+        code = marker.code if self._order.plan.any_code else self._code
+        same = marker.fingerprint == fingerprint(self._order, code)
+        same &= self._order.plan.mixed or not self._runs_on.differs(marker.made_on)
+        return same and not self._published.changed(marker.reads)
+
+    def _why_again(self, job: str, there: Marker) -> str:
+        newer, other = self._published.changed(there.reads), self._runs_on.differs(there.made_on)
+        return why_again(self._order, job, there.code, there.fingerprint, newer, other)
