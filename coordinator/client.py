@@ -294,6 +294,7 @@ class Client:
             now=now,
             nonce="",
             slots={queue: len(there) for queue, there in listening.items()},
+            hosts={queue: {one.host for one in there if not one.unfit} for queue, there in listening.items()},
             dispatch_timeout=settings.dispatch_timeout,
             dispatch_window=settings.dispatch_window,
             lease_ttl=settings.lease_ttl,

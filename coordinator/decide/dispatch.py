@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from unstuck.coordinator.decide.deadlines import offer_again_at, retry_at
 from unstuck.coordinator.decide.draft import Draft
-from unstuck.coordinator.model.records import AttemptRecord
+from unstuck.coordinator.model.decision import Environment
+from unstuck.coordinator.model.records import AttemptRecord, GroupRecord
 from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.protocol.token import fork_member, split_member
 from unstuck.tasks.spec.group import FailedFor, FrozenInputs
@@ -84,11 +85,17 @@ def mint(draft: Draft, group_id: str) -> str:
         started_at=0.0,
     )
     draft.move(group_id, queued, queue=planned.spec.queue_name)
-    draft.offer(
-        group_id,
-        AttemptRecord(epoch=epoch, nonce=draft.env.nonce, pool=planned.spec.pool or "", spark=planned.spec.spark),
-    )
+    attempt = AttemptRecord(epoch=epoch, nonce=draft.env.nonce, pool=planned.spec.pool or "", spark=planned.spec.spark)
+    draft.offer(group_id, ask_others_first(attempt, record, planned.spec.queue_name, draft.env))
     return planned.spec.lane
+
+
+def ask_others_first(attempt: AttemptRecord, record: GroupRecord, queue: str, env: Environment) -> AttemptRecord:
+    """A group that failed or was lost on a host is tried on others first, for three sweeps, where such listen."""
+    host = record.worker.rpartition(":")[0]
+    if not host or not (record.failures or record.losses) or not env.others(queue, host):
+        return attempt
+    return replace(attempt, avoid=host, avoid_until=env.now + 3 * env.sweep_every)
 
 
 def freeze(draft: Draft, name: str, group_id: str, ordinal: int | None) -> None:

@@ -20,12 +20,14 @@ from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent
 from unstuck.coordinator.spec.condition import quoted
 from unstuck.coordinator.spec.plan import PlannedGroup
+from unstuck.coordinator.spec.problems import listed
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.keys import pool_of, queue_of
 
 S = GroupState
 LONG = 4.0  # times what a group took when it last succeeded: from then on its line says so
 HOOK_ENDS = "FAILED, when its on_failure hook was called, or if nobody could call it in time"
+SHOWN = 3  # hosts
 SHORT = 10.0  # seconds within which nobody wonders
 # What needs a look most comes first where not all members are shown.
 _URGENT = {state: n for n, state in enumerate((S.BACKOFF, S.RUNNING, S.CANCELING, S.QUEUED, S.WAITING))}
@@ -224,6 +226,11 @@ def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Group
         else:
             what, helps = f"queue {queue}: no worker listens on it", (_worker(queue),)
         following = Event(what="the job is looked at again; each sweep wakes idle runners", at=facts.look_at)
+        attempt = facts.state.attempts.get(group_id)
+        if attempt is not None and attempt.avoid and attempt.avoid_until > env.now:
+            others = listed(env.others(queue, attempt.avoid), SHOWN) or "other hosts"
+            what = f"{what}; it was tried on host {attempt.avoid}, so first it is left to {others}"
+            following = Event(what=f"host {attempt.avoid} may take it too", at=attempt.avoid_until)
         ends = facts.ends("never by itself: a worker may come at any time")
         given_up_at = queue_timeout_at(job, record, planned.spec.queue_timeout, env)
         if record.final_failure is not None:

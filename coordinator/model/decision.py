@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -46,18 +46,25 @@ class Environment:
         nonce: fresh randomness for the epochs minted in this decision.
         takeover: the sweep has been alive and no grace runs: lapsed leases may be believed.
         slots: runners that listen, per queue.
+        hosts: of those of them that are fit for Spark, per queue.
     """
 
     now: float
     nonce: str
     takeover: bool = True
     slots: Mapping[str, int] = field(default_factory=dict)
+    hosts: Mapping[str, Collection[str]] = field(default_factory=dict)
+    sweep_every: float = 1.0
     dispatch_timeout: float = 10.0
     dispatch_window: int | None = None
     lease_ttl: float = 15.0
     publish_timeout: float = 30.0
     cancel_deadline: float = 60.0
     published: PublishResult | None = None
+
+    def others(self, queue: str, host: str) -> list[str]:
+        """The hosts beside ``host`` that listen on ``queue``."""
+        return sorted({*self.hosts.get(queue, ())} - {host})
 
     def window(self, lane: str) -> int:
         """How many offers of one job may stand in one lane."""

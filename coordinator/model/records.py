@@ -156,6 +156,8 @@ class AttemptRecord:
     revision: int = 0  # how often the job had been altered when it was claimed
     pool: str = ""  # of which it takes a slot
     spark: bool = False  # it runs on Spark, and so keeps to the Spark of its job
+    avoid: str = ""  # the host on which the group failed or was lost last, if others listen: they are asked first,
+    avoid_until: float = 0.0  # until this time
     order: str = ""  # what the runner is told at its next renewal: CANCEL, DRAIN
     outcome: Annotated[Outcome | None, BeforeValidator(_outcome)] = None
     outcome_at: float = 0.0
@@ -185,7 +187,7 @@ class AttemptRecord:
 
     def to_json(self) -> str:
         """An attempt as a commit creates it: offered, not claimed."""
-        more = {"pool": self.pool, "spark": self.spark}
+        more = {"pool": self.pool, "spark": self.spark, "avoid": self.avoid, "avoid_until": self.avoid_until}
         return _compact({"epoch": self.epoch, "nonce": self.nonce, **{name: one for name, one in more.items() if one}})
 
 

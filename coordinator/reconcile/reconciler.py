@@ -286,11 +286,14 @@ class Pass:
     def _environment(self, state: JobState) -> Environment:
         """Raises: redis.RedisError."""
         settings, now = self._reconciler.settings, self._begun.now
+        listening = self._reconciler.listening(now)
         return Environment(
             now=now,
             nonce=self._reconciler.ids(),
             takeover=self._begun.takeover(settings.sweep_every),
-            slots={queue: len(there) for queue, there in self._reconciler.listening(now).items()},
+            slots={queue: len(there) for queue, there in listening.items()},
+            hosts={queue: {one.host for one in there if not one.unfit} for queue, there in listening.items()},
+            sweep_every=settings.sweep_every,
             dispatch_timeout=settings.dispatch_timeout,
             dispatch_window=settings.dispatch_window,
             lease_ttl=settings.lease_ttl,

@@ -12,9 +12,10 @@
 -- inputs: what the group reads, one entry for all members of a fork; member: the fork value, '{}' where there is none;
 -- params: the job's; digest, text: of each reference in the plan to a text that is stored once; MORE: ask again
 --
--- An offer that no longer stands is dropped, and the next one is tried. A take that comes twice (its first reply was
--- lost) gets the same order, and so does nothing: redis-py repeats a command on a new connection, while the first copy
--- may still lie in the old one. A copy that is older than the last take finds nothing.
+-- An offer that no longer stands is dropped, and the next one is tried. One for which other hosts are asked first stays,
+-- and the next one is tried. A take that comes twice (its first reply was lost) gets the same order, and so does nothing:
+-- redis-py repeats a command on a new connection, while the first copy may still lie in the old one. A copy that is
+-- older than the last take finds nothing.
 local taking = cjson.decode(args.taking)
 
 -- Has this pool a slot that no attempt holds? A pool that nobody has set has one slot.
@@ -23,8 +24,16 @@ local function has_slot(pool)
     return held < tonumber(redis.call('HGET', keys.pools, pool) or '1')
 end
 
+-- Are other hosts than this runner's asked first? A time further ahead was written before the clock was set back.
+local function avoids(attempt)
+    if not attempt.avoid or attempt.avoid ~= string.match(taking.worker, '^(.*):') then return false end
+    local left = attempt.avoid_until - now()
+    return left > 0 and left < 60
+end
+
 -- Claims one offer for `taking.claimant`. Returns the order, as it is answered; nil if the offer does not stand, and then
--- the end of the lane of runners that have the versions of its job, if this one has not.
+-- the end of the lane of runners that have the versions of its job, if this one has not; then whether it stays
+-- for other hosts.
 local function claim_offer(offer)
     local job, group, epoch, nonce = string.match(offer, '^([^/]+)/([^/]+)/(%d+)/([%w_]+)$')
     if not job then return end
@@ -37,6 +46,7 @@ local function claim_offer(offer)
     local attempt = open_attempt(attempts, group, epoch, nonce)
     if not attempt or (attempt.claimant and attempt.claimant ~= taking.claimant) then return end
     if not attempt.claimant and (intent ~= 'run' or (halted or '') ~= '') then return end
+    if not attempt.claimant and avoids(attempt) then return nil, nil, true end
     local elsewhere = not attempt.claimant and not mixed and other_versions(key('versions'), attempt, taking.bound)
     if elsewhere then return nil, elsewhere end
     if not attempt.claimant and attempt.pool and not has_slot(attempt.pool) then return end
@@ -90,30 +100,30 @@ for _, name in ipairs({'python', 'spark'}) do
     end
 end
 for _, queue in ipairs(taking.queues) do
-    -- The first offers of the lanes from which this runner may take.
-    local heads = {}
-    local function look(lane, index)
-        local head = redis.call('ZRANGE', taking.ready .. lane, 0, 0, 'WITHSCORES')
+    -- The first offers of the lanes from which this runner may take. stay: how many of the lane stay for other hosts.
+    local heads, staying = {}, 0
+    local function look(lane, index, stay)
+        local head = redis.call('ZRANGE', taking.ready .. lane, stay, stay, 'WITHSCORES')
         if head[1] then
-            table.insert(heads, index, {lane = lane, offer = head[1], turn = head[2]})
-        else
+            table.insert(heads, index, {lane = lane, offer = head[1], turn = head[2], stay = stay})
+        elseif stay == 0 then
             redis.call('ZREM', keys.lanes, lane)
         end
     end
-    look(queue, 1)
+    look(queue, 1, 0)
     local pooled = redis.call('ZRANGEBYLEX', keys.lanes, '[' .. queue .. '@', '(' .. queue .. 'A')  -- A comes after @
     for _, lane in ipairs(pooled) do
         local pool, lane_end = string.match(lane, '@([^#]*)(.*)$')
-        if ends[lane_end] and (pool == '' or has_slot(pool)) then look(lane, #heads + 1) end
+        if ends[lane_end] and (pool == '' or has_slot(pool)) then look(lane, #heads + 1, 0) end
     end
-    while heads[1] do
+    while heads[1] and staying < 20 do
         local first = 1
         for index, head in ipairs(heads) do
             if tonumber(head.turn) < tonumber(heads[first].turn) then first = index end
         end
         local head = table.remove(heads, first)
-        redis.call('ZREM', taking.ready .. head.lane, head.offer)
-        local order, elsewhere = claim_offer(head.offer)
+        local order, elsewhere, stays = claim_offer(head.offer)
+        if not stays then redis.call('ZREM', taking.ready .. head.lane, head.offer) end
         if elsewhere then
             local lane = string.match(head.lane .. '@', '^[^@]*@[^@#]*') .. '#' .. elsewhere
             redis.call('ZADD', taking.ready .. lane, 'NX', head.turn, head.offer)
@@ -126,8 +136,8 @@ for _, queue in ipairs(taking.queues) do
             keep(head.offer)
             return order
         end
-        look(head.lane, first)
-        dropped = dropped + 1
+        look(head.lane, first, head.stay + (stays and 1 or 0))
+        if stays then staying = staying + 1 else dropped = dropped + 1 end
         if dropped == 100 then
             keep('')
             return {'MORE'}

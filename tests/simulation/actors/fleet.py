@@ -66,7 +66,7 @@ class Host:
         self._newer = newer
         self._stage, self._trouble, self._store = stage, trouble, store
         self._broker, self._depot, self._jobs, self._settings = broker, depot, jobs, settings
-        self.name = name
+        self.name, self.worker = name, f"{name}:1"
         self.queues = queues
         self._held: Token | None = None
         self._state = WatchState()
@@ -187,7 +187,7 @@ class Host:
             if not self._trouble.away:
                 self._note()
             if token is not None and self._trouble.of_call() is not Fault.REQUEST_LOST and not self._trouble.away:
-                ended = self._look_at_runner(token, self._store.renew(token, self.name))
+                ended = self._look_at_runner(token, self._store.renew(token, self.worker))
                 if ended:
                     return
             if token is not None and self._trouble.chance(self._trouble.drains):
@@ -265,7 +265,7 @@ class Host:
         claimant, event = self._stage.mint(), self._stage.mint()
         if self._newer:
             self._store.newer.add(claimant)
-        return claimant, self.name, event
+        return claimant, self.worker, event
 
     def _heard(self, claimant: str, claim: Claimed | None) -> None:
         if self._store.watching:

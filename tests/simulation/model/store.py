@@ -102,8 +102,12 @@ class ModelStore:
             return self._claim(offer, claimant, worker, event) if offer is not None else None
         self.polled[caller] = self.now
         for queue in queues:
-            while lane := self._next_lane(queue):
-                first, turn = min(self.ready[lane].items(), key=by_turn)
+            staying: set[Offer] = set()
+            while len(staying) < 20 and (found := self._next_offer(queue, staying)):
+                first, turn, lane = found
+                if self._stays(first, worker):
+                    staying.add(first)
+                    continue
                 del self.ready[lane][first]
                 if claim := self._claim(first, claimant, worker, event):
                     self.turn[queue] = max(turn, self.turn.get(queue, 0.0))
@@ -114,11 +118,26 @@ class ModelStore:
         self.taken[caller] = claimant, None
         return None
 
-    def _next_lane(self, queue: str) -> str | None:
-        """The lane of the offer whose turn is next on this queue, among those whose pools have a slot."""
-        lanes = [lane for lane in sorted(self.ready) if queue_of(lane) == queue and self.ready[lane]]
-        standing = [lane for lane in lanes if not (pool := pool_of(lane)) or self.has_slot(pool)]
-        return min(standing, key=lambda lane: min(self.ready[lane].values()), default=None)
+    def _next_offer(self, queue: str, staying: set[Offer]) -> tuple[Offer, float, str] | None:
+        """The offer whose turn is next on this queue, its turn and its lane, among those whose pools have a slot."""
+        lanes = [lane for lane in sorted(self.ready) if queue_of(lane) == queue]
+        standing = [
+            (*min(rest.items(), key=by_turn), lane)
+            for lane in lanes
+            if not (pool := pool_of(lane)) or self.has_slot(pool)
+            if (rest := {offer: turn for offer, turn in self.ready[lane].items() if offer not in staying})
+        ]
+        return min(standing, key=lambda one: one[1], default=None)
+
+    def _stays(self, offer: Offer, worker: str) -> bool:
+        """It stands, and other hosts than that of ``worker`` are asked first."""
+        job = self.jobs.get(offer.job)
+        attempt = job.attempts.get(offer.group) if job else None
+        if job is None or attempt is None or job.record.terminal or self._held(job.record):
+            return False
+        current = (attempt.epoch, attempt.nonce) == (offer.epoch, offer.nonce) and attempt.outcome is None
+        first = attempt.avoid == worker.rpartition(":")[0] and 0 < attempt.avoid_until - self.now < 60
+        return current and not attempt.claimant and first
 
     def has_slot(self, pool: str) -> bool:
         return sum(of == pool for of, _ in self.held) < self.pools.get(pool, 1)
@@ -348,7 +367,7 @@ class ModelStore:
         for fork in decision.uncollected:
             job.collected.pop(fork, None)
         for group, attempt in decision.offered.items():
-            job.attempts[group] = AttemptRecord(attempt.epoch, attempt.nonce, pool=attempt.pool, spark=attempt.spark)
+            job.attempts[group] = attempt
         for group, (epoch, nonce, order) in decision.orders.items():
             ordered = job.attempts.get(group)
             if ordered and (ordered.epoch, ordered.nonce) == (epoch, nonce) and ordered.outcome is None:

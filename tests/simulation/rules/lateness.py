@@ -198,7 +198,10 @@ class Lateness:
         if offer not in self._core.ready.get(spec.lane, ()):
             yield broken.LOST_OFFER, f"{offer} is lost", self._settings.dispatch_timeout + self.sweep
         elif spec.pool is None or self._core.has_slot(spec.pool):
+            attempt = job.attempts[group]
             for host in self._hosts:
+                if host.name == attempt.avoid and self._core.now < attempt.avoid_until:
+                    continue  # others are asked first
                 # Who is woken by a wake-up of any of its queues takes the offers of all of them.
                 if host.idle and queue in host.queues and not any(map(self._broker.length, host.queues)):
                     woken_at = self._broker.woken_at.get(queue, 0.0)

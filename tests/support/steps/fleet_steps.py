@@ -212,6 +212,11 @@ def my_pid(spark: Any, ctx: Any) -> None:
     ctx.result("pid", os.getpid())
 
 
+def fails_on(spark: Any, ctx: Any, host: str) -> None:
+    if os.uname().nodename == host:
+        raise OSError(f"{host} is bad")
+
+
 def slots_in_use(spark: Any, ctx: Any, pool: str) -> None:
     """How many attempts hold a slot of the pool while this one runs."""
     from unstuck import Client
