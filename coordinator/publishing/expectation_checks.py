@@ -5,46 +5,46 @@ The runners have measured the expectations; the coordinator reads no rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from unstuck.coordinator.errors import PublishFailed
 from unstuck.tasks.duration import format_duration
-from unstuck.tasks.spec.outputs import OutputSpec
+from unstuck.tasks.spec.outputs import Expect, OutputSpec
 from unstuck.tasks.warehouse.marker import StagedOutput
 
 EXPECTATION_FAILED = "EXPECTATION_FAILED"
 
 
-def check_expectations(specs: Mapping[str, OutputSpec], outputs: Mapping[str, StagedOutput], at: float) -> None:
-    """Check ``outputs``, all members of a fork together, as of ``at`` (seconds since the epoch).
+def check_expectations(specs: Mapping[str, OutputSpec], made: Mapping[str, Sequence[StagedOutput]], at: float) -> None:
+    """Check what was ``made`` of each output, all members of a fork together, as of ``at`` (seconds since the epoch).
 
     Raises: PublishFailed: with all that does not hold.
     """
     wrong = [
         f"{name}: {why}"
         for name, spec in specs.items()
-        if name in outputs and spec.expect is not None
-        for why in _wrong(spec, outputs[name], at)
+        if spec.expect is not None and made.get(name)
+        for why in _wrong(spec.expect, made[name], at)
     ]
     if wrong:
         raise PublishFailed(EXPECTATION_FAILED, f"{'; '.join(wrong)}. Nothing was published")
 
 
-def _wrong(spec: OutputSpec, output: StagedOutput, at: float) -> list[str]:
-    expect, found = spec.expect, []
-    rows = None if expect is None else expect.rows
-    if rows is not None and rows.min is not None and output.rows < rows.min:
-        found.append(f"expect.rows: {output.rows:,} rows, and at least {rows.min:,} are expected")
-    if rows is not None and rows.max is not None and output.rows > rows.max:
-        found.append(f"expect.rows: {output.rows:,} rows, and at most {rows.max:,} are expected")
-    fresh = None if expect is None else expect.fresh
-    if fresh is not None and output.newest is None:
+def _wrong(expect: Expect, parts: Sequence[StagedOutput], at: float) -> list[str]:
+    found = []
+    rows, wanted, fresh = sum(part.rows for part in parts), expect.rows, expect.fresh
+    newest = max((part.newest for part in parts if part.newest is not None), default=None)
+    if wanted is not None and wanted.min is not None and rows < wanted.min:
+        found.append(f"expect.rows: {rows:,} rows, and at least {wanted.min:,} are expected")
+    if wanted is not None and wanted.max is not None and rows > wanted.max:
+        found.append(f"expect.rows: {rows:,} rows, and at most {wanted.max:,} are expected")
+    if fresh is not None and newest is None:
         found.append(f"expect.fresh: the column {fresh.column} has no value")
-    elif fresh is not None and output.newest is not None and at - output.newest > fresh.within:
-        newest = datetime.fromtimestamp(output.newest, UTC).isoformat().replace("+00:00", "Z")
+    elif fresh is not None and newest is not None and at - newest > fresh.within:
+        moment = datetime.fromtimestamp(newest, UTC).isoformat().replace("+00:00", "Z")
         found.append(
-            f"expect.fresh: the newest {fresh.column} is {newest}, {format_duration(at - output.newest)} old, and "
+            f"expect.fresh: the newest {fresh.column} is {moment}, {format_duration(at - newest)} old, and "
             f"{format_duration(fresh.within)} are allowed"
         )
     return found

@@ -128,7 +128,7 @@ def publish(request: PublishRequest, answered: Callable[[], None] = lambda: None
     reach(Point.BEFORE_PACKAGE, request.job)
     try:
         package = _package(warehouse.storage, request)
-        check_expectations(request.outputs, package.outputs, request.at)
+        check_expectations(request.outputs, package.expected, request.at)
         if not package.outputs:
             return PublishResult()
         entry = _append_package(warehouse, request, package)
@@ -318,9 +318,13 @@ class _Part(NamedTuple):
 
 
 class _Package(NamedTuple):
-    """One output per dataset, the staging folders that hold the files, and what they were made from and by."""
+    """One output per dataset, the staging folders that hold the files, and what they were made from and by.
+
+    ``expected``: the parts of each output that has expectations, be it published or not.
+    """
 
     outputs: dict[str, StagedOutput]
+    expected: dict[str, list[StagedOutput]]
     tokens: list[str]
     inputs: dict[str, list[int]]
     steps: dict[str, str]
@@ -342,15 +346,22 @@ def _collect(files: Files, request: PublishRequest) -> _Package:
     """Read the markers and put the package together. Raises: PublishFailed, OSError."""
     job, wanted = request.job, request.wanted
     made: dict[str, list[_Part]] = {}
+    expected: dict[str, list[StagedOutput]] = {
+        name: [] for name, spec in request.outputs.items() if spec.expect is not None
+    }
     for group, folders in request.sources.items():
-        if wanted is None and group not in request.published_by:
+        may_publish = wanted is not None or group in request.published_by
+        if not (may_publish or expected):
             continue
         for staging in folders:
             marker = read_marker(files, staging)
             if marker is None:
                 raise _gone(files, job, group, staging, "its marker is gone or cannot be read")
             for name, output in marker.outputs.items():
-                made.setdefault(name, []).append(_Part(group, staging, output, marker))
+                if may_publish:
+                    made.setdefault(name, []).append(_Part(group, staging, output, marker))
+                if name in expected:
+                    expected[name].append(output)
     names = list(made) if wanted is None else list(dict.fromkeys(wanted))
     if wanted is not None:  # rejected rows are published with their output
         named = set(names)
@@ -368,6 +379,7 @@ def _collect(files: Files, request: PublishRequest) -> _Package:
         steps.setdefault(part.group, {})[part.marker.code] = None
     return _Package(
         outputs,
+        expected,
         list(dict.fromkeys(part.staging for part in parts)),
         joined_versions(part.marker.sources for part in parts),
         {group: ", ".join(filter(None, codes)) for group, codes in steps.items()},
@@ -406,7 +418,6 @@ def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutpu
         rows=sum(part.output.rows for part in parts),
         schema=schema,
         rejected_of=first.output.rejected_of,
-        newest=max((part.output.newest for part in parts if part.output.newest is not None), default=None),
         checkpoint=first.output.checkpoint,  # no fork reads a stream
         replaces=[named for part in parts for named in part.output.replaces],
     )

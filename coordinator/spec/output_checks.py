@@ -87,11 +87,12 @@ def _publish(
 def _modes(
     every: Sequence[GroupSpec], publish: Sequence[str] | None, outputs: Mapping[str, OutputSpec], hint: Hint
 ) -> Iterator[Problem]:
-    """An output that is not published has no mode. Its columns and its rules hold all the same."""
+    """An output that is not published has no mode. Its columns, rules and expectations hold all the same."""
     needed = {need for group in every if group.steps for need in group.needs}
     makers_of, named = _makers(every), set(publish or ())
     for name, spec in outputs.items():
-        if (spec.quality or spec.columns) and spec == OutputSpec(quality=spec.quality, columns=spec.columns):
+        held = {"quality": spec.quality, "columns": spec.columns, "expect": spec.expect}
+        if any(held.values()) and spec == OutputSpec.model_validate(held):
             continue
         makers = [group.name for group in makers_of.get(name, ())]
         if publish is not None and name not in named:

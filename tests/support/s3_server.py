@@ -147,7 +147,13 @@ class SeaweedFS(S3Server):
         return subprocess.Popen(
             [
                 *(program, "server", "-filer", "-s3", "-ip=127.0.0.1", f"-dir={self._home}", "-volume.max=200"),
-                *(f"-s3.port={self.port}", f"-s3.config={users}", "-s3.port.iceberg=0", "-master.volumeSizeLimitMB=64"),
+                *(
+                    f"-s3.port={self.port}",
+                    f"-s3.config={users}",
+                    "-s3.port.iceberg=0",
+                    "-s3.port.lance=0",
+                    "-master.volumeSizeLimitMB=64",
+                ),
                 *(f"-{part}={port}" for part, port in ports.items()),
             ],
             stdout=subprocess.DEVNULL,

@@ -48,9 +48,8 @@ class Loads:
         made = PublishRequest(
             *(self.root, known, job, job, "flights", 0, NOW),
             sources={"load": tuple(folders)},
-            published_by={"load"},
             outputs={"flights": OutputSpec.model_validate(spec)},
-            **request,
+            **{"published_by": {"load"}, **request},
         )
         return publish(made)
 
@@ -151,6 +150,19 @@ def test_all_members_of_a_fork_are_judged_together(loads: Loads, expect: dict[st
         assert Warehouse(loads.root).state() == {}, "nothing of the package appears"
     else:
         assert result.rows == {"flights": 6, "other": 3}
+
+
+@pytest.mark.parametrize("request_", [{"published_by": frozenset({"report"})}, {"wanted": ()}, {"wanted": ("other",)}])
+def test_an_output_that_is_not_published_is_judged_too(loads: Loads, request_: dict[str, Any]) -> None:
+    for expect, well in (
+        ({"rows": {"min": 6}, "fresh": {"column": "day", "within": "2h"}}, True),
+        ({"rows": {"max": 5}}, False),
+    ):
+        members = [{"flights": loads.part("flights", newest=NOW - hours * 3600)} for hours in (50, 1)]
+        members[0]["other"] = loads.part("other")
+        result = loads.publish({"expect": expect}, *members, **request_)
+        assert "flights" not in result.rows
+        assert result.failed is None if well else "flights: expect.rows: 6 rows" in str(result.failed)
 
 
 def test_an_output_without_a_date_is_not_fresh(loads: Loads) -> None:

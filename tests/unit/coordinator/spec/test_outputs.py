@@ -92,8 +92,8 @@ def test_keys_of_a_fork_cannot_be_unique() -> None:
     assert problems("{parts: {expect: {rows: {min: 1}, fresh: {column: day, within: 2d}}}}") == []
 
 
-def test_rules_hold_for_an_output_that_is_not_published_and_a_mode_does_not() -> None:
-    rules = "quality: {rules: {a: 'x > 0'}}"
+@pytest.mark.parametrize("rules", ["quality: {rules: {a: 'x > 0'}}", "expect: {unique: [id], rows: {min: 1}}"])
+def test_what_is_checked_holds_for_an_output_that_is_not_published_and_a_mode_does_not(rules: str) -> None:
     assert problems(f"{{flights: {{{rules}}}}}", "publish: [parts]\n") == []
     (problem,) = problems(f"{{flights: {{{rules}, mode: append}}}}", "publish: [parts]\n")
     assert "publish: does not name 'flights'" in problem
