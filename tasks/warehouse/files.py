@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +16,9 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from io import RawIOBase
 from pathlib import Path
-from typing import IO
+from typing import IO, Annotated
+
+from pydantic import AfterValidator
 
 from unstuck.tasks.errors import WarehouseUnsafe, WarehouseUnsupported
 from unstuck.tasks.settings import plain_path, without_user
@@ -24,6 +27,7 @@ from unstuck.tasks.warehouse.object_store import ObjectStore
 _NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 # Spark reads these in a path as a pattern.
 _PATTERN = set("*?[]{}\\")
+_NO_PART = re.compile(r"/\.{0,2}(?=/)|[\x00-\x1f\x7f]")  # an empty one, . and .., and what Spark escapes in names
 
 
 class Files:
@@ -70,7 +74,7 @@ class Files:
 
     def uri(self, path: str) -> str:
         """The address for Spark, pyarrow, DuckDB and the like: a plain absolute path, or a URI of the store."""
-        return f"{self._root}/{_checked(path)}" if path else self._root or "/"
+        return f"{self._root}/{checked_path(path)}" if path else self._root or "/"
 
     def local_path(self, path: str) -> Path | None:
         """``path`` on this machine; None where the warehouse is not a folder."""
@@ -251,7 +255,7 @@ class Files:
         if self._store is not None:
             self._store.remove_file(_checked(path))
             return
-        local = Path(self.uri(path))
+        local = self._removable(path)
         local.unlink(missing_ok=True)
         root = Path(self.uri(""))
         for folder in local.parents:
@@ -274,14 +278,24 @@ class Files:
         if self._store is not None:
             self._store.remove_tree(_checked(folder))
             return
-        local = Path(self.uri(folder))
-        if local.is_file():
+        local = self._removable(folder)
+        if local.is_file() or local.is_symlink():
             local.unlink(missing_ok=True)
         while local.exists():
             try:
                 shutil.rmtree(local)
             except FileNotFoundError:
                 continue  # somebody else removed a part of it first: less is left than before
+
+    def _removable(self, path: str) -> Path:
+        """``path`` on this machine. Raises: OSError: a folder above it is a link that leads out of the warehouse."""
+        local = Path(self.uri(path))
+        if not local.parent.resolve().is_relative_to(Path(self.uri("")).resolve()):
+            raise OSError(
+                f"{local} is not removed: {local.parent.resolve()}, where it really is, lies outside of the warehouse "
+                f"{self._root}. A link leads there. Remove the link if it should not be there; use a mount if it should"
+            )
+        return local
 
     def _make_folder(self, folder: str) -> None:
         root = self.uri("") if self._check is not None else None
@@ -297,10 +311,20 @@ class Files:
 
 
 def _checked(path: str) -> str:
-    """A path read from a file must not lead out of the warehouse. Raises: ValueError."""
-    if path.startswith("/") or ".." in path.split("/"):
-        raise ValueError(f"{path!r} is not a path inside the warehouse")
+    return checked_path(path) if path else path
+
+
+def checked_path(path: str) -> str:
+    """``path`` of a file below the warehouse, which has one spelling. Raises: ValueError.
+
+    Two spellings of one file would be two files to who compares them, as a vacuum does.
+    """
+    if _NO_PART.search(f"/{path}/"):
+        raise ValueError(f"{path[:200]!r} is not a path inside the warehouse")
     return path
+
+
+WarehousePath = Annotated[str, AfterValidator(checked_path)]
 
 
 @lru_cache

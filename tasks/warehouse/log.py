@@ -17,7 +17,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from unstuck.tasks.errors import (
     DatasetNotFound,
@@ -190,7 +190,7 @@ class Warehouse:
                     f"{ENTRY_VERSION}; upgrade Unstuck in this process"
                 )
             entry = _ENTRY.validate_python(data)
-        except (ValueError, ValidationError) as error:
+        except (ValueError, RecursionError) as error:
             raise LogBroken(f"the log entry {self.storage.uri(path)} cannot be read: {error}") from error
         if entry.n != n:
             raise LogBroken(f"the log entry {self.storage.uri(path)} says that it is entry {entry.n}")
@@ -378,7 +378,7 @@ class Warehouse:
             if body.pop("sha256") == _digest(body) and body["n"] == n and body["version"] <= ENTRY_VERSION:
                 return _STATE.validate_python(body["datasets"])
             doubt = "it is damaged or of a later release"
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             doubt = str(error)
         log.warning("Snapshot %d of the log at %s is passed over: %s", n, self.storage.uri(""), doubt)
         return None

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from unstuck.tasks.protocol.replaced import Replaced
+from unstuck.tasks.warehouse.files import WarehousePath
 from unstuck.tasks.warehouse.marker import Checkpoint, DataFile, NamedPartitions
 
 # The newest that is read. 2 names Delta tables, which a reader of 1 would take for files. 3 names checkpoints of
 # streams, which an older release would leave out of its snapshots.
 ENTRY_VERSION = 3
+Moment = Annotated[float, Field(ge=0, le=253_402_300_799)]  # up to the year 9999, the last that Python can show
 MANY, SMALL = 500, 1 << 20  # files of a dataset from which on readers feel their number, if they have fewer bytes each
 
 
@@ -31,7 +34,7 @@ class Change:
 
     mode: str
     added: list[DataFile]
-    removed: list[str]
+    removed: list[WarehousePath]
     rows: int
     schema: str
     checkpoint: Checkpoint | None = None
@@ -79,10 +82,10 @@ class Entry:
     kind: Literal["package", "abort"]
     job: str
     job_name: str
-    at: float
+    at: Moment
     params: dict[str, Any] = field(default_factory=dict)
     datasets: dict[str, Change] = field(default_factory=dict)
-    tokens: list[str] = field(default_factory=list)
+    tokens: list[WarehousePath] = field(default_factory=list)
     code: str = ""
     reason: str = ""
     inputs: dict[str, list[int]] = field(default_factory=dict)
@@ -104,7 +107,7 @@ class DatasetState:
     files: list[DataFile]
     schema: str
     changed: int
-    at: float
+    at: Moment
     job: str
     job_name: str
     table: str | None = None

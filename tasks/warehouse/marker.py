@@ -19,7 +19,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from unstuck.tasks.errors import MarkerFailed, OutputInvalid, StagingLost, WarehouseMismatch
 from unstuck.tasks.protocol.report import in_short
-from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.files import Files, WarehousePath
 
 MARKER = "_marker.json"
 MARKER_VERSION: Literal[1] = 1
@@ -36,7 +36,7 @@ class DataFile:
     ``partition``: by column, the value that all its rows have, as text; None for null. Empty where nothing parts them.
     """
 
-    path: str
+    path: WarehousePath
     rows: int
     bytes: int
     partition: dict[str, str | None] = field(default_factory=dict)
@@ -82,11 +82,11 @@ class Checkpoint:
         after: the path of the checkpoint that was published when the attempt began; empty: there was none.
     """
 
-    path: str
+    path: WarehousePath
     bytes: int
     stream: str
     generation: int
-    after: str
+    after: WarehousePath | Literal[""]
 
 
 @dataclass(frozen=True, slots=True)

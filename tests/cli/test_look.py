@@ -508,6 +508,18 @@ def test_the_history_of_a_dataset_says_on_which_versions_each_version_was_made(c
     assert "Python 3.12.1" in cli("datasets", "report", "--history", "--limit", "1", COLUMNS="300").stdout
 
 
+@pytest.mark.parametrize("edited", ['["_staging/../../etc"]', "[" * 100_000 + "]" * 100_000], ids=["..", "deep"])
+def test_a_log_edited_by_hand_is_told_with_its_entry_and_is_no_bug(
+    cli: Cli, published: Warehouse, tmp_path: Path, edited: str
+) -> None:
+    entry = Path(published.storage.uri("_log/000000000002.json"))
+    entry.write_text(re.sub(r'"removed": \[.*?\]', lambda _: f'"removed": {edited}', entry.read_text()))
+    for command in (["datasets"], ["datasets", "monthly", "--history"], ["vacuum", "--keep", "1", "--dry-run"]):
+        done = cli(*command)
+        assert done.returncode not in (0, 70), done.stderr
+        assert f"the log entry {entry} cannot be read" in done.stderr
+
+
 def test_a_warehouse_that_is_not_there_is_2_and_not_an_empty_one(cli: Cli, tmp_path: Path) -> None:
     for more in ((), ("--json",)):
         done = cli("datasets", "--warehouse", "elsewhere", *more)

@@ -336,6 +336,26 @@ def test_a_warehouse_that_is_gone_is_not_asked_for_ever(
     assert coordinator.redis.zscore(coordinator.keys.staging_index, job) is None
 
 
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_link_from_staging_to_a_folder_outside_is_not_followed(
+    coordinator: Coordinator, tmp_path: Path, caplog: pytest.LogCaptureFixture, forgotten: bool
+) -> None:
+    # Given a job whose staging folder is a link to a precious folder with the same names in it
+    job, _ = canceled(coordinator)
+    precious, folder = tmp_path / "precious", Path(coordinator.settings.warehouse) / "_staging" / job
+    folder.rename(precious)
+    folder.symlink_to(precious)
+    before = sorted(precious.rglob("*"))
+    # When its staging is swept, while the job is known and when it is forgotten
+    if forgotten:
+        forget(coordinator, job)
+    look(coordinator, job)
+    # Then all stays there; the link goes with its job, or it is told
+    assert before
+    assert sorted(precious.rglob("*")) == before
+    assert not folder.exists() if forgotten else "lies outside of the warehouse" in caplog.text
+
+
 def test_a_warehouse_that_raises_costs_its_own_jobs_a_while_and_nobody_else(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

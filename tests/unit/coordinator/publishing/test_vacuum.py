@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +47,35 @@ def test_files_that_only_old_versions_have_go(nightly: Nightly) -> None:
     assert files_of(nightly) == ["three", "two"]
     assert clean(nightly, keep=1).oldest == 3
     assert files_of(nightly) == ["three"]
+
+
+@pytest.mark.parametrize("alias", ["_staging/./two", "_staging//two", "_staging/one/../two", "_staging/two/."])
+def test_a_live_file_under_another_spelling_in_the_log_is_not_removed(nightly: Nightly, alias: str) -> None:
+    # Given a log edited by hand, in which an old entry took out a file that is live
+    for job in ("one", "two"):
+        nightly.publish(job, OutputSpec())
+    entry = Path(nightly.root) / "_log/000000000002.json"
+    data = json.loads(entry.read_text())
+    (live,) = data["datasets"]["flights"]["added"]
+    data["datasets"]["flights"]["removed"].append(live["path"].replace("_staging/two", alias))
+    entry.write_text(json.dumps(data))
+    # Then a vacuum removes nothing
+    with pytest.raises(LogBroken, match="cannot be read"):
+        clean(nightly)
+    assert files_of(nightly) == ["one", "two"]
+
+
+def test_a_link_that_leads_out_of_the_warehouse_is_not_followed(nightly: Nightly, tmp_path: Path) -> None:
+    # Given the folder of an old version, which somebody has replaced by a link to a precious one
+    for job in ("one", "two"):
+        nightly.publish(job, OutputSpec())
+    precious = tmp_path / "precious"
+    (Path(nightly.root) / "_staging/one").rename(precious)
+    (Path(nightly.root) / "_staging/one").symlink_to(precious)
+    # Then the vacuum says so, and removes nothing there
+    with pytest.raises(OSError, match="lies outside of the warehouse"):
+        clean(nightly)
+    assert len(list(precious.rglob("*.parquet"))) == 1
 
 
 def test_what_was_appended_stays(nightly: Nightly) -> None:

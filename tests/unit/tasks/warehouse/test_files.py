@@ -126,13 +126,35 @@ def test_a_file_is_removed_alone_and_twice_is_fine(files: Files) -> None:
     assert files.names("s/job") == ["1"]
 
 
+def test_what_removes_follows_no_link_out_of_the_warehouse(tmp_path: Path) -> None:
+    # Given a folder outside, and links to it in a warehouse that is itself reached by a link
+    (tmp_path / "precious").mkdir()
+    kept = tmp_path / "precious/file"
+    kept.write_text("precious")
+    (tmp_path / "real/s").mkdir(parents=True)
+    (tmp_path / "warehouse").symlink_to(tmp_path / "real")
+    files = Files(str(tmp_path / "warehouse"))
+    files.write_durable("s/job/1", b"ours")
+    (tmp_path / "real/s/away").symlink_to(tmp_path / "precious")
+    # Then nothing below such a link is removed
+    for remove in (files.remove_file, files.remove_tree):
+        with pytest.raises(OSError, match=r"s/away/file is not removed: .*/precious, where it really is"):
+            remove("s/away/file")
+    # And the link itself goes alone, as does a folder with a link in it; what is the warehouse's own goes as ever
+    (tmp_path / "real/s/job/away").symlink_to(tmp_path / "precious")
+    files.remove_tree("s/away")
+    files.remove_tree("s/job")
+    assert list((tmp_path / "real/s").iterdir()) == []
+    assert kept.read_text() == "precious"
+
+
 @pytest.mark.parametrize("folder", ["", "/"])
 def test_the_warehouse_itself_is_never_removed(files: Files, folder: str) -> None:
     with pytest.raises(ValueError, match="whole warehouse"):
         files.remove_tree(folder)
 
 
-@pytest.mark.parametrize("path", ["/etc/passwd", "../other", "a/../../b"])
+@pytest.mark.parametrize("path", ["/etc/passwd", "../other", "a/../../b", "a/./b", "a//b"])
 def test_a_path_from_a_damaged_file_does_not_lead_out_of_the_warehouse(files: Files, path: str) -> None:
     with pytest.raises(ValueError, match="not a path inside"):
         files.read(path)

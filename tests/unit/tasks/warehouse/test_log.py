@@ -168,7 +168,11 @@ def test_a_reader_that_meets_a_gap_says_so_and_guesses_nothing(warehouse: Wareho
     assert sorted(warehouse.state(1)) == ["flights"], "what stands before the gap can be read"
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"{}", b'{"n": 1, "parent": 0, "publish_id": "a"}'])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[1]", b"{}", b'{"n": 1, "parent": 0, "publish_id": "a"}', b"[" * 100_000 + b"]" * 100_000, b"\xff"],
+    ids=["empty", "half", "list", "no fields", "few fields", "nested too deep", "no UTF-8"],
+)
 def test_a_damaged_entry_is_an_error_and_not_an_empty_version(
     warehouse: Warehouse, tmp_path: Path, content: bytes
 ) -> None:
@@ -176,6 +180,63 @@ def test_a_damaged_entry_is_an_error_and_not_an_empty_version(
     (tmp_path / "warehouse/_log/000000000001.json").write_bytes(content)
     with pytest.raises(LogBroken, match=r"000000000001\.json cannot be read"):
         warehouse.state()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        ".",
+        "..",
+        "/etc/passwd",
+        "a/../b",
+        "../a",
+        "a/..",
+        "_staging/./a",
+        "./_staging/a",
+        "_staging//a",
+        "a/",
+        "a\0",
+        "a\nb",
+    ],
+)
+@pytest.mark.parametrize("place", ["added", "removed", "tokens", "checkpoint"])
+def test_a_path_in_the_log_has_one_spelling_inside_the_warehouse_or_the_entry_is_broken(
+    warehouse: Warehouse, tmp_path: Path, place: str, path: str
+) -> None:
+    publish(warehouse, "a", "flights")
+    file = tmp_path / "warehouse/_log/000000000001.json"
+    data = json.loads(file.read_text())
+    change = data["datasets"]["flights"]
+    if place == "checkpoint":
+        point = {"path": "_staging/a/1", "bytes": 1, "stream": "/in", "generation": 1, "after": "_staging/a/0"}
+        change["checkpoint"] = {**point, "path": path, "after": path}
+    elif place == "tokens":
+        data["tokens"] = [path]
+    else:
+        change[place] = [path] if place == "removed" else [{"path": path, "rows": 1, "bytes": 1}]
+    file.write_text(json.dumps(data))
+    with pytest.raises(LogBroken, match=r"000000000001\.json cannot be read"):
+        warehouse.state()
+
+
+@pytest.mark.parametrize("at", [float("nan"), float("inf"), -1, 1e300])
+def test_a_time_in_the_log_that_no_clock_shows_is_an_error(warehouse: Warehouse, tmp_path: Path, at: float) -> None:
+    publish(warehouse, "a", "flights")
+    file = tmp_path / "warehouse/_log/000000000001.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "at": at}))
+    with pytest.raises(LogBroken):
+        warehouse.state()
+
+
+def test_a_snapshot_edited_by_hand_is_passed_over(warehouse: Warehouse, tmp_path: Path) -> None:
+    for n in range(SNAPSHOT_EVERY):
+        publish(warehouse, f"p{n}", "flights")
+    before = warehouse.state()
+    (file,) = (tmp_path / "warehouse/_log").glob("*.snapshot.json")
+    for text in ("[" * 100_000, json.dumps({**json.loads(file.read_text()), "datasets": {}})):
+        file.write_text(text)
+        assert warehouse.state() == before
 
 
 def test_an_entry_of_a_later_release_is_refused_with_the_advice(warehouse: Warehouse, tmp_path: Path) -> None:
