@@ -48,7 +48,11 @@ def test_show_has_the_reason_the_deliveries_and_every_word_of_the_report(cli: Cl
     ("version", "why"),
     [
         ("", "a report needs a schema version in the field 'v', and this one has none"),
-        ("one", "the schema version in 'v' must be a whole number from 1 to 99, not 'one'"),
+        (
+            "one",
+            "its schema version is 'one', and this release reads 1; once all coordinators have the release that "
+            "sent it, `unstuck dead replay --all` applies it",
+        ),
     ],
 )
 def test_a_report_whose_version_cannot_be_read_says_so_in_words(

@@ -24,6 +24,7 @@ from unstuck.tasks.runner.driver import Driver
 from unstuck.tasks.spec.outputs import Checks, OutputSpec, Quality
 from unstuck.tasks.spec.schemas import joined
 from unstuck.tasks.spec.types import parse_type
+from unstuck.tasks.steps.casts import cast_frame, declared_fields
 from unstuck.tasks.steps.context import Work
 from unstuck.tasks.steps.output import read_table, stage_table
 from unstuck.tasks.steps.quality import stage_checked
@@ -186,6 +187,14 @@ def test_what_does_not_fit_is_refused_with_its_column_row_and_value(
     assert text.replace("NaN", "nan").replace("True", "true").count(said) == 1
     assert "the column v" in text
     assert (f"The row: n, v = {{{row}, " if kind[0] == "spark" else f"Row {row} of 3: n = {row}, v = ") in text
+
+
+def test_the_row_that_does_not_fit_is_counted_over_all_pieces_of_a_table() -> None:
+    pieces = [
+        pa.table({"n": numbers, "v": made}) for numbers, made in (([1, 2], [1.0, 2.0]), ([3, 4, 5], [3.0, 4.5, 5.0]))
+    ]
+    with pytest.raises(OutputInvalid, match=r"Row 4 of 5: n = 4, v = 4\.5"):
+        cast_frame(pa.concat_tables(pieces), declared_fields([("n", "bigint"), ("v", "int")]))
 
 
 def test_columns_are_found_by_name_and_come_in_the_declared_order(write: Write, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from tests.support.spark.jvm import end_jvm
 from unstuck import OutputInvalid, Settings
 from unstuck.tasks.runner.driver import Driver
 from unstuck.tasks.steps.output import stage
+from unstuck.tasks.steps.partitions import arrow_named, spark_named
 from unstuck.tasks.steps.spark import read_parquet
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
@@ -97,6 +98,26 @@ def test_all_readers_find_the_columns_as_they_were_written(tmp_path: Path, make:
     assert duckdb.read_parquet(paths).order("flights").arrow().read_all().to_pylist() == expected
     assert pl.read_parquet(paths).sort("flights").to_dicts() == expected
     assert list(pd.concat(map(pd.read_parquet, paths)).columns) == ROWS.column_names
+
+
+@pytest.mark.parametrize(
+    ("named", "flights"),
+    [
+        ({"day": ["2013-01-01"]}, [1, 2, 5]),
+        ({"day": [None]}, [4]),
+        ({"day": ["2013-01-02", None]}, [3, 4]),
+        ({"day": ["2013-01-01"], "carrier": ["", None]}, [2, 5]),
+        ({"day": [None], "carrier": ["A/A", None]}, []),
+    ],
+)
+def test_rows_are_of_the_partitions_that_are_named_null_is_one_of_them(
+    session: Any, named: dict[str, list[str | None]], flights: list[int]
+) -> None:
+    assert ROWS.filter(arrow_named(ROWS, named))["flights"].to_pylist() == flights
+    frame = session.createDataFrame(ROWS.to_pylist(), "day date, carrier string, late boolean, flights long")
+    assert [row.flights for row in frame.filter(spark_named(named)).collect()] == flights
+    outside = frame.filter(~spark_named(named)).collect()
+    assert sorted([*flights, *(row.flights for row in outside)]) == [1, 2, 3, 4, 5], "each is in or out"
 
 
 def test_an_output_without_rows_has_its_columns(tmp_path: Path, make: Make) -> None:

@@ -480,6 +480,16 @@ def test_each_warehouse_keeps_as_many_versions_as_are_asked_for_it(
         assert sum(stands(one, f"{tokens['out'].staging}/out/part-0.parquet") for _, tokens in made) == kept, name
 
 
+def test_one_sweep_looks_at_all_warehouses_that_are_due(redis_server: RedisServer, tmp_path: Path) -> None:
+    keep = {"keep_versions": 1, "keep_versions_for": 0.0}
+    fleets = [Coordinator(redis_server.url, tmp_path / name, **keep) for name in ("one", "two", "three")]
+    made = [[finished(one) for _ in range(2)] for one in fleets]
+    look(fleets[0], *(job for jobs in made for job, _ in jobs))
+    for one, jobs in zip(fleets, made, strict=True):
+        files = [f"{tokens['out'].staging}/out/part-0.parquet" for _, tokens in jobs]
+        assert [stands(one, file) for file in files] == [False, True], one.settings.warehouse
+
+
 def test_the_oldest_version_that_an_open_job_reads_is_found_however_many_are_open(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
