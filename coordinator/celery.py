@@ -11,12 +11,13 @@ from typing import Any
 
 from celery import Task
 
-from unstuck.coordinator.client import Client, Submitted
+from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.job import Commanded
 from unstuck.coordinator.reconcile.bootsteps import CoordinatorStallDetector, ReportConsumer, hide_from_log
 from unstuck.coordinator.reconcile.wiring import consumer
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, SpecError, shorten
+from unstuck.coordinator.store.answers import Submitted
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 from unstuck.tasks.redis_url import tls_options, without_options
 from unstuck.tasks.settings import settings
@@ -102,7 +103,9 @@ def _task(method: Callable[..., Submitted | Commanded]) -> None:
         values["by"] = values.get("by") or (f"a Celery task from {origin}" if origin else "a Celery task")
         with Client(settings()) as client:
             result = method(client, **values)
-        return result.id if isinstance(result, Submitted) else f"{result.answer}: {result.text}"
+        if isinstance(result, Commanded):
+            return f"{result.answer}: {result.text}"
+        return result.id if result.new else f"{result.id}: {result.told}"
 
     app.task(ask, name=f"unstuck.{method.__name__}", bind=True)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import redis
@@ -25,7 +24,7 @@ from unstuck.coordinator.commands.job import (
     command,
 )
 from unstuck.coordinator.commands.retry import Retried, retried
-from unstuck.coordinator.errors import KeyConflict, NoSuchJob, NotDurable, Refused
+from unstuck.coordinator.errors import BadRequest, KeyConflict, NoSuchJob, NotDurable, Refused
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.job import SHOWN, explain
 from unstuck.coordinator.model.decision import Environment
@@ -37,7 +36,7 @@ from unstuck.coordinator.publishing.restore import Restored, restore
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.params import check_key
 from unstuck.coordinator.spec.unused import unused_params
-from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submission, VacuumSince
+from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submission, Submitted, VacuumSince, new_job_id
 from unstuck.coordinator.store.dead_letters import DeadLetterResult, DeadLetters
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.pools import Pools
@@ -56,25 +55,6 @@ from unstuck.tasks.warehouse.log import Warehouse
 
 T = TypeVar("T")
 _BREAKER = CircuitBreaker()  # of this process: what hangs in a warehouse outlives the client that asked
-
-
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """A job that is in the store. ``new``: False if the key had stored the same job before.
-
-    ``new_warehouse``: this call made the warehouse; if there should have been one, it is not mounted here.
-    """
-
-    id: str
-    new: bool
-    new_warehouse: bool = False
-    warnings: tuple[str, ...] = ()  # parameters of the spec that nothing uses
-
-
-def new_job_id(now: float) -> str:
-    """A job id that sorts by time: ``20131231T235959-k3f9a2xw``."""
-    stamp = datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y%m%dT%H%M%S")
-    return stamp + "-" + "".join(secrets.choice("abcdefghjkmnpqrstuvwxyz23456789") for _ in range(8))
 
 
 class Client:
@@ -114,20 +94,24 @@ class Client:
         *,
         key: str | None = None,
         params: Mapping[str, Any] | None = None,
+        retry: bool = False,
         by: str | None = None,
     ) -> Submitted:
         """Store a job, to be run by the fleet. Durable when it returns, as far as ``UNSTUCK_DURABILITY`` says.
 
         Args:
             spec: a JobSpec, a mapping, or the path of a YAML or JSON file.
-            key: submitting the same spec under the same key again answers with the same job.
+            key: submitting the same spec under the same key again answers with the same job, or with the last retry of
+                it, and its status.
             params: values for parameters that the spec names; those that it requires must be among them.
+            retry: if that job is FAILED, CANCELED or STOPPED, retry it, with ``spec`` where that differs.
             by: who submits; the OS user by default.
 
         Raises:
             SpecError: the spec is wrong, or names a version that the warehouse does not have; nothing was stored.
             BadKey: the key is empty, longer than 200 characters, or holds control characters; nothing was stored.
-            KeyConflict: the key belongs to a job with another spec.
+            BadRequest: ``retry`` without a key.
+            KeyConflict: the key belongs to a job with another spec, which is not to be retried.
             NotDurable: stored, but not confirmed as durable in time.
             WarehouseSilent, OSError: the warehouse has not answered in time, or with an error; nothing was stored.
             redis.RedisError: the store could not be asked. Submitting again under a key is safe, and answered with the
@@ -135,20 +119,33 @@ class Client:
         """
         if key is not None:
             check_key(key)
-        job_spec = JobSpec.of(spec, params or {})
+        elif retry:
+            raise BadRequest("retry is for a submit under a key: it retries the last job of the key")
+        job_spec, other = JobSpec.of(spec, params or {}), None
         try:
             found = self._store_job(job_spec, self.settings.warehouse, key or "", by, "")
-            return replace(found, warnings=tuple(map(str, unused_params(job_spec))))
         except KeyTaken as taken:
+            found, other = Submitted(str(taken), new=False), job_spec
+        warnings = tuple(map(str, unused_params(job_spec)))
+        if found.new:
+            return replace(found, warnings=warnings)
+        job = self._record(found.id)
+        if retry and job.status in RETRY_LEGAL:
+            found = replace(self.retry(found.id, spec=other, by=by), retried=found.id)
+            job = self._record(found.id)
+        elif other is not None:
+            mend = ", or this one with --retry"
             raise KeyConflict(
-                f"the key {key!r} belongs to job {taken}, which has another spec or other parameters; "
-                f"use another key, or submit that spec unchanged"
-            ) from None
+                f"the key {key!r} belongs to job {found.id}, which is {job.status}, with another spec or other "
+                f"parameters; use another key, or submit that spec unchanged{mend * (job.status in RETRY_LEGAL)}"
+            )
+        return replace(found, status=job.status, halted=job.halted is not None, warnings=warnings)
 
     def retry(
         self,
         job: str,
         *,
+        spec: JobSpec | Mapping[str, Any] | str | os.PathLike[str] | None = None,
         params: Mapping[str, Any] | None = None,
         rerun: Sequence[str] = (),
         adopt_all: bool = False,
@@ -161,6 +158,7 @@ class Client:
         one new job.
 
         Args:
+            spec: as of `submit`, in the place of the stored one; what differs, and what depends on it, runs again.
             params: values for parameters that are to change; what depends on them runs again.
             rerun: groups that run again in any case, with all that comes after them.
             adopt_all: take over work also where the code of its steps has changed since.
@@ -181,9 +179,9 @@ class Client:
         if old.status not in RETRY_LEGAL:
             raise Refused(against_retry(old))
         try:
-            spec = JobSpec.from_values(old.written(), params or {})
+            mended = JobSpec.of(old.written() if spec is None else spec, params or {})
             again = retried(state, rerun, adopt_all, secrets.token_hex(8))
-            return self._store_job(spec, old.warehouse, "", by, reason, again)
+            return self._store_job(mended, old.warehouse, "", by, reason, again)
         except NotEnded as error:
             raise Refused(against_retry(replace(old, status=error.status))) from None
 

@@ -161,7 +161,7 @@ def _facts(view: JobView) -> Table:
     facts = {
         **{what: clock(at) for what, at in times.items()},
         "by": job.submitted_by,
-        "key": job.key,
+        "key": job.user_key,
         "retry of": job.retry_of,
         "altered": f"{count_of(job.revision, 'time')}: unstuck show {job.id} --diff" if job.revision else "",
         "intent": str(job.intent),

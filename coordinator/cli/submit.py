@@ -18,12 +18,13 @@ from unstuck.coordinator.cli.options import STANDARD_INPUT, AsJson, By, Params, 
 from unstuck.coordinator.cli.render.json import job_json
 from unstuck.coordinator.cli.render.terminal import count_of, emit, for_people, stderr, stdout
 from unstuck.coordinator.cli.watch import await_end
-from unstuck.coordinator.client import Client, Submitted
+from unstuck.coordinator.client import Client
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, SpecError
 from unstuck.coordinator.spec.unused import Takes, unused_params
+from unstuck.coordinator.store.answers import Submitted
 
 SPEC = "A job spec, YAML or JSON; `-` is standard input."
 
@@ -34,6 +35,9 @@ def submit(
     key: Annotated[
         str | None, typer.Option("--key", help="Submitting the same spec under the same key again is the same job.")
     ] = None,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="If the last job of the key did not finish well, retry it, with this spec.")
+    ] = False,
     by: By = None,
     wait: Annotated[bool, typer.Option("--wait", help="Stay until the job ends; exit code 1 if it fails.")] = False,
     as_json: Annotated[
@@ -45,15 +49,16 @@ def submit(
     settings = settings_here()
     warehouse_at(settings.warehouse)
     with connected(settings) as connection:
-        submitted = connection.client.submit(job_spec, key=key, by=by)
+        submitted = connection.client.submit(job_spec, key=key, retry=retry, by=by)
         _show_submitted(connection.client, job_spec.name, submitted, as_json)
-        code = ExitCode.FINE
+        code = ExitCode.NOT_WELL if submitted.not_well else ExitCode.FINE
         if wait:
             code = await_end(connection.client, submitted.id, for_people(as_json))
         if as_json:
             answer: dict[str, Any] = {"id": submitted.id, "name": job_spec.name, "new": submitted.new}
+            answer |= {"status": submitted.status, "retried": submitted.retried or None}
             answer["warnings"] = list(submitted.warnings)
-            emit({**job_json(connection.client.show(submitted.id)), **answer} if wait else answer)
+            emit({**answer, **job_json(connection.client.show(submitted.id))} if wait else answer)
         elif not wait:
             stdout.print(f"  watch it   unstuck watch {submitted.id}\n  state      unstuck show {submitted.id}")
     raise typer.Exit(code)
@@ -68,11 +73,8 @@ def _show_submitted(client: Client, name: str, submitted: Submitted, as_json: bo
             f"A new warehouse was made at {client.settings.warehouse}, where there was none. If one should be there, "
             f"it is not mounted on this machine: `unstuck cancel {submitted.id}`, mount it, and submit again."
         )
-    if submitted.new:
-        out.print(f"Submitted {name}: job {submitted.id}")
-        return
-    status = client.show(submitted.id).job.status
-    out.print(f"The same spec was submitted under this key before: job {submitted.id} of {name}, which is {status}.")
+    fresh = submitted.new and not submitted.retried
+    out.print(f"Submitted {name}: job {submitted.id}" if fresh else f"{submitted.told}.")
 
 
 def validate(

@@ -37,6 +37,7 @@ class Retried:
         """The fields of the new job's record that describe the retry."""
         return {
             "retry_of": self.job.id,
+            "chain_key": self.job.user_key,
             "adopts": self.adopts,
             "reruns": self.reruns,
             "any_code": self.any_code,

@@ -303,6 +303,7 @@ class JobRecord:
     counted_from: float = 0.0
     timed_out: Reason | None = None
     key: str = ""
+    chain_key: str = ""
     retry_of: str = ""
     priority: str = "normal"  # as in ``spec``, like ``mixed``: the scripts read them here
     mixed: bool = False
@@ -313,6 +314,11 @@ class JobRecord:
     def terminal(self) -> bool:
         """Also of a record that has lost its status."""
         return self.status.terminal or self.ended_at > 0
+
+    @property
+    def user_key(self) -> str:
+        """The key that a user gave to this job, or to the first of those that it retries."""
+        return self.chain_key or ("" if self.retry_of else self.key)
 
     def group_plans(self, plan: Plan) -> dict[str, str]:
         """The stored plans for the runners of this job, whose spec is compiled to ``plan``."""

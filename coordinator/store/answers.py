@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -72,3 +74,44 @@ class NotEnded(Exception):
     def __init__(self, status: Status) -> None:
         super().__init__(status)
         self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A job that is in the store.
+
+    Attributes:
+        new: False if the key had stored the same job before; then this is the last of its retries.
+        new_warehouse: this call made the warehouse; if there should have been one, it is not mounted here.
+        status: of the job, when it was asked for; ``halted``: it cannot go on by itself.
+        retried: the job that this one retries because the submit said so.
+    """
+
+    id: str
+    new: bool
+    new_warehouse: bool = False
+    warnings: tuple[str, ...] = ()  # parameters of the spec that nothing uses
+    status: Status = Status.PENDING
+    halted: bool = False
+    retried: str = ""
+
+    @property
+    def not_well(self) -> bool:
+        """Whether the job of the key will not finish by itself."""
+        return self.halted or (self.status.terminal and self.status is not Status.FINISHED)
+
+    @property
+    def told(self) -> str:
+        """In words, for a job that is not new, or a retry."""
+        if self.retried and self.new:
+            return f"Job {self.retried} of this key had not finished well; it is retried as job {self.id}"
+        text = f"The same spec was submitted under this key before: job {self.id}, which is {self.status}"
+        if self.halted:
+            return f"{text} and cannot go on by itself, and `unstuck why {self.id}` says what helps"
+        return f"{text}. To retry it, submit with --retry, or `unstuck retry {self.id}`" if self.not_well else text
+
+
+def new_job_id(now: float) -> str:
+    """A job id that sorts by time: ``20131231T235959-k3f9a2xw``."""
+    stamp = datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y%m%dT%H%M%S")
+    return stamp + "-" + "".join(secrets.choice("abcdefghjkmnpqrstuvwxyz23456789") for _ in range(8))

@@ -219,6 +219,7 @@ class Store:
             status_before=self._keys.status(old.status),
             status_after=self._keys.status(new.status),
             submit_key=self._keys.submit_key(old.key),
+            chain_key=self._keys.submit_key(old.chain_key),
         )
         reach(Point.AFTER_COMMIT, old.id)
         return CommitAnswer(answer)
@@ -333,15 +334,13 @@ class Store:
     def submitted(self, key: str, fingerprint: str) -> str | None:
         """The id of the job that `submit` would answer with under ``key``; None if it would store a new one.
 
-        Only `submit` decides: by then another caller may have stored one.
-
-        Raises:
-            KeyTaken: the key belongs to a job with another spec.
+        Only `submit` decides: by then another caller may have stored one. Raises: KeyTaken: as `submit`.
         """
-        job, standing = cast(list[str | None], self._redis.hmget(self._keys.submit_key(key), ["job", "fingerprint"]))
-        if job is not None and standing != fingerprint:
-            raise KeyTaken(job)
-        return job
+        fields = ["job", "last", "fingerprint", "retried"]
+        job, last, *known = cast(list[str | None], self._redis.hmget(self._keys.submit_key(key), fields))
+        if job is not None and fingerprint not in known:
+            raise KeyTaken(last or job)
+        return last or job
 
     def vacuums(self, warehouse_id: str) -> int:
         """The vacuums of the warehouse that were counted so far."""
@@ -375,6 +374,7 @@ class Store:
             change=json.dumps(change),
             pending=self._keys.status(Status.PENDING),
             submit_key=self._keys.submit_key(job.key),
+            chain_key=self._keys.submit_key(job.chain_key),
             retried_job=retried.job,
             retried_events=retried.events,
         )

@@ -66,7 +66,7 @@ class Keys:
         return f"{self.prefix}:status:{status}"  # zset: job → submit time, per status
 
     def submit_key(self, key: str) -> str:
-        return f"{self.prefix}:key:{key}"  # hash: job that was submitted under this key, fingerprint of its spec
+        return f"{self.prefix}:key:{key}"  # hash: job, its last retry, fingerprints of their specs
 
     def dead_letter(self, entry: str) -> str:
         return f"{self.prefix}:dead:{entry}"  # string: what became of a dead letter that was replayed or dropped

@@ -40,7 +40,7 @@ def job_json(view: JobView) -> dict[str, Any]:
         "why": None if job.terminal else view.why_line(job.id) or None,
         "damage": view.damage or None,
         "due_at": iso(view.due),
-        "key": job.key or None,
+        "key": job.user_key or None,
         "retry_of": job.retry_of or None,
         "params": {} if view.damage else values_of(job.written().get("params", {})),
         **fields_of(job, "warehouse version published"),

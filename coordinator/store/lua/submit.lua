@@ -1,8 +1,9 @@
 -- submit: a job's record, its runners' plans, its place in the indexes and its first due, together.
 --
--- keys: job plans events due jobs pending summary submit_key reports retries retried_events retried_job vacuums
+-- keys: job plans events due jobs pending summary submit_key chain_key reports retries retried_events retried_job vacuums
 -- args: job change
 --
+-- chain_key: the key of the first of the jobs that this one retries. It names the last of them.
 -- pending: the status index of PENDING. retried_job, retried_events: of the job that this one retries.
 -- change: {fields: {}, plans: {}, summary, fingerprint, key, reason, vacuums} (JSON)
 -- vacuums: how many there had been before the client looked at the warehouse
@@ -15,8 +16,9 @@ local change = cjson.decode(args.change)
 local retry_of = change.fields.retry_of
 if redis.call('EXISTS', keys.job) == 1 then return {'SUBMITTED', args.job} end
 if change.key ~= '' then
-    local holder, fingerprint = unpack(redis.call('HMGET', keys.submit_key, 'job', 'fingerprint'))
-    if holder then return {fingerprint == change.fingerprint and 'EXISTS' or 'KEY_TAKEN', holder} end
+    local first, fingerprint, last, retried = unpack(redis.call('HMGET', keys.submit_key, 'job', 'fingerprint', 'last', 'retried'))
+    local same = fingerprint == change.fingerprint or retried == change.fingerprint
+    if first then return {same and 'EXISTS' or 'KEY_TAKEN', last or first} end
 end
 if retry_of ~= '' then
     -- It had ended when it was read; a store that was rolled back since may hold one that runs.
@@ -43,6 +45,10 @@ if retry_of ~= '' then
     redis.call('XADD', keys.retried_events, 'NOMKSTREAM', '*', 'event', cjson.encode(event))
     -- Whose staging it may adopt: the staging collector asks (coordinator/publishing/staging_gc.py).
     redis.call('HSET', keys.retries, args.job, retry_of)
+    if redis.call('EXISTS', keys.chain_key) == 1 then
+        redis.call('HSET', keys.chain_key, 'last', args.job, 'retried', change.fingerprint)
+        redis.call('PERSIST', keys.chain_key)  -- until this job has ended, too
+    end
 end
 wake_coordinators()
 return {'SUBMITTED', args.job}

@@ -22,7 +22,6 @@ from tests.support.coordinator import Coordinator, group
 from tests.support.paths import ROOT
 from tests.support.servers import RedisServer, app_of_strangers, wait_until
 from unstuck import Client, KeyConflict, Settings, Status, WarehouseSilent
-from unstuck.coordinator.client import Submitted
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent
@@ -30,6 +29,7 @@ from unstuck.coordinator.publishing import background_tries
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.reconcile.consumer import PublishersExhausted
+from unstuck.coordinator.store.answers import Submitted
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import ID_FILE, Warehouse
 
