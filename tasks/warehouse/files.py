@@ -243,11 +243,22 @@ class Files:
     def make_folder(self, folder: str) -> None:
         """Create ``folder`` and its parents; nothing if it is there (object stores have no folders to make).
 
+        Only its parents are known to be on disk: what must last there is written and then ``sync_names`` called.
+
         Raises: OSError; as ``check``.
         """
         self.check()
         if self._store is None:
-            self._make_folder(self.uri(folder))
+            self._make_folder(os.path.dirname(self.uri(folder)))
+            with suppress(FileExistsError):
+                os.mkdir(self.uri(folder))
+
+    def sync_names(self, folder: str) -> None:
+        """Make sure that the names of ``folder`` and of the one above it are on disk. Raises: OSError."""
+        if self._store is None:
+            above = os.path.dirname(self.uri(folder))
+            _sync(above)
+            _sync(os.path.dirname(above))
 
     def remove_file(self, path: str) -> None:
         """Remove a file; nothing if it is absent. Folders that are empty then go too. Raises: OSError; as ``check``."""

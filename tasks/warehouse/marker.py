@@ -217,6 +217,7 @@ def _write(files: Files, path: str, marker: Marker, data: bytes) -> None:
     # up after a later one, so there the marker is created and never replaced.
     if files.local_path(path) is not None:
         files.write_durable(path, data)
+        files.sync_names(path.rpartition("/")[0])  # a log or a frame may have made the folder, and synced nothing
     elif not files.create(path, data) and (stands := files.read(path)) != data:
         raise MarkerFailed(
             f"another marker than that of {marker.token} stands at {files.uri(path)}, and it was left there: "

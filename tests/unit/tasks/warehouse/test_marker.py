@@ -216,7 +216,18 @@ def test_the_files_reach_the_disk_before_the_marker_that_names_them(
     temp = next(i for i, name in enumerate(names) if name.startswith(f".{MARKER}"))
     assert data < temp
     assert folder < temp
-    assert names[-1] == ".", "the folder last: the marker's name is on disk when the call returns"
+    assert names[temp + 1 :] == [".", "..", "../.."], "the names of the marker and of its folders are on disk"
+
+
+def test_a_folder_for_a_log_costs_a_sync_once_for_each_job(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    files.make_folder("_staging/job-1/a.0")
+    monkeypatch.setattr(os, "fsync", synced.append)
+    for n in range(1, 4):
+        files.make_folder(f"_staging/job-1/a.{n}")
+    assert synced == []
+    files.make_folder("_staging/job-2/a.0")
+    assert len(synced) == 1, "the name of the new job"
 
 
 def test_on_an_object_store_a_marker_is_created_and_never_replaced(bucket: str) -> None:
