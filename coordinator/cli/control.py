@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -29,6 +30,7 @@ from unstuck.coordinator.cli.options import (
     Yes,
     confirm,
     params_of,
+    read_spec,
     resolve,
 )
 from unstuck.coordinator.cli.render.terminal import (
@@ -131,6 +133,10 @@ def retry(
     since: Since = None,
     yes: Yes = False,
     param: Params = None,
+    spec: Annotated[
+        Path | None,
+        typer.Option("--spec", metavar="SPEC", help="Retry with this spec: work that does not differ is taken over."),
+    ] = None,
     rerun: Annotated[
         list[str] | None,
         typer.Option("--rerun", metavar="GROUP", help="Run this group again in any case, and all that comes after it."),
@@ -148,12 +154,13 @@ def retry(
 ) -> None:
     """Make a new job of one that FAILED, was CANCELED or STOPPED. Finished work is taken over."""
     params = params_of(param or [])
+    mended = None if spec is None else read_spec(spec, param)
 
     def ask(client: Client, job: str) -> Commanded:
         try:
             again = [*(rerun or []), *([start] if start else [])]
             adopts = adopt_all or start is not None
-            new = client.retry(job, params=params, rerun=again, adopt_all=adopts, reason=reason, by=by)
+            new = client.retry(job, spec=mended, params=params, rerun=again, adopt_all=adopts, reason=reason, by=by)
         except (Refused, WarehouseSilent) as error:
             return Commanded(Answer.REFUSED, client.show(job).job, str(error))
         except WarehouseMismatch as error:
@@ -176,8 +183,9 @@ def _taken_over(before: JobView, new: JobRecord) -> str:
         for group in before.groups
         if group.members and all(each.record.state is GroupState.SUCCEEDED for each in group.members)
     ]
-    kept = [name for name in done if name not in new.reruns]
-    runs = [group.name for group in before.groups if group.name not in kept]
+    old, groups = ({group["name"]: group for group in job.written()["groups"]} for job in (before.job, new))
+    kept = [name for name in done if name not in new.reruns and old[name] == groups.get(name)]
+    runs = [name for name in groups if name not in kept]
     said = f"It runs {listed(runs)}" if runs else "All groups had finished"
     if kept:
         what = "parameters" if new.any_code else "code, parameters"

@@ -133,7 +133,8 @@ def _ended(job: JobRecord) -> Explanation:
     intent = f"; {job.intent_by} asked for {job.intent}{_because(job)}" if job.intent is not Intent.RUN else ""
     helps: tuple[str, ...] = ()
     if job.status is not Status.FINISHED:
-        helps = (f"unstuck retry {job.id}", f"unstuck events {job.id}", f"unstuck logs {job.id}")
+        mended = f"unstuck retry {job.id} --spec FILE"  # where the stored text is wrong, the same again fails again
+        helps = (f"unstuck retry {job.id}", mended, f"unstuck events {job.id}", f"unstuck logs {job.id}")
     return Explanation(
         subject=job.id,
         state=job.status,

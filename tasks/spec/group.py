@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import json
 import math
+import re
 from collections.abc import Iterable
 from typing import Any, Literal, Self
 
@@ -33,6 +34,8 @@ from unstuck.tasks.spec.inputs import GroupInput, StreamInput
 from unstuck.tasks.spec.outputs import Checks, Publishing
 from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.spec.sql import MAX_SQL
+
+_NAMES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 MAX_FORK = 10_000
 MAX_JOB_BYTES = 16 * 1024 * 1024  # that a job takes in the store; and once more for the values of its dynamic forks
@@ -434,6 +437,18 @@ class WorkOrder(Strict):
         return {**self.written_params, **self.fork_params}
 
     @property
+    def _used_params(self) -> dict[str, Any]:
+        """The parameters on which the work may depend: all, of a group with Python; else those that are named anywhere.
+
+        A name in a string or a comment counts, too: work is rather done again.
+        """
+        if self.group.hooks or any(step.python for step in self.group.steps):
+            return self.params
+        texts = (self.group.model_dump_json(), *(one.model_dump_json() for one in self.plan.checks.values()))
+        named = {"results", *self.group.fork_params, *_NAMES.findall(" ".join(texts))}
+        return {name: value for name, value in self.params.items() if name in named}
+
+    @property
     def fingerprint(self) -> str:
         """Equal fingerprints mean: the same code would do the same work on the same inputs.
 
@@ -449,7 +464,7 @@ class WorkOrder(Strict):
             ],
             "spark": self.group.spark,
             "conf": self.group.conf,
-            "params": self.params,
+            "params": self._used_params,
             "collect": [c.model_dump(mode="json") for c in self.plan.collect],
             "inputs": self.frozen.inputs,
             **{name: one for name in ("after", "empty", "cleans") if (one := getattr(self.frozen, name))},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,33 @@ def test_a_failed_job_is_retried_as_a_new_one(cli: Cli, hand: ByHand) -> None:
     assert (shown["retry_of"], shown["name"], shown["params"]) == (job, "flights", {"year": 2013})
     assert cli("retry", job, "--param", "yaer=2014").returncode == 2
     assert "RETRIED" in cli("events", job).stdout
+
+
+def test_a_retry_with_a_mended_spec_runs_what_differs_and_says_so(cli: Cli, hand: ByHand, tmp_path: Path) -> None:
+    """After a wrong query, a retry ran the stored text again."""
+    groups = [{"name": "good"}, {"name": "bad", "needs": ["good"]}, {"name": "end", "needs": ["bad"]}]
+    job = hand.submit(*groups, name="flights")
+    hand.decide(job)
+    hand.succeed(job, "good")
+    hand.fail(job, "bad", "no such column")
+    spec = hand.view(job).job.written()
+    spec["groups"][1]["steps"] = [{"python": "some.where:mended"}]
+    mended = tmp_path / "mended.yaml"
+    mended.write_text(json.dumps(spec))
+
+    told = cli("retry", job, "--spec", mended)
+
+    assert told.returncode == 0, told.stderr
+    assert "It runs bad, end, and takes over each of good unless" in " ".join(told.stdout.split())
+    (new,) = cli.json("retry", job, "--spec", mended)
+    assert (new["answer"], new["retry_of"]) == ("ALREADY", job), "given twice, it is one retry"
+    kept, changed, _ = hand.view(new["id"]).job.written()["groups"]
+    assert changed["steps"][0]["python"] == "some.where:mended"
+    assert kept == spec["groups"][0]
+    help_ = "".join(cli("why", job).stdout.split())
+    assert f"unstuckretry{job}--specFILE" in help_
+    mended.write_text("name: flights\n")
+    assert cli("retry", job, "--spec", mended).returncode == 2
 
 
 @pytest.mark.parametrize(

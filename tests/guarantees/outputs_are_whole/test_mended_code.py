@@ -132,6 +132,21 @@ def test_a_retry_says_what_it_runs_again_and_what_it_takes_over_in_any_case(shop
         shop.client.retry(failed.id, rerun=["rate"])
 
 
+def test_a_retry_with_a_mended_spec_takes_over_the_groups_that_did_not_change(shop: Shop) -> None:
+    shop.deploy(price=-1)
+    mended = SPEC.replace("shop.steps:report", "rates:rates")
+    with shop.running():
+        failed = shop.ended(shop.client.submit(JobSpec.from_text(SPEC)).id).job
+        assert failed.status is Status.FAILED
+        retried = shop.ended(shop.client.retry(failed.id, spec=JobSpec.from_text(mended)).id)
+    assert retried.job.status is Status.FINISHED
+    told = reasons(retried)
+    assert (told["rates"], told["prices"]) == ("ADOPTED", "ADOPTED")
+    assert told["report"] != "ADOPTED"
+    warehouse = str(shop.folder / "warehouse")
+    assert duckdb.read_parquet(published_files(warehouse, "report")).fetchall() == [(1,)]
+
+
 def test_a_code_version_stands_for_the_code(shop: Shop) -> None:
     spec = JobSpec.from_text(SPEC.replace("name: prices, spark", "name: prices, code_version: v1, spark"))
     shop.deploy(price=-1)
