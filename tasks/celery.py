@@ -122,7 +122,9 @@ def _start_runner(**_: Any) -> None:
         log.critical(
             "the process %d cannot be a runner: %s: %s. It takes nothing and ends; the worker starts another, until "
             "one can. What stands ready waits meanwhile, or goes to other workers",
-            *(os.getpid(), type(error).__name__, error),
+            os.getpid(),
+            type(error).__name__,
+            error,
         )
         time.sleep(PAUSE)
         raise SystemExit(os.EX_SOFTWARE) from None

@@ -244,9 +244,18 @@ class Attempt:
         self._sources = made.sources
         plan = order.plan
         work = Work(
-            *(self._files, self._token, session, inputs, self._secrets, plan.partition_by, plan.checks, made.results),
-            *(self._published, order.group.streams, plan.appended),
-            BesidePublished(self._published, plan.publishing_of, order.group.for_each is not None),
+            files=self._files,
+            token=self._token,
+            session=session,
+            inputs=inputs,
+            secrets=self._secrets,
+            partition_by=plan.partition_by,
+            checks=plan.checks,
+            recorded=made.results,
+            published=self._published,
+            streams=order.group.streams,
+            appended=plan.appended,
+            beside=BesidePublished(self._published, plan.publishing_of, order.group.for_each is not None),
         )
         scratch = stack.enter_context(Scratch(runner.temporary))
         stack.enter_context(runner.watchdog.clock("TIMEOUT", order.group.timeout or math.inf))

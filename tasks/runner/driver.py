@@ -300,7 +300,9 @@ class Driver:
             log.warning(
                 "the steps set %s to %s, and Python went on with %s: a time without a zone that went from one to the "
                 "other has changed by the difference",
-                *(SESSION_ZONE, zone, self._settings.time_zone),
+                SESSION_ZONE,
+                zone,
+                self._settings.time_zone,
             )
         for query in session.streams.active:
             query.stop()

@@ -48,7 +48,11 @@ def record(finish: Finish, token: Token, outcome: Outcome) -> str:
         log.error(
             "%s %s, but Redis did not answer for %gs: %s. Its lease will lapse and the next attempt takes over what "
             "stands in %s",
-            *(token, outcome.kind, FINISH_FOR, error, token.staging),
+            token,
+            outcome.kind,
+            FINISH_FOR,
+            error,
+            token.staging,
         )
         return f"{outcome.kind} UNREACHABLE"
     level = logging.INFO if answer in (FinishAnswer.APPLIED, FinishAnswer.DUPLICATE) else logging.WARNING

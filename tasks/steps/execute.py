@@ -200,7 +200,9 @@ def _run_compact(dataset: str, ctx: StepContext, target: int = TARGET) -> None:
     with connect(known.redis_url) as client:
         try:
             done = compact_dataset(
-                *(Warehouse(ctx.warehouse), Staging(client, Keys(known.prefix)), dataset),
+                Warehouse(ctx.warehouse),
+                Staging(client, Keys(known.prefix)),
+                dataset,
                 target=target,
                 retention=known.retention,
                 progress=ctx.progress,

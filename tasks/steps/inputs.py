@@ -260,7 +260,8 @@ def of_empty_forks(order: WorkOrder, published: PublishedDatasets) -> dict[str, 
                 log.warning(
                     "the fork %s has no members, so its output %s is read without rows, and without columns, since "
                     "none are known. Declare them under columns: if a step names one",
-                    *(fork, name),
+                    fork,
+                    name,
                 )
             found[name] = Dataset(name, (StagedOutput([], 0, schema),))
         if len(outputs) == 1:

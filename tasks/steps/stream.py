@@ -153,7 +153,10 @@ def stage_stream(files: Files, folder: str, frame: Any, partition_by: Sequence[s
         files=[file for batch in found for file in batch.files],
         rows=sum(batch.rows for batch in found),
         checkpoint=Checkpoint(
-            *(packed, size, resume.stream, resume.generation),
+            packed,
+            size,
+            resume.stream,
+            resume.generation,
             after=resume.published.path if resume.published else "",
         ),
     )

@@ -239,7 +239,10 @@ def _told_dropped(error: Exception, where: str, message: Any) -> None:
     shown = repr(message[: 2 * _SHOWN] if isinstance(message, bytes | str) else message)
     log.error(
         "a message %s is none that Celery can read, and is dropped: %s: %s. It begins with %s",
-        *(where, type(error).__name__, str(error)[:_SHOWN], shown[:_SHOWN]),
+        where,
+        type(error).__name__,
+        str(error)[:_SHOWN],
+        shown[:_SHOWN],
     )
 
 

@@ -81,7 +81,10 @@ def compact_dataset(
     if not dry_run:  # before the first byte is written
         staging.add(Staged(publish_id, place, identity, warehouse.head(), time.time() + retention))
     return compact(
-        *(warehouse, name, publish_id, staging.needed()),
+        warehouse,
+        name,
+        publish_id,
+        staging.needed(),
         target=target * 1_000_000,
         at=time.time(),
         dry_run=dry_run,
