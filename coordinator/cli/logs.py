@@ -15,7 +15,7 @@ import typer
 
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.datasets import warehouse_at
-from unstuck.coordinator.cli.options import Follow, JobArgument, JsonLines, resolve
+from unstuck.coordinator.cli.options import Follow, JsonLines, LookArgument, resolve
 from unstuck.coordinator.cli.render.terminal import clock, emit_line, stderr
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.errors import BadRequest
@@ -86,7 +86,7 @@ def _read_from(files: Files, path: str, start: int) -> bytes:
 
 
 def logs(
-    job: JobArgument,
+    job: LookArgument,
     group: Annotated[
         str | None, typer.Argument(metavar="[GROUP]", help="A group, a fork, or one member: by_month[3].")
     ] = None,
@@ -96,7 +96,7 @@ def logs(
 ) -> None:
     """Show what a job's attempts logged and printed. Lines of several groups are led by GROUP#ATTEMPT."""
     with connected() as connection:
-        view = connection.client.show(resolve(connection.client, job))
+        view = connection.client.show(resolve(connection.client, job, by_key=True))
         one_group = _is_one_group(view, group)
         files = warehouse_at(view.job.warehouse).storage
         shown = 0

@@ -16,8 +16,8 @@ from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.datasets import small_files_hint
-from unstuck.coordinator.cli.options import AsJson, JobArgument, Named, Since, Statuses, resolve
-from unstuck.coordinator.cli.render.json import diff_json, explanation_json, job_json, listed_json
+from unstuck.coordinator.cli.options import AsJson, LookArgument, Named, Since, Statuses, resolve
+from unstuck.coordinator.cli.render.json import diff_json, explanation_json, job_json, listed_json, params_of_job
 from unstuck.coordinator.cli.render.terminal import (
     clock,
     coloured,
@@ -43,6 +43,7 @@ from unstuck.tasks.terminal import printable
 
 FAILED_SHOWN = 5  # groups whose errors are written out
 EXPLAIN_WITHIN = 2.0  # seconds for the reasons of a listing; a job of ten thousand groups takes a while to read
+MORE_WIDTH = 30  # characters of a key, and of the parameters, in a listing
 WAREHOUSE_WITHIN = 1.0  # seconds for a look into the warehouse, whose server may be gone
 
 
@@ -84,9 +85,14 @@ def _waits(client: Client, jobs: list[ListedJob]) -> dict[str, str]:
 
 
 def _listing(jobs: list[ListedJob], waits: Mapping[str, str], now: float) -> Table:
-    listing = table("ID", "NAME", "STATUS", "DONE", "AGE", "TOOK", "REASON", right=("DONE", "AGE", "TOOK"))
-    for column in listing.columns[:6]:
+    listing = table("ID", "NAME", "STATUS", "DONE", "AGE", "TOOK", right=("DONE", "AGE", "TOOK"))
+    for column in listing.columns:
         column.no_wrap = True
+    more = [what for what in ("key", "params") if any(getattr(job, what) for job in jobs)]
+    for what in more:  # a key can be copied, parameters only remind
+        cut = what == "params"
+        listing.add_column(what.upper(), overflow="ellipsis" if cut else "fold", no_wrap=cut, max_width=MORE_WIDTH)
+    listing.add_column("REASON")
     for job in jobs:
         took = (job.ended_at or now) - job.started_at if job.started_at else None
         ended = job.reason.text if job.reason and job.status is not Status.FINISHED else ""
@@ -97,19 +103,20 @@ def _listing(jobs: list[ListedJob], waits: Mapping[str, str], now: float) -> Tab
             f"{job.done}/{'?' if job.total is None else job.total}",
             format_duration(max(0.0, now - job.submitted_at)),
             "" if took is None else format_duration(max(0.0, took)),
+            *(Text(one_line(getattr(job, what))) for what in more),
             Text(one_line(waits.get(job.id) or ended)),
         )
     return listing
 
 
 def show(
-    job: JobArgument,
+    job: LookArgument,
     diff: Annotated[bool, typer.Option("--diff", help="What was altered, and which groups ran with what.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show all there is to know of one job, and the errors of its groups."""
     with connected() as connection:
-        view = connection.client.show(resolve(connection.client, job), why=True)
+        view = connection.client.show(resolve(connection.client, job, by_key=True), why=True)
     if as_json:
         emit(diff_json(view) if diff else job_json(view))
         return
@@ -162,6 +169,7 @@ def _facts(view: JobView) -> Table:
         **{what: clock(at) for what, at in times.items()},
         "by": job.submitted_by,
         "key": job.user_key,
+        "params": ", ".join(f"{name}={value}" for name, value in params_of_job(view).items()),
         "retry of": job.retry_of,
         "altered": f"{count_of(job.revision, 'time')}: unstuck show {job.id} --diff" if job.revision else "",
         "intent": str(job.intent),
@@ -214,13 +222,13 @@ def errors_of(view: JobView) -> Iterator[Text | Padding]:
         )
 
 
-def why(job: JobArgument, as_json: AsJson = False) -> None:
+def why(job: LookArgument, as_json: AsJson = False) -> None:
     """Say what a job waits for: since when, what was tried, what happens next and when, and what would help.
 
     Neighbouring groups whose explanation is the same, times included, are shown together.
     """
     with connected() as connection:
-        found = connection.client.explain(resolve(connection.client, job))
+        found = connection.client.explain(resolve(connection.client, job, by_key=True))
     if as_json:
         emit([explanation_json(one) for one in found])
         return

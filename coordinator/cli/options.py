@@ -89,6 +89,10 @@ def _statuses(begun: str) -> list[str]:
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="An id, the beginning of one, a job's name (its newest job), or `last`.")
 ]
+LookArgument = Annotated[
+    str,
+    typer.Argument(metavar="JOB", help="An id, the beginning of one, a job's name (its newest job), a key, or `last`."),
+]
 Statuses = Annotated[
     list[Status] | None,
     typer.Option(
@@ -119,8 +123,12 @@ JsonLines = Annotated[bool, typer.Option("--json", help="One JSON object per lin
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")]
 
 
-def resolve(client: Client, word: str) -> str:
+def resolve(client: Client, word: str, *, by_key: bool = False) -> str:
     """The id of the job that ``word`` names: an id, a name (of its newest job), the beginning of an id, or ``last``.
+
+    Args:
+        by_key: it may be the key of a job, too, which counts more than the beginning of an id. Only for what changes
+            nothing: many keys are dates, and so begin the ids of other jobs.
 
     Raises:
         NoSuchJob: it names none.
@@ -134,10 +142,17 @@ def resolve(client: Client, word: str) -> str:
             raise NoSuchJob("there is no job yet; submit one with `unstuck submit SPEC`")
         return newest[0].id
     jobs = client.jobs(limit=_LOOK_AT)
-    for fits in (lambda job: job.id == word, lambda job: job.name == word):
-        if (found := next(filter(fits, jobs), None)) is not None:
-            return found.id  # the newest, for jobs are listed newest first
+    keyed = next((job for job in jobs if job.key and job.key == word), None)
+    for found in (
+        next((job for job in jobs if job.id == word), None),
+        next((job for job in jobs if job.name == word), None),  # the newest, for jobs are listed newest first
+        keyed if by_key else None,
+    ):
+        if found is not None:
+            return found.id
     fitting = [job for job in jobs if word and re.match(rf"(\w+-)?{re.escape(word)}", job.id)]
+    if not fitting and keyed is not None:
+        raise NoSuchJob(f"{word} is the key of job {keyed.id}, and a command wants the id: nothing was changed")
     if not fitting:
         raise NoSuchJob(
             f"no job {word} is in the store at {client.settings.prefix}: no job has this name, and no id begins with "

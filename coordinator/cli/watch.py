@@ -19,7 +19,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_de
 
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.exits import ExitCode
-from unstuck.coordinator.cli.options import Follow, JobArgument, JsonLines, resolve
+from unstuck.coordinator.cli.options import Follow, JsonLines, LookArgument, resolve
 from unstuck.coordinator.cli.render.terminal import (
     can_live,
     clock,
@@ -125,11 +125,11 @@ def event_text(event: Event) -> Text:
     return line
 
 
-def events(job: JobArgument, follow: Follow = False, as_json: JsonLines = False) -> None:
+def events(job: LookArgument, follow: Follow = False, as_json: JsonLines = False) -> None:
     """Show what happened to a job, the oldest first."""
     with connected() as connection:
         client = connection.client
-        job_id = resolve(client, job)
+        job_id = resolve(client, job, by_key=True)
         client.show(job_id)  # a job without events is not the same as no job
         for entry, event in events_of(client, job_id, follow=follow):
             if as_json:
@@ -139,10 +139,10 @@ def events(job: JobArgument, follow: Follow = False, as_json: JsonLines = False)
                 stdout.print(event_text(event), soft_wrap=True)
 
 
-def watch(job: JobArgument) -> None:
+def watch(job: LookArgument) -> None:
     """Watch a job until it ends: a live tree with progress bars. Exit code 1 if it does not finish well."""
     with connected() as connection:
-        job_id = resolve(connection.client, job)
+        job_id = resolve(connection.client, job, by_key=True)
         raise typer.Exit(await_end(connection.client, job_id, stdout))
 
 

@@ -208,5 +208,7 @@ def summary_of(state: JobState) -> str:
         "total": None if state.unexpanded else state.size,
         "version": job.version,
         "reason": asdict(job.reason) if job.reason else None,
+        "key": job.user_key,
+        "params": state.plan.params_told,
     }
     return json.dumps(line, separators=(",", ":"))

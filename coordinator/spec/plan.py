@@ -15,6 +15,7 @@ from typing import Any
 
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.output_checks import appended_outputs, outputs_of
+from unstuck.coordinator.spec.problems import shorten
 from unstuck.coordinator.spec.spec_checks import values_reader
 from unstuck.coordinator.spec.unused import for_python_alone
 from unstuck.tasks.protocol.texts import Packer, unpack
@@ -55,6 +56,7 @@ class Plan:
         outputs: how single outputs are published.
         default_publish: groups that no other needs (for a join: what it joins); published unless the spec names others.
         for_python: per group, the parameters that have no effect unless its Python takes them.
+        params_told: the parameters in words, cut where they are long.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Plan:
     default_publish: frozenset[str]
     outputs: dict[str, OutputSpec]
     for_python: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    params_told: str = ""
 
     def member_count(self, group: str, collected: dict[str, tuple[Scalar, ...]]) -> int | None:
         """How many members ``group`` has: 1 unless forked; None while a dynamic fork's values are unknown.
@@ -254,6 +257,7 @@ def compile_plan(spec: JobSpec) -> Plan:
     return Plan(
         name=spec.name,
         params=spec.values,
+        params_told=shorten(", ".join(f"{name}={value}" for name, value in spec.values.items()), 100, quote=""),
         groups=planned,
         max_parallel=spec.max_parallel,
         timeout=spec.timeout,

@@ -119,7 +119,7 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class ListedJob:
-    """One line of ``list``."""
+    """One line of ``list``. ``params``: in words, and cut where they are long."""
 
     id: str
     name: str
@@ -131,6 +131,8 @@ class ListedJob:
     total: int | None
     version: int
     reason: Reason | None
+    key: str = ""
+    params: str = ""
 
     @property
     def done(self) -> int:

@@ -40,7 +40,7 @@ def test_list_in_json_has_stable_names_and_times_in_utc(cli: Cli, hand: ByHand) 
     assert (first["id"], second["id"]) == (new, old)
     assert set(second) == {
         *("id", "name", "status", "submitted_at", "started_at", "ended_at"),
-        *("done", "total", "groups", "version", "why", "reason"),
+        *("done", "total", "groups", "version", "why", "reason", "key"),
     }
     assert (second["status"], second["done"], second["total"], second["groups"]) == ("FINISHED", 1, 1, {"SUCCEEDED": 1})
     assert second["ended_at"].endswith("Z")
@@ -603,3 +603,37 @@ def test_a_dataset_of_many_small_files_is_named_with_the_command_that_mends_it(
     assert "events (600)" in found["SMALL_FILES"]["text"]
     assert "monthly" not in found["SMALL_FILES"]["text"]
     assert "unstuck compact events" in found["SMALL_FILES"]["cure"]
+
+
+def test_a_job_is_listed_with_its_key_and_parameters_and_its_key_stands_for_it_where_nothing_is_changed(
+    cli: Cli, hand: ByHand
+) -> None:
+    other = hand.submit({"name": "a"})
+    assert "PARAMS" not in cli("list").stdout
+    key = other[:8]  # a date, with which ids begin, too
+    params = {"day": "2013-01-01", "some": "x" * 300}
+    step = {"python": "some.where:step"}
+    spec = {"name": "night", "params": params, "groups": [{"name": "a", "spark": False, "steps": [step]}]}
+    job = hand.client.submit(spec, key=key).id
+    assert [(one["id"], one["key"]) for one in cli.json("list")] == [(job, key), (other, None)]
+    told = cli("list", COLUMNS="200").stdout
+    assert "day=2013-01-01" in told
+    assert len(told) < 4000
+
+    shown = cli("show", key).stdout
+    assert f"day=2013-01-01, some={'x' * 300}" in shown.replace("\n", "").replace(" " * 13, "")
+    assert (cli.json("show", key)["id"], cli.json("show", key)["params"]) == (job, params)
+    assert cli.json("show", "night")["id"] == cli.json("why", key)[0]["subject"] == job
+    assert cli("logs", key).returncode == cli("events", key).returncode == 0
+
+    hand.client.submit({**spec, "params": {"day": "2013-01-02"}}, key="night-2")
+    done = cli("cancel", "night-2")
+    assert (done.returncode, "night-2 is the key of job" in done.stderr) == (3, True), done.stderr
+    done = cli("cancel", key)
+    assert (done.returncode, f"{key} fits 3 jobs" in done.stderr) == (2, True), done.stderr
+    assert not [one for one in cli.json("list") if one["status"] != "PENDING"]
+    hand.client.force_stop(job)
+    hand.decide(job)
+    assert cli.json("show", key)["id"] == job
+    again = hand.client.retry(job).id
+    assert cli.json("show", key)["id"] == again != job, "a key follows its retries"

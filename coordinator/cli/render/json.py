@@ -29,7 +29,12 @@ def fields_of(record: Any, names: str) -> dict[str, Any]:
 def listed_json(job: ListedJob, why: str = "") -> dict[str, Any]:
     """One line of ``list``; ``why``: what the job waits for. ``total`` is null while a dynamic fork is not expanded."""
     known = fields_of(job, "id name status submitted_at started_at ended_at done total groups version reason")
-    return {**known, "why": why or None}
+    return {**known, "key": job.key or None, "why": why or None}
+
+
+def params_of_job(view: JobView) -> dict[str, Any]:
+    """The parameters that the job runs with; none of a damaged one."""
+    return {} if view.damage else values_of(view.job.written().get("params", {}))
 
 
 def job_json(view: JobView) -> dict[str, Any]:
@@ -42,7 +47,7 @@ def job_json(view: JobView) -> dict[str, Any]:
         "due_at": iso(view.due),
         "key": job.user_key or None,
         "retry_of": job.retry_of or None,
-        "params": {} if view.damage else values_of(job.written().get("params", {})),
+        "params": params_of_job(view),
         **fields_of(job, "warehouse version published"),
         "replaced": {name: asdict(one) for name, one in job.replaced.items()},
         **fields_of(view, "done total zones"),
