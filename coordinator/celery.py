@@ -98,8 +98,8 @@ def _task(method: Callable[..., Submitted | Commanded]) -> None:
         values = {**dict(zip(names, positional, strict=False)), **named}
         # The process that sent the message asks, as Celery names it; never the user of this coordinator.
         origin = self.request.origin
-        if "spec" in values:
-            values["spec"] = _spec(values["spec"])
+        if method is Client.submit or values.get("spec") is not None:
+            values["spec"] = _spec(values.get("spec"))
         values["by"] = values.get("by") or (f"a Celery task from {origin}" if origin else "a Celery task")
         with Client(settings()) as client:
             result = method(client, **values)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import fcntl
 import os
 import random
+import secrets
+import shlex
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -46,6 +48,7 @@ class Home:
         """
         for folder in (self.valkey, self.logs):
             folder.mkdir(parents=True, exist_ok=True)
+        self.valkey.chmod(0o700)  # all specs and parameters are in it
         lock = os.open(self.path / "up.lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -88,11 +91,27 @@ class Home:
         remembered.write_text(f"{port}\n")
         return port
 
+    def password(self) -> str:
+        """The password of the embedded server: that of last time, so that open terminals go on."""
+        words = self.config.read_text().split() if self.config.exists() else []
+        if len(words) != 2:
+            words = ["requirepass", secrets.token_hex(16)]
+            _write_privately(self.config, " ".join(words))
+        return words[1]
+
+    @property
+    def config(self) -> Path:
+        """The file from which the embedded server reads its password; a command line is shown by ``ps``."""
+        return self.valkey / "password.conf"
+
+    @property
+    def reach(self) -> str:
+        """The variable that a shell sets to reach the fleet; the password is in the file alone."""
+        return f'UNSTUCK_REDIS_URL="$(cat {shlex.quote(str(self._url_file))})"'
+
     def announce(self, url: str) -> None:
-        """Write the address of the fleet for other terminals, whole or not at all."""
-        draft = self._url_file.with_suffix(".new")
-        draft.write_text(f"{url}\n")
-        draft.replace(self._url_file)
+        """Write the address of the fleet for other terminals of this user, whole or not at all."""
+        _write_privately(self._url_file, url)
 
     def retract(self) -> None:
         """The fleet is gone: its address must not be found any more."""
@@ -113,6 +132,15 @@ class Home:
             f"The fleet of this folder was started there and has not ended in good order ({self._url_file}): start it "
             "again with `unstuck up`, or set UNSTUCK_REDIS_URL to the Redis of another fleet. No other was asked."
         )
+
+
+def _write_privately(path: Path, line: str) -> None:
+    """Write or replace a file that no other account of this host may read."""
+    draft = path.with_suffix(".new")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(f"{line}\n")
+    draft.replace(path)
 
 
 def discover_redis_url() -> str:

@@ -100,9 +100,10 @@ class LocalFleet:
                 self.redis_url = self._given_url
             else:
                 port = self.home.port()
-                self.redis_url = f"redis://127.0.0.1:{port}/0"
+                # Any account of this host can connect to the loopback address.
+                self.redis_url = f"redis://:{self.home.password()}@127.0.0.1:{port}/0"
                 # Valkey holds the lock of the home too, so no second server ever opens its data.
-                self._valkey = self._supervise(valkey(self.home.valkey, port), pass_fds=[lock])
+                self._valkey = self._supervise(valkey(self.home.valkey, port, self.home.config), pass_fds=[lock])
             if not self._redis_is_ready():
                 return
             if self._valkey is not None:
@@ -206,8 +207,9 @@ class LocalFleet:
         """The greeting once the fleet is ready: the line to submit with names all that no other terminal knows."""
         url = self.redis_url
         found = self._valkey is not None and self.home.path == Home().path  # by discover_redis_url()
-        secret = has_password(url)  # it is not written on a terminal; the reader has it
-        prefix = "" if found or secret else f"UNSTUCK_REDIS_URL={shlex.quote(url)} "
+        secret = self._valkey is None and has_password(url)  # it is not written on a terminal; the reader has it
+        reach = self.home.reach if self._valkey is not None else f"UNSTUCK_REDIS_URL={shlex.quote(url)}"
+        prefix = "" if found or secret else f"{reach} "
         where = ", and with this UNSTUCK_REDIS_URL" if secret and not found else ""
         if self.settings.warehouse != str(Path("warehouse").resolve()):
             prefix += f"UNSTUCK_WAREHOUSE={shlex.quote(self.settings.warehouse)} "
@@ -215,6 +217,7 @@ class LocalFleet:
             (
                 f"Ready: {self.size}, on {without_password(url)}",
                 f"  submit     {prefix}unstuck submit SPEC --wait   (in another terminal, from this folder{where})",
+                *([f"  reach      export {self.home.reach}   (workers, flower, apps)"] if self._valkey else []),
                 f"  logs       {self.home.logs}",
                 f"  warehouse  {self.settings.warehouse}",
                 "  Ctrl-C stops everything.",

@@ -68,8 +68,11 @@ def program_list(size: Size, url: str, settings: Settings, suffix: str = "", cor
     ]
 
 
-def valkey(folder: Path, port: int) -> Program:
+def valkey(folder: Path, port: int, config: Path) -> Program:
     """The embedded server: on the loopback address only, append-only file, nothing ever evicted.
+
+    Args:
+        config: the file with its password.
 
     Raises:
         FleetFailed: no server program is installed for this platform.
@@ -95,4 +98,6 @@ def valkey(folder: Path, port: int) -> Program:
         "save": "",
         "maxmemory-policy": "noeviction",
     }
-    return Program("valkey", (program, *(part for key, value in options.items() for part in (f"--{key}", value))))
+    return Program(
+        "valkey", (program, str(config), *(part for key, value in options.items() for part in (f"--{key}", value)))
+    )

