@@ -23,6 +23,7 @@ from unstuck.coordinator.cli.render.terminal import (
     coloured,
     count_of,
     emit,
+    first_line,
     one_line,
     stderr,
     stdout,
@@ -104,7 +105,7 @@ def _listing(jobs: list[ListedJob], waits: Mapping[str, str], now: float) -> Tab
             format_duration(max(0.0, now - job.submitted_at)),
             "" if took is None else format_duration(max(0.0, took)),
             *(Text(one_line(getattr(job, what))) for what in more),
-            Text(one_line(waits.get(job.id) or ended)),
+            Text(one_line(waits.get(job.id, "")) or first_line(ended)),
         )
     return listing
 
@@ -174,7 +175,7 @@ def _facts(view: JobView) -> Table:
         "altered": f"{count_of(job.revision, 'time')}: unstuck show {job.id} --diff" if job.revision else "",
         "intent": str(job.intent),
         "phase": job.phase,
-        "reason": one_line(job.reason.text) if job.reason else "",
+        "reason": (first_line if any(errors_of(view)) else one_line)(job.reason.text) if job.reason else "",
         "damage": view.damage,
         "looked at": _due(view),
         "warehouse": job.warehouse,

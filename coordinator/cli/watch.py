@@ -26,6 +26,7 @@ from unstuck.coordinator.cli.render.terminal import (
     coloured,
     count_of,
     emit_line,
+    first_line,
     iso,
     one_line,
     stdout,
@@ -110,7 +111,7 @@ def event_text(event: Event) -> Text:
         parts.append(f"by {event['by']}")
     if event.get("next_at"):
         parts.append(f"next in {format_duration(max(0.0, event['next_at'] - event['at']))}")
-    said = one_line(str(event.get("text", "")))
+    said = first_line(str(event.get("text", "")))
     line = Text.assemble(
         (clock(event["at"]), "dim"),
         "  ",
@@ -169,7 +170,7 @@ def conclusion(view: JobView) -> Iterator[Text]:
     """How the job ended, why, what was published, and where to look next."""
     job = view.job
     took = format_duration(max(0.0, job.ended_at - (job.started_at or job.submitted_at)))
-    reason = f": {one_line(job.reason.text)}" if job.reason else ""
+    reason = f": {first_line(job.reason.text)}" if job.reason else ""
     yield Text.assemble(f"{job.name} {job.id} ", coloured(job.status), f" after {took}{reason}")
     for name, rows in sorted(job.published.items()):
         yield Text(f"  published {name}: {count_of(rows, 'row')}")

@@ -58,6 +58,24 @@ def test_what_was_canceled_before_it_ran_is_not_counted_as_done(cli: Cli, hand: 
     assert re.search(r"CANCELED +1/4 ▇▇▇▇▁", cli("show", job).stdout)
 
 
+def test_an_error_of_many_lines_is_one_line_in_lists_trees_and_events_and_whole_once_in_show(
+    cli: Cli, hand: ByHand
+) -> None:
+    """The plan of a wrong query was repeated five times, in lines of hundreds of columns."""
+    plan = ["'Project ['carier]", "+- Relation [carrier, flights]"]
+    job = hand.submit({"name": "only"})
+    hand.decide(job)
+    hand.fail(job, "only", "no column carier\n" + "\n".join(plan))
+    for command in (["list"], ["events", job], ["watch", job]):
+        said = cli(*command).stdout
+        assert "no column carier …" in said, command
+        assert not any(line in said for line in plan), command
+    shown = cli("show", job).stdout
+    for line in plan:
+        assert shown.count(line) == 1, shown
+    assert any(line in cli("show", job, "--json").stdout for line in plan[1:])
+
+
 def test_list_filters_by_status_name_time_and_number(cli: Cli, hand: ByHand) -> None:
     finished = hand.finished(name="nightly-1")
     pending = [hand.submit({"name": "a"}, name=name) for name in ("nightly-2", "hourly")]

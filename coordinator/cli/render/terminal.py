@@ -110,6 +110,12 @@ def one_line(text: str) -> str:
     return " ".join(printable(text).split())
 
 
+def first_line(text: str) -> str:
+    """The first line of an error, with … where there are more; ``show`` and the log have the whole."""
+    lines = printable(text).strip().splitlines() or [""]
+    return " ".join(lines[0].split()) + (" …" if len(lines) > 1 else "")
+
+
 def coloured(word: str, text: str | None = None) -> Text:
     """A state or status in its colour."""
     return Text(word if text is None else text, STYLES.get(word, ""))

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from unstuck.coordinator.cli.render.terminal import BAR, STYLES, bar, coloured, count_of, one_line
+from unstuck.coordinator.cli.render.terminal import BAR, STYLES, bar, coloured, count_of, first_line, one_line
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.views.job_views import ForkView, GroupView, JobView
 from unstuck.tasks.duration import format_duration
@@ -127,7 +127,7 @@ def why(view: JobView, at: float) -> str:
     """How the job came to end so, or what it waits for; empty of one that has finished."""
     job = view.job
     if job.terminal:
-        return one_line(job.reason.text) if job.reason is not None and job.status is not Status.FINISHED else ""
+        return first_line(job.reason.text) if job.reason is not None and job.status is not Status.FINISHED else ""
     return one_line(view.why_line(job.id, at))
 
 
@@ -187,9 +187,9 @@ def _member_lines(view: JobView, group: ForkView, at: float) -> list[Line]:
 
 def _group_line(view: JobView, member: GroupView, at: float) -> Line:
     record, progress, state = member.record, member.progress, member.state
-    reason = one_line(record.reason.text) if record.reason else ""
+    reason = first_line(record.reason.text) if record.reason else ""
     waits = one_line(view.why_line(member.id, at)) or reason
-    again = f"attempt {record.epoch} after: {one_line(record.last_error.text)}" if record.last_error else ""
+    again = f"attempt {record.epoch} after: {first_line(record.last_error.text)}" if record.last_error else ""
     if state in (GroupState.RUNNING, GroupState.CANCELING):
         step = f"step {progress['step']}/{progress['steps']}" if "step" in progress else ""
         label = one_line(str(progress.get("label", "")))
