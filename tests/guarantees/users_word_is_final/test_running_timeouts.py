@@ -12,7 +12,7 @@ import pytest
 from tests.support import fleet
 from tests.support.coordinator import Coordinator
 from tests.support.servers import RedisServer, wait_until
-from unstuck.coordinator.model.status import Status
+from unstuck import Status
 
 SHORT = 6  # seconds, in which a claim is seen and an alter is given
 
