@@ -184,3 +184,11 @@ def test_a_stream_goes_on_where_it_was(nightly: Restorer) -> None:
     done = restore(Warehouse(nightly.root), nightly.index, "events", 3, by="anna")
     assert done.stream == "/landing"
     assert Warehouse(nightly.root).dataset("events").checkpoint == standing
+
+
+def test_a_version_of_thirty_files_takes_the_place_of_one_of_forty(nightly: Restorer) -> None:
+    nightly.publish("thirty", OutputSpec(), *(f"2013-01-{n:02d}" for n in range(1, 31)), rows=1)
+    nightly.publish("forty", OutputSpec(), *(f"2014-01-{n:02d}" for n in range(1, 41)), rows=1)
+    assert nightly.stands == (4, 40)
+    assert nightly.restore(3).files == 30
+    assert nightly.stands == (5, 30)

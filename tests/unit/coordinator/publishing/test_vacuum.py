@@ -78,6 +78,14 @@ def test_a_link_that_leads_out_of_the_warehouse_is_not_followed(nightly: Nightly
     assert len(list(precious.rglob("*.parquet"))) == 1
 
 
+def test_twelve_versions_are_kept_where_twelve_are_asked_for(nightly: Nightly) -> None:
+    jobs = [f"job{n:02d}" for n in range(15)]
+    for job in jobs:
+        nightly.publish(job, OutputSpec())
+    assert clean(nightly, keep=12) == Vacuumed(oldest=4, files=3, bytes=30, held=0)
+    assert files_of(nightly) == jobs[3:]
+
+
 def test_what_was_appended_stays(nightly: Nightly) -> None:
     for job in ("one", "two", "three"):
         nightly.publish(job, APPEND)

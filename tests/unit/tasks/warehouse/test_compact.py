@@ -135,6 +135,14 @@ def test_partitions_stay_apart_and_can_still_be_replaced(loads: Loads) -> None:
     assert loads.rows() == [("2013-01-01", 0), ("2013-01-01", 1), ("2013-01-01", 2), ("2013-01-02", 99)]
 
 
+def test_more_than_ten_new_files_of_one_compaction_are_all_apart(loads: Loads) -> None:
+    for job in ("one", "two"):
+        loads.load(job, APPEND_BY_DAY, day=[f"2013-01-{n:02d}" for n in range(1, 26)], id=list(range(25)))
+    before = loads.rows()
+    assert loads.compact().after == 25
+    assert loads.rows() == before
+
+
 def test_large_files_and_those_of_other_types_are_left_as_they_are(loads: Loads) -> None:
     loads.load("one", APPEND, n=[1])
     loads.load("large", APPEND, n=list(range(100_000)))

@@ -229,6 +229,12 @@ def test_a_time_in_the_log_that_no_clock_shows_is_an_error(warehouse: Warehouse,
         warehouse.state()
 
 
+def test_the_history_of_a_dataset_has_as_many_entries_as_are_asked_for(warehouse: Warehouse) -> None:
+    for n in range(25):
+        publish(warehouse, f"p{n}", "flights")
+    assert [one.n for one in warehouse.history("flights", 24)] == list(range(25, 1, -1))
+
+
 def test_a_snapshot_edited_by_hand_is_passed_over(warehouse: Warehouse, tmp_path: Path) -> None:
     for n in range(SNAPSHOT_EVERY):
         publish(warehouse, f"p{n}", "flights")
