@@ -16,7 +16,7 @@ from unstuck.coordinator.model.records import GroupRecord, Reason
 from unstuck.coordinator.model.state import UNEXPANDED, Census
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.condition import evaluate
-from unstuck.tasks.spec.group import JoinRule
+from unstuck.tasks.spec.join import JoinRule
 
 S = GroupState
 NOT_FAILED = "NOT_FAILED"

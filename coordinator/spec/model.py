@@ -33,8 +33,9 @@ from unstuck.coordinator.spec.sql import sql_problems, wrong_statement
 from unstuck.tasks.duration import Timeout
 from unstuck.tasks.protocol.texts import Packer
 from unstuck.tasks.spec.fields import MAX_COUNT, DatasetName, Listed, ParamName, PoolName, QueueName, Strict
-from unstuck.tasks.spec.group import ForkFrom, GroupSpec, Hooks, JoinRule, Step
+from unstuck.tasks.spec.group import ForkFrom, GroupSpec, Hooks, Step
 from unstuck.tasks.spec.inputs import DatasetInput, StreamInput
+from unstuck.tasks.spec.join import JoinRule
 from unstuck.tasks.spec.outputs import Expect, Fresh, OutputSpec, Quality, RowCount
 from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.spec.sql import MAX_SQL

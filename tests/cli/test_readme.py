@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
-import pyarrow.parquet
 import pytest
 
 from tests.cli.conftest import ROOT, Cli
 from tests.cli.fleet.test_fleet_commands import running, says
-from unstuck import published_files
 from unstuck.tasks.host import java_version
 
 
@@ -20,17 +20,25 @@ def test_the_quickstart_publishes_what_it_says(tmp_path: Path) -> None:
         pytest.skip("no Java 17 here")
     readme = (ROOT / "README.md").read_text()
     cli = Cli(None, tmp_path)
-    for language, name in (("python", "steps.py"), ("yaml", "sales.yaml")):
-        (block,) = re.findall(rf"^```{language}\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
-        (tmp_path / name).write_text(block)
+    steps, app = re.findall(r"^```python\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    (spec,) = re.findall(r"^```yaml\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    for name, text in (("steps.py", steps), ("sales.yaml", spec), ("app.py", app)):
+        (tmp_path / name).write_text(text)
     with running(cli, "up") as (process, out):
         says(process, out, r"^Ready: ", 100)
         done = cli("submit", "sales.yaml", "--wait")
         assert done.returncode == 0, done.stdout + done.stderr
+        (reach,) = re.findall(r"`(export UNSTUCK_REDIS_URL=[^`]*)`", readme)
+        by_hand = subprocess.run(
+            ["sh", "-c", f'{reach}; exec "$0" app.py', sys.executable],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    total = sum(number % 97 for number in range(100_000))
+    assert by_hand.stdout == f"FINISHED\n[{{'amount': {total}}}]\n", by_hand.stderr
     # What the README shows as published is what is published.
     shown = re.findall(r"^  published (.*)$", readme, re.MULTILINE)
     assert len(shown) == 2
     assert re.findall(r"^  published (.*)$", done.stdout, re.MULTILINE) == shown
-    warehouse = str(tmp_path / "warehouse")
-    (total,) = pyarrow.parquet.read_table(published_files(warehouse, "total")[0]).to_pylist()
-    assert total == {"amount": sum(number % 97 for number in range(100_000))}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from unstuck.coordinator.decide.joins import JoinResult, judge
 from unstuck.coordinator.model.state import UNEXPANDED
 from unstuck.coordinator.model.status import GroupState
-from unstuck.tasks.spec.group import JoinRule
+from unstuck.tasks.spec.join import JoinRule
 
 S = GroupState
 STATES = [str(state) for state in S]

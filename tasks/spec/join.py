@@ -1,0 +1,50 @@
+"""The join rule of a group: which states its needed groups must have before it may go."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from unstuck.tasks.spec.fields import MAX_COUNT, Strict
+
+
+class JoinRule(Strict):
+    """When a group may go, by the states of what it needs."""
+
+    rule: Literal[
+        "all_succeeded", "all_done", "any_succeeded", "at_least", "none_failed", "any_failed", "all_failed"
+    ] = Field(default="all_succeeded", description="The states that the needed groups must have.")
+    count: int = Field(
+        default=0, ge=0, le=MAX_COUNT, strict=True, description="For at_least: how many must have succeeded."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return {"rule": value}
+        if isinstance(value, dict) and set(value) == {"at_least"}:
+            count = value["at_least"]
+            if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_COUNT:
+                raise ValueError(f"at_least wants a whole number from 1 to {MAX_COUNT:,}")
+            return {"rule": "at_least", "count": count}
+        return value
+
+    @property
+    def tolerates_failure(self) -> bool:
+        """True where a failed need may be lived with (docs/decisions: absorbed failures)."""
+        return self.rule in ("all_done", "any_succeeded", "at_least")
+
+    @property
+    def wants_failure(self) -> bool:
+        """It goes only after a failure: it tells of it, or undoes what was done, and does not make it good."""
+        return self.rule in ("any_failed", "all_failed")
+
+    @property
+    def outlives_failure(self) -> bool:
+        """A job that fails fast does not cancel it: it runs when all that it needs has ended, in whatever way."""
+        return self.rule == "all_done" or self.wants_failure
+
+    def __str__(self) -> str:
+        return f"at_least: {self.count}" if self.rule == "at_least" else self.rule
