@@ -317,7 +317,7 @@ MUTANTS = (
     mutant(
         "a takeover that the commit does not look at again",
         ONE,
-        662,
+        170,
         line(attempts.read_attempt, "draft.decision.guards.append(Guard(", "(lambda guard: None)(Guard("),
         commands=True,
     ),
