@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
+from textwrap import wrap
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -19,12 +22,14 @@ from unstuck.coordinator.cli.datasets import small_files_hint
 from unstuck.coordinator.cli.options import AsJson, LookArgument, Named, Since, Statuses, resolve
 from unstuck.coordinator.cli.render.json import diff_json, explanation_json, job_json, listed_json, params_of_job
 from unstuck.coordinator.cli.render.terminal import (
+    PIPED_WIDTH,
     clock,
     coloured,
     count_of,
     emit,
     first_line,
     one_line,
+    shortened,
     stderr,
     stdout,
     table,
@@ -44,7 +49,8 @@ from unstuck.tasks.terminal import printable
 
 FAILED_SHOWN = 5  # groups whose errors are written out
 EXPLAIN_WITHIN = 2.0  # seconds for the reasons of a listing; a job of ten thousand groups takes a while to read
-MORE_WIDTH = 30  # characters of a key, and of the parameters, in a listing
+PARAMS_WIDTH = 40  # characters of the parameters in a listing: they only remind
+REASON_WIDTH = 200  # characters of a reason in a listing; `show` has the whole
 WAREHOUSE_WITHIN = 1.0  # seconds for a look into the warehouse, whose server may be gone
 
 
@@ -65,7 +71,7 @@ def list_jobs(
     if not jobs:
         stderr.print("No jobs." if not (status or name or since is not None) else "No job fits.")
         return
-    stdout.print(_listing(jobs, waits, time.time()))
+    print_listing(stdout, jobs, waits, time.time())
     if len(jobs) == limit:
         stderr.print(f"These are the newest {limit}; --limit shows more.")
 
@@ -85,18 +91,43 @@ def _waits(client: Client, jobs: list[ListedJob]) -> dict[str, str]:
     return waits
 
 
-def _listing(jobs: list[ListedJob], waits: Mapping[str, str], now: float) -> Table:
-    listing = table("ID", "NAME", "STATUS", "DONE", "AGE", "TOOK", right=("DONE", "AGE", "TOOK"))
+def print_listing(console: Console, jobs: list[ListedJob], waits: Mapping[str, str], now: float) -> None:
+    """One table where it fits into the width; else what is long stands below its job, broken between words alone."""
+    params = [shortened(one_line(job.params), PARAMS_WIDTH) for job in jobs]
+    long = [
+        {"key": one_line(job.key), "params": said, "reason": _reason(job, waits)}
+        for job, said in zip(jobs, params, strict=True)
+    ]
+    names = [name for name in ("key", "params", "reason") if any(one[name] for one in long)]
+    whole = _listing(jobs, now, {name.upper(): [one[name] for one in long] for name in names})
+    if Measurement.get(console, console.options.update(max_width=PIPED_WIDTH), whole).maximum <= console.width:
+        console.print(whole)
+        return
+    facts = _listing(jobs, now, {})
+    wide = Measurement.get(console, console.options.update(max_width=PIPED_WIDTH), facts).maximum
+    drawn = console.render_lines(facts, console.options.update(width=wide), pad=False)
+    head, *lines = (Text.assemble(*((one.text, one.style or "") for one in line)) for line in drawn)
+    console.print(head, soft_wrap=True)
+    for line, more in zip(lines, long, strict=True):
+        console.print(line, soft_wrap=True)
+        for name in names:
+            said = more[name] if name == "reason" else f"{name} {more[name]}" if more[name] else ""
+            for part in wrap(said, console.width - 4, break_long_words=False, break_on_hyphens=False):
+                console.print(f"    {part}", style="dim", soft_wrap=True)
+
+
+def _reason(job: ListedJob, waits: Mapping[str, str]) -> str:
+    ended = job.reason.text if job.reason and job.status is not Status.FINISHED else ""
+    return shortened(one_line(waits.get(job.id, "")) or first_line(ended), REASON_WIDTH)
+
+
+def _listing(jobs: list[ListedJob], now: float, more: Mapping[str, list[str]]) -> Table:
+    """``more``: further columns by their names."""
+    listing = table("ID", "NAME", "STATUS", "DONE", "AGE", "TOOK", *more, right=("DONE", "AGE", "TOOK"))
     for column in listing.columns:
         column.no_wrap = True
-    more = [what for what in ("key", "params") if any(getattr(job, what) for job in jobs)]
-    for what in more:  # a key can be copied, parameters only remind
-        cut = what == "params"
-        listing.add_column(what.upper(), overflow="ellipsis" if cut else "fold", no_wrap=cut, max_width=MORE_WIDTH)
-    listing.add_column("REASON")
-    for job in jobs:
+    for n, job in enumerate(jobs):
         took = (job.ended_at or now) - job.started_at if job.started_at else None
-        ended = job.reason.text if job.reason and job.status is not Status.FINISHED else ""
         listing.add_row(
             job.id,
             job.name,
@@ -104,8 +135,7 @@ def _listing(jobs: list[ListedJob], waits: Mapping[str, str], now: float) -> Tab
             f"{job.done}/{'?' if job.total is None else job.total}",
             format_duration(max(0.0, now - job.submitted_at)),
             "" if took is None else format_duration(max(0.0, took)),
-            *(Text(one_line(getattr(job, what))) for what in more),
-            Text(one_line(waits.get(job.id, "")) or first_line(ended)),
+            *(Text(texts[n]) for texts in more.values()),
         )
     return listing
 

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import datetime
+import io
 import json
 import os
 import re
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import redis
+from rich.console import Console
 
 from tests.cli.conftest import ByHand, Cli
 from tests.support.servers import wait_until
 from unstuck.coordinator.cli.logs import shown_line
+from unstuck.coordinator.cli.look import print_listing
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.store.reports import ReportStream
+from unstuck.coordinator.views.job_views import ListedJob
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
@@ -655,3 +662,41 @@ def test_a_job_is_listed_with_its_key_and_parameters_and_its_key_stands_for_it_w
     assert cli.json("show", key)["id"] == job
     again = hand.client.retry(job).id
     assert cli.json("show", key)["id"] == again != job, "a key follows its retries"
+
+
+LONG_REASON = (
+    "group load failed: ValueError: the file /data/landing/2026-11-27/customers_export_of_the_whole_year.csv "
+    + ("has a header that is not expected, " * 9)
+)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 1000])
+def test_no_width_of_a_terminal_splits_an_id_or_a_word_and_no_reason_fills_a_line_without_end(width: int) -> None:
+    told = io.StringIO()
+    job = ListedJob(
+        id="20261127T074024-fa8esaga",
+        name="sales_of_all_regions_nightly",
+        status=Status.FAILED,
+        submitted_at=1e9,
+        started_at=1e9,
+        ended_at=1e9 + 44,
+        groups={"SUCCEEDED": 3},
+        total=12,
+        version=0,
+        reason=Reason("GROUP_FAILED", LONG_REASON),
+        key="sales-2026-11-27-europe-west",
+        params="day=2026-11-27, region=europe-west",
+    )
+    print_listing(Console(file=told, width=width), [job, replace(job, id="20261127T074024-bbbbbbbb")], {}, 1e9 + 50)
+    words = told.getvalue().split()
+    for word in (
+        job.id,
+        job.name,
+        job.key,
+        "20261127T074024-bbbbbbbb",
+        "region=europe-west",
+        *LONG_REASON[:190].split()[:-1],
+    ):
+        assert word in words
+    assert max(map(len, told.getvalue().splitlines())) < 450
+    assert told.getvalue().count("…") == 2

@@ -110,6 +110,11 @@ def one_line(text: str) -> str:
     return " ".join(printable(text).split())
 
 
+def shortened(text: str, limit: int) -> str:
+    """At most ``limit`` characters of ``text``, ended with … if there are more."""
+    return text if len(text) <= limit else f"{text[: limit - 2].rstrip()} …"
+
+
 def first_line(text: str) -> str:
     """The first line of an error, with … where there are more; ``show`` and the log have the whole."""
     lines = printable(text).strip().splitlines() or [""]
