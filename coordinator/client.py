@@ -104,7 +104,7 @@ class Client:
             key: submitting the same spec under the same key again answers with the same job, or with the last retry of
                 it, and its status.
             params: values for parameters that the spec names; those that it requires must be among them.
-            retry: if that job is FAILED, CANCELED or STOPPED, retry it, with ``spec`` where that differs.
+            retry: if that job is FAILED, CANCELED or STOPPED, retry it, with ``spec``.
             by: who submits; the OS user by default.
 
         Raises:
@@ -121,19 +121,19 @@ class Client:
             check_key(key)
         elif retry:
             raise BadRequest("retry is for a submit under a key: it retries the last job of the key")
-        job_spec, other = JobSpec.of(spec, params or {}), None
+        job_spec, other = JobSpec.of(spec, params or {}), False
         try:
             found = self._store_job(job_spec, self.settings.warehouse, key or "", by, "")
         except KeyTaken as taken:
-            found, other = Submitted(str(taken), new=False), job_spec
+            found, other = Submitted(str(taken), new=False), True
         warnings = tuple(map(str, unused_params(job_spec)))
         if found.new:
             return replace(found, warnings=warnings)
         job = self._record(found.id)
         if retry and job.status in RETRY_LEGAL:
-            found = replace(self.retry(found.id, spec=other, by=by), retried=found.id)
+            found = replace(self.retry(found.id, spec=job_spec, by=by), retried=found.id)
             job = self._record(found.id)
-        elif other is not None:
+        elif other:
             mend = ", or this one with --retry"
             raise KeyConflict(
                 f"the key {key!r} belongs to job {found.id}, which is {job.status}, with another spec or other "

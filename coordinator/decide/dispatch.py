@@ -147,8 +147,10 @@ def freeze_group(draft: Draft, name: str) -> None:
     after = hashlib.sha256("\n".join(unmarked).encode()).hexdigest()[:16] if unmarked else ""
     records = {need: draft.state.groups.get(need) for need, found in inputs.items() if not found}
     empty = tuple(need for need, one in records.items() if one and one.reason and one.reason.code == EMPTY_FORK)
-    needs = draft.state.needs[name]
-    cleans = draft.job.id if draft.state.fatal and needs[S.FAILED] + needs[S.CANCELED] else ""
+    needs, outlives = draft.state.needs[name], draft.plan.groups[name].spec.join.outlives_failure
+    # What it needs may have been skipped for the failure of what comes before.
+    bad = needs[S.FAILED] + needs[S.CANCELED] + (needs[S.SKIPPED] if outlives else 0)
+    cleans = draft.job.id if draft.state.fatal and bad else ""
     draft.decision.frozen[name] = _text(FrozenInputs(inputs=inputs, after=after, empty=empty, cleans=cleans))
     draft.state.frozen.add(name)
 

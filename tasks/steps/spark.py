@@ -173,7 +173,7 @@ def _read_listed(session: Any, schema: Any, files: Mapping[str, int]) -> Any:
 
 def _encoded(uri: str) -> str:
     scheme, _, path = ("file", "", uri) if uri.startswith("/") else hadoop_uri(uri).partition("://")
-    return f"{scheme}://{quote(path)}"
+    return f"{scheme}://{quote(path, safe='/@:')}"  # as in abfss://container@account/…
 
 
 def _emptied(column: Any, kind: Any) -> Any:

@@ -108,6 +108,23 @@ def test_submit_with_retry_and_another_spec_retries_with_that(cli: Cli, hand: By
     assert cli("submit", other, "--key", "k", "--retry").returncode == 2, "what runs is no night to be retried"
 
 
+def test_submit_with_retry_and_the_first_spec_of_the_key_runs_that_and_not_the_one_of_the_last_retry(
+    cli: Cli, hand: ByHand, spec: Path
+) -> None:
+    failed(cli, hand, spec)
+    mended = spec.with_name("mended.yaml")
+    mended.write_text(SPEC.replace("some.where:step", "some.where:other", 1))
+    second = cli.json("submit", mended, "--key", "k", "--retry")["id"]
+    hand.decide(second)
+    hand.fail(second, "load", "that was no good")
+
+    third = cli.json("submit", spec, "--key", "k", "--retry")
+
+    assert (third["new"], third["retried"]) == (True, second)
+    steps = [step["python"] for group in hand.view(third["id"]).job.written()["groups"] for step in group["steps"]]
+    assert steps == ["some.where:step"] * 2, "what is given runs"
+
+
 def test_a_halted_job_of_a_key_is_said_and_not_retried(cli: Cli, hand: ByHand, spec: Path, client: redis.Redis) -> None:
     job = cli.json("submit", spec, "--key", "k")["id"]
     hand.decide(job)

@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
 from tests.support.spark.jvm import end_jvm
 from unstuck import Settings
@@ -16,6 +17,7 @@ from unstuck.tasks.runner.driver import Driver
 from unstuck.tasks.steps.context import Work
 from unstuck.tasks.steps.inputs import Dataset
 from unstuck.tasks.steps.output import stage
+from unstuck.tasks.steps.spark import read_parquet
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
 
@@ -91,3 +93,10 @@ def paths_of(many: tuple[Files, Dataset]) -> list[str]:
 def test_a_conf_against_lists_loses_no_row(driver: Driver, many: tuple[Files, Dataset], key: str) -> None:
     with driver.attempt("conf", {key: AGAINST_LISTS[key]}) as session:
         assert rows_of(work_of(many, session).read("x")) == IN_ORDER
+
+
+def test_the_list_keeps_the_address_of_a_container_in_azure(driver: Driver) -> None:
+    files = {f"abfss://container@account.dfs.core.windows.net/w/{number}.parquet": 10 for number in range(COUNT)}
+    with driver.attempt("azure", {}) as session:
+        frame = read_parquet(session, [(StructType([StructField("n", LongType())]).json(), files)])
+        assert set(frame.inputFiles()) == set(files)

@@ -248,6 +248,27 @@ def test_what_runs_after_a_failure_runs_in_a_job_that_fails_fast_and_anew_in_its
     assert fingerprints[0] != fingerprints[1], "the retry takes no work over from a group that cleaned up before"
 
 
+def test_the_retry_cleans_up_anew_also_where_what_comes_before_the_cleanup_was_skipped_for_the_failure(
+    coordinator: Coordinator,
+) -> None:
+    cleaning = {**group("clean", "use"), "join": "all_done"}
+    groups = group("load", retry={"max": 0}), group("use", "load"), cleaning
+    job, fingerprints = coordinator.submit(*groups, on_failure="finish_others"), []
+    for _ in range(2):
+        coordinator.read()
+        coordinator.work(next(offer for offer in coordinator.sent if offer.group == "load"), failed())
+        coordinator.read()
+        (offer,) = coordinator.offers()
+        assert offer.group == "clean"
+        fingerprints.append(coordinator.claim(offer).order.fingerprint)
+        coordinator.finish(offer.held_by("runner1"))
+        coordinator.read()
+        assert coordinator.status(job) is Status.FAILED
+        assert coordinator.events(job, "use") == ["SKIPPED"]
+        job = coordinator.client.retry(job).id
+    assert fingerprints[0] != fingerprints[1], "the retry takes no work over from a group that cleaned up before"
+
+
 def test_an_empty_fork_is_skipped_and_its_join_decides_by_its_rule(coordinator: Coordinator) -> None:
     job = coordinator.submit(
         group("none", for_each={"n": []}),
