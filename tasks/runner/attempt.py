@@ -209,7 +209,7 @@ class Attempt:
         try:
             with runner.watchdog.clock("SESSION_TIMEOUT", runner.settings.session_timeout), users_code():
                 # Each attempt of a fresh group has a process of its own, and so a session that no other group will use.
-                runner.driver.start(static_conf(conf) if group.fresh else None)
+                runner.start_session(static_conf(conf) if group.fresh else None)
                 tables = self._files.uri(f"{self._token.staging}/{TABLES}")
                 session = entered.enter_context(runner.driver.attempt(str(self._token), conf, tables))
         except StepRaised as raised:

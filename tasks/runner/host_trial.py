@@ -23,7 +23,8 @@ from unstuck.tasks.settings import Settings, whoami
 log = logging.getLogger(__name__)
 
 _AGAIN = 30.0  # seconds from a whole trial that failed to the next
-_HEAD = struct.Struct("dH")  # when it was found, in monotonic seconds of this host, and the length of the text
+# When it was found, in monotonic seconds of this host; the length of the text; whether a function over Arrow has run.
+_HEAD = struct.Struct("dH?")
 _SIZE = 2048
 _shared: mmap.mmap | None = None
 
@@ -48,7 +49,7 @@ class HostTrial:
 
         A session that runs was tried. ``clock`` limits a whole trial, which starts a session.
         """
-        at, standing = self._read()
+        at, standing, _ = self._read()
         if not self._spark or (self._driver.running and not standing):
             return ""
         if standing and time.monotonic() < at + _AGAIN:
@@ -61,6 +62,19 @@ class HostTrial:
                 log.info("this host can run Spark again")
         self._write(found)
         return found
+
+    def first_session(self) -> None:
+        """Run a function over Arrow in the first session of the runners of this worker, before any step.
+
+        Raises:
+            HostUnfit: an executor of this host cannot. Nothing was begun, so the group is handed back.
+        """
+        if _shared is None or not self._spark or self._read()[2]:
+            return
+        self._write(self._read()[1], tried=True)
+        if found := self._arrow():
+            self._write(found)
+            raise HostUnfit(f"the host of {whoami()} is unfit for Spark: {found}")
 
     def judge(
         self, error: BaseException, failure: Failure, kind: OutcomeKind, ordered: Callable[[], bool]
@@ -106,11 +120,11 @@ class HostTrial:
             return f"a function over Arrow fails in an executor: {describe(error)}"
         return ""
 
-    def _read(self) -> tuple[float, str]:
-        at, length = _HEAD.unpack_from(self._found)
-        return at, self._found[_HEAD.size : _HEAD.size + length].decode(errors="replace")
+    def _read(self) -> tuple[float, str, bool]:
+        at, length, tried = _HEAD.unpack_from(self._found)
+        return at, self._found[_HEAD.size : _HEAD.size + length].decode(errors="replace"), tried
 
-    def _write(self, text: str) -> None:
+    def _write(self, text: str, *, tried: bool | None = None) -> None:
         data = text.encode(errors="replace")[: _SIZE - _HEAD.size]
         self._found[_HEAD.size : _HEAD.size + len(data)] = data
-        _HEAD.pack_into(self._found, 0, time.monotonic(), len(data))
+        _HEAD.pack_into(self._found, 0, time.monotonic(), len(data), self._read()[2] if tried is None else tried)

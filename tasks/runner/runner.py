@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -177,6 +177,11 @@ class Runner:
         seconds = None if held is None else self.settings.session_timeout
         with self.watchdog.clock("STEP_FAILED", seconds, class_name(error)):
             return self._trial.judge(error, failure, kind, lambda: held is not None and held.order is not None)
+
+    def start_session(self, own: Mapping[str, str] | None = None) -> None:
+        """Start a Spark session, unless one runs, and try the host with the first one. Raises: as `Driver.start`."""
+        self.driver.start(own)
+        self._trial.first_session()
 
     def may_take_at_once(self) -> bool:
         """As `may_take`, for a runner without a session: nothing that may hang is asked."""
@@ -344,7 +349,7 @@ class Runner:
 
     def _prewarm(self) -> None:
         try:
-            self.driver.start()
+            self.start_session()
         except Exception:
             log.exception("the Spark session could not be started ahead; the first group will try again")
 

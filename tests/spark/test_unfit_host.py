@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import psutil
 import redis
 
 from tests.support import fleet
+from tests.support.programs.processes import command_line
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.protocol.report import OutcomeKind
 
@@ -30,12 +32,15 @@ def test_a_step_that_fails_is_charged_unless_its_host_is_found_unfit(
     python.chmod(0o755)
     environ = {"PYSPARK_PYTHON": str(python), "UNSTUCK_SPARK_MASTER": "local[1]"}
     with fleet.worker(redis_server.url, tmp_path, queues="spark", environ=environ) as worker:
-        # Given: a session that works, on which no function of Python has run yet
+        # Given: a session that works
         group = {"name": "g", "steps": [{"sql": "SELECT 1 AS one", "output": "x"}]}
         assert fleet.outcome(client, fleet.make_offer(client, tmp_path / "w", "one", group), 180).kind == "succeeded"
 
         # When: the Python of its executors goes away
         python.write_text("#!/bin/sh\nexit 1\n")
+        for process in psutil.Process(worker.process.pid).children(recursive=True):
+            if "pyspark.daemon" in command_line(process):
+                process.kill()
         group = {"name": "g", "steps": [{"python": "steps:uses_python"}]}
         outcome = fleet.outcome(client, fleet.make_offer(client, tmp_path / "w", "two", group), 180)
 
@@ -54,3 +59,23 @@ def test_a_step_that_fails_is_charged_unless_its_host_is_found_unfit(
         outcome = fleet.outcome(client, fleet.make_offer(client, tmp_path / "w", "four", group), 180)
         assert outcome.failure is not None
         assert (outcome.kind, outcome.failure.code) == (OutcomeKind.FAILED, "STEP_FAILED"), outcome.failure
+
+
+def test_a_host_whose_executors_run_no_python_is_found_by_the_first_session_and_no_step_begins_there(
+    redis_server: RedisServer, client: redis.Redis, tmp_path: Path
+) -> None:
+    """It answers its version and has pyarrow; only as an executor's daemon it does not start."""
+    python = tmp_path / "python-of-executors"
+    python.write_text(f'#!/bin/sh\ncase "$*" in *pyspark.daemon*) exit 1;; esac\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    environ = {"PYSPARK_PYTHON": str(python), "UNSTUCK_SPARK_MASTER": "local[1]"}
+    with fleet.worker(redis_server.url, tmp_path, queues="spark", environ=environ) as worker:
+        group = {"name": "g", "steps": [{"sql": "SELECT 1 AS one", "output": "x"}]}
+        outcome = fleet.outcome(client, fleet.make_offer(client, tmp_path / "w", "one", group), 180)
+        assert outcome.failure is not None
+        assert outcome.kind == OutcomeKind.RELEASED, outcome.failure
+        assert "a function over Arrow fails in an executor" in outcome.failure.text
+        offer = fleet.make_offer(client, tmp_path / "w", "two", group)
+        wait_until(lambda: "no Spark work is taken: " in worker.text(), 60, "the offer to be left")
+        assert "claimant" not in fleet.attempt(client, offer)
+    assert not list((tmp_path / "w").rglob("*.parquet"))
