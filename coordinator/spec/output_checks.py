@@ -88,7 +88,7 @@ def _modes(
     every: Sequence[GroupSpec], publish: Sequence[str] | None, outputs: Mapping[str, OutputSpec], hint: Hint
 ) -> Iterator[Problem]:
     """An output that is not published has no mode. Its columns, rules and expectations hold all the same."""
-    needed = {need for group in every if group.steps for need in group.needs}
+    needed = {need for group in every if group.steps and not group.join.wants_failure for need in group.needs}
     makers_of, named = _makers(every), set(publish or ())
     for name, spec in outputs.items():
         held = {"quality": spec.quality, "columns": spec.columns, "expect": spec.expect}

@@ -35,7 +35,7 @@ from unstuck.tasks.spec.outputs import Checks, Publishing
 from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.spec.sql import MAX_SQL
 
-_NAMES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAMES = re.compile(r"\\.|[A-Za-z_][A-Za-z0-9_]*")  # in JSON: the letter of an escape begins no name
 
 MAX_FORK = 10_000
 MAX_JOB_BYTES = 16 * 1024 * 1024  # that a job takes in the store; and once more for the values of its dynamic forks

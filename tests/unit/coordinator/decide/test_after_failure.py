@@ -66,6 +66,12 @@ def test_what_is_published_by_default_is_the_same_with_a_group_that_waits_for_a_
     assert Job(*groups, group("c", "b", join="any_failed")).plan.default_publish == {"b", "c"}
 
 
+def test_an_output_may_say_how_it_is_published_where_a_group_waits_for_the_failure_of_its_maker() -> None:
+    made = {**group("a"), "spark": True, "steps": [{"sql": "SELECT 1 AS one", "output": "ones"}]}
+    job = Job(made, group("tell", "a", join="any_failed"), outputs={"ones": {"mode": "append"}})
+    assert "a" in job.plan.default_publish
+
+
 def test_any_failed_waits_until_all_that_it_needs_has_ended() -> None:
     job = Job(group("a", retry=ONCE), group("b"), group("c", "a", "b", join="any_failed"), on_failure="finish_others")
     job.decide()

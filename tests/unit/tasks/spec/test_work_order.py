@@ -25,6 +25,7 @@ def test_work_of_an_earlier_release_is_known_after_an_upgrade() -> None:
     [
         ({"steps": [{"sql": "SELECT 1"}]}, {}, False),
         ({"steps": [{"sql": "SELECT :day"}]}, {}, True),
+        ({"steps": [{"sql": "SELECT :\nday"}]}, {}, True),
         ({"steps": [{"sql": "SELECT 1", "output": "o"}]}, {"checks": {"o": {"partitions": {"d": [":day"]}}}}, True),
         ({"steps": [{"python": "m:f"}]}, {}, True),
         ({"steps": [{"sql": "SELECT 1"}, {"python": "m:f"}]}, {}, True),
