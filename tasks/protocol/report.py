@@ -60,11 +60,13 @@ class Done:
         fingerprint: of the work, as in a marker.
         code: what stood for the code of its steps.
         made_on: the minor versions of Python, and of Spark if it was used, by name.
+        params: as in a marker.
     """
 
     fingerprint: str
     code: str = ""
     made_on: dict[str, str] = field(default_factory=dict)
+    params: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,7 +175,6 @@ class Attempt:
         order, runner = self._order, self._runner
         self._code = code_of(order)
         runner.watchdog.show_code(code_taken())
-        self._fingerprint = fingerprint(order, self._code)
         staging = Staging(runner.client, Keys(runner.settings.prefix))
         ask = partial(persistently, runner.settings.dispatch_timeout, staging.made_nothing, self._token.group)
         recorded = {job: on_record(*found) for job in order.plan.adopts if (found := ask(job)) is not None}
@@ -360,10 +359,12 @@ class Attempt:
         )
 
     def _marker(self, work: Work) -> Marker:
+        noted = work.noted_params(self._order)
         return Marker(
             token=str(self._token),
-            fingerprint=self._fingerprint,
+            fingerprint=fingerprint(self._order, self._code, noted),
             code=self._code,
+            params=noted,
             outputs=work.outputs,
             forks=self._forks,
             results=work.results,

@@ -23,7 +23,8 @@ Standing = tuple[str, Marker]
 
 def on_record(staging: str, done: Done) -> Standing:
     """The work of an attempt that made nothing, and so has no folder."""
-    return staging, Marker(staging, done.fingerprint, {}, {}, {}, 0.0, code=done.code, made_on=done.made_on)
+    marker = Marker(staging, done.fingerprint, {}, {}, {}, 0.0, done.code, done.params, made_on=done.made_on)
+    return staging, marker
 
 
 class DoneBefore:
@@ -73,10 +74,10 @@ class DoneBefore:
     def _counts(self, marker: Marker) -> bool:
         """Whether ``marker`` is of the same work, on the same published data."""
         code = marker.code if self._order.plan.any_code else self._code
-        same = marker.fingerprint == fingerprint(self._order, code)
+        same = marker.fingerprint == fingerprint(self._order, code, marker.params)
         same &= self._order.plan.mixed or not self._runs_on.differs(marker.made_on)
         return same and not self._published.changed(marker.reads)
 
     def _why_again(self, job: str, there: Marker) -> str:
         newer, other = self._published.changed(there.reads), self._runs_on.differs(there.made_on)
-        return why_again(self._order, job, there.code, there.fingerprint, newer, other)
+        return why_again(self._order, job, there, newer, other)

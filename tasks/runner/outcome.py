@@ -32,8 +32,12 @@ def success(staging: str, marker: Marker, *, adopted: bool = False, ran_again: s
         rejected={name: output.rejected_by for name, output in marker.outputs.items() if output.rejected_by},
         forks=marker.forks,
         results=marker.results,
-        done=Done(marker.fingerprint, marker.code, bound_of(marker.made_on)) if marker.made_nothing else None,
+        done=_done(marker) if marker.made_nothing else None,
     )
+
+
+def _done(marker: Marker) -> Done:
+    return Done(marker.fingerprint, marker.code, bound_of(marker.made_on), marker.params)
 
 
 def record(finish: Finish, token: Token, outcome: Outcome) -> str:

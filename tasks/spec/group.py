@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Self
 
 from pydantic import Field, StrictBool, StrictStr, field_validator, model_validator
@@ -395,24 +395,31 @@ class WorkOrder(Strict):
         """All of them, as they stand: the fork's value over the spec's."""
         return {**self.written_params, **self.fork_params}
 
-    @property
-    def _used_params(self) -> dict[str, Any]:
-        """The parameters on which the work may depend: all, of a group with Python; else those that are named anywhere.
+    def used_params(self, read: Collection[str] | None) -> dict[str, Any]:
+        """The parameters on which the work may depend: those that were ``read``, and those that are named anywhere.
 
-        A name in a string or a comment counts, too: work is rather done again.
+        All, if ``read`` is None. A name in a string or a comment counts, too: work is rather done again.
         """
-        if self.group.hooks or any(step.python for step in self.group.steps):
+        if read is None:
             return self.params
-        texts = (self.group.model_dump_json(), *(one.model_dump_json() for one in self.plan.checks.values()))
-        named = {"results", *self.group.fork_params, *_NAMES.findall(" ".join(texts))}
-        return {name: value for name, value in self.params.items() if name in named}
+        texts = (
+            self.group.model_dump_json(exclude={"params"}),
+            *(one.model_dump_json() for one in self.plan.checks.values()),
+        )
+        used = {"results", *read, *self.group.fork_params, *_NAMES.findall(" ".join(texts))}
+        return {name: value for name, value in self.params.items() if name in used}
 
     @property
     def fingerprint(self) -> str:
+        """With all parameters."""
+        return self.fingerprint_of(None)
+
+    def fingerprint_of(self, read: Collection[str] | None) -> str:
         """Equal fingerprints mean: the same code would do the same work on the same inputs.
 
-        Covers what the spec says of steps, parameters, conf, fork value, published inputs and the attempts it reads;
-        not timeouts, retries or queues. Which version of a published input was read, the marker says.
+        Covers what the spec says of steps, conf, fork value, published inputs and the attempts it reads, and the
+        parameters of the names ``read``; None: all. Not timeouts, retries or queues. Which version of a published input
+        was read, the marker says.
         """
         checks = self.plan.checks
         what = {
@@ -423,7 +430,7 @@ class WorkOrder(Strict):
             ],
             "spark": self.group.spark,
             "conf": self.group.conf,
-            "params": self._used_params,
+            "params": self.used_params(read),
             "collect": [c.model_dump(mode="json") for c in self.plan.collect],
             "inputs": self.frozen.inputs,
             **{name: one for name in ("after", "empty", "cleans") if (one := getattr(self.frozen, name))},

@@ -12,13 +12,15 @@ import json
 import logging
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 
 from unstuck.tasks.settings import settings
 from unstuck.tasks.spec.group import WorkOrder
 from unstuck.tasks.steps.execute import search_working_folder
+from unstuck.tasks.steps.params import differing
+from unstuck.tasks.warehouse.marker import Marker
 
 log = logging.getLogger(__name__)
 _taken: dict[str, str] = {}
@@ -39,13 +41,17 @@ def code_taken() -> dict[str, str]:
     return dict(_taken)
 
 
-def fingerprint(order: WorkOrder, code: str) -> str:
-    """Equal fingerprints mean: the same work, by the same code, on the same inputs, in the same time zone."""
-    return hashlib.sha256(f"{order.fingerprint}/{code}/{settings().time_zone}".encode()).hexdigest()[:32]
+def fingerprint(order: WorkOrder, code: str, read: Collection[str] | None) -> str:
+    """Equal fingerprints mean: the same work, by the same code, on the same inputs, in the same time zone.
+
+    ``read``: see `WorkOrder.fingerprint_of`.
+    """
+    work = order.fingerprint_of(read)
+    return hashlib.sha256(f"{work}/{code}/{settings().time_zone}".encode()).hexdigest()[:32]
 
 
-def why_again(order: WorkOrder, job: str, code: str, there: str, newer: str = "", other: bool = False) -> str:
-    """Why ``job``'s work, done by ``code`` and with the fingerprint ``there``, is not taken over by ``order``.
+def why_again(order: WorkOrder, job: str, there: Marker, newer: str = "", other: bool = False) -> str:
+    """Why ``job``'s work, of which ``there`` is the marker, is not taken over by ``order``.
 
     ``newer``: a dataset that it read and that was published again since; empty if there is none. ``other``: another
     minor version of Spark or Python did it.
@@ -54,12 +60,14 @@ def why_again(order: WorkOrder, job: str, code: str, there: str, newer: str = ""
         return "it compacts what is published by now"
     if other and not order.plan.mixed:
         return f"job {job} ran it on another version of Spark or Python, and mixed: is not set"
-    if fingerprint(order, code) == there:
+    if fingerprint(order, there.code, there.params) == there.fingerprint:
         if newer:
             return f"the dataset {newer} was published again since job {job}"
         return f"the code of its steps changed since job {job}"
     if order.plan.rerun:
         return "it was asked to run again, or comes after a group that was"
+    if changed := differing(order, there.params):
+        return f"its parameter{'s'[: len(changed) > 1]} {', '.join(changed)} changed since job {job}"
     return f"what it reads, its parameters, its steps or UNSTUCK_TIME_ZONE changed since job {job}"
 
 

@@ -38,6 +38,7 @@ from unstuck.tasks.steps.beside import BesidePublished
 from unstuck.tasks.steps.casts import refused_value
 from unstuck.tasks.steps.inputs import Dataset, PublishedDatasets
 from unstuck.tasks.steps.output import collect, read_table
+from unstuck.tasks.steps.params import Params, Reads, looked_at, noted
 from unstuck.tasks.steps.quality import stage_checked
 from unstuck.tasks.steps.spark import read_parquet
 from unstuck.tasks.steps.stream import Resume, is_streaming, open_stream
@@ -70,12 +71,17 @@ class Work:
     outputs: dict[str, StagedOutput] = field(default_factory=dict)
     refused: dict[str, Unrecoverable] = field(default_factory=dict)  # by output, unless it was written after that
     params: Mapping[str, Any] = field(default_factory=dict)  # of the step that runs
+    given: Reads = field(default_factory=Reads)  # parameters that were given to functions, SQL and checks
     results: dict[str, Any] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
         """Rows of all outputs so far, without rejected ones."""
         return sum(output.rows for output in self.outputs.values() if not output.rejected_of)
+
+    def noted_params(self, order: WorkOrder) -> dict[str, str] | None:
+        """Digests of the parameters on which the work depends, for the marker."""
+        return noted(order, self.token.job, self.given, self.secrets)
 
     def read(self, name: str) -> Any:
         """A Spark frame, or an Arrow table in a group without Spark, of an input or an earlier step's output.
@@ -281,7 +287,7 @@ class StepContext:
     """``ctx`` of one step.
 
     Attributes:
-        params: the job's, the group's, the fork's and the step's own parameters, with references resolved.
+        params: the job's, the group's, the fork's and the step's own parameters, with references resolved; read-only.
         token: ``job/group/epoch/nonce/claimant``; an idempotency key for what a step does elsewhere.
         log: a standard logger; its lines are in ``unstuck logs``.
     """
@@ -296,7 +302,8 @@ class StepContext:
         is_cancelled: Callable[[], bool],
         report: Callable[[float, float | None], None],
     ) -> None:
-        self.params = dict(params)
+        self.params = Params(params, looked_at(work.token.job))
+        work.params = Params(params, work.given)
         self.token = str(work.token)
         self.log = log
         self._scratch = scratch

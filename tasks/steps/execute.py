@@ -64,7 +64,6 @@ def run_step(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str], i
         StepNotFound, BadStepCall, SqlInvalid, OutputInvalid: a retry cannot help.
         BaseException: whatever the step raised.
     """
-    work.params = ctx.params
     with ending_forks():
         if step.python == READ_VALUES:
             return
@@ -83,7 +82,7 @@ def _run_python(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str]
     assert step.python is not None
     function = find(step.python, allowed)
     imported()
-    arguments = fit(step.python, function, ctx.params, own=set(step.params))
+    arguments = fit(step.python, function, work.params, own=set(step.params))
     value = function(work.session, ctx, **arguments)
     if step.output is not None:
         if value is not None:
@@ -177,11 +176,11 @@ def fit(name: str, function: Callable[..., Any], params: Mapping[str, Any], *, o
     needed = {p.name for p in named if p.default is p.empty}
     if any(p.kind is p.VAR_KEYWORD for p in declared):
         taken |= set(params) - {p.name for p in positional[:2]}
-    if missing := sorted(needed - set(params)):
+    if missing := sorted(name for name in needed if name not in params):
         raise BadStepCall(f"{name} needs {', '.join(missing)}; the step has {', '.join(sorted(params)) or 'no params'}")
     if strange := sorted(own - taken):
         raise BadStepCall(f"{name} does not take {', '.join(strange)}, which the step gives it")
-    arguments = {key: value for key, value in params.items() if key in taken}
+    arguments = {name: params[name] for name in sorted(taken) if name in params}
     try:
         signature.bind(None, None, **arguments)
     except TypeError as error:  # such as a parameter that can only be given by its position
@@ -221,11 +220,11 @@ def _run_sql(step: Step, work: Work, ctx: StepContext) -> None:
     text = step.sql or ""  # a file is read at submit
     # A parameter of the name ``results`` may hold a struct, whose fields are written in the same way.
     results: dict[str, ResultMarker] = {}
-    if "results" not in ctx.params:
-        text, results = with_plain_names(text, {*ctx.params, *parameters_in(text)})
+    if "results" not in work.params:
+        text, results = with_plain_names(text, parameters_in(text))
     # Only what the text names: a parameter that Spark has no type for must not hurt a query that does not use it.
     named = parameters_in(text)
-    arguments = {key: value for key, value in ctx.params.items() if key in named}
+    arguments = {name: work.params[name] for name in named if name in work.params}
     arguments |= {name: _result(marker, work) for name, marker in results.items()}
     if step.output is None and is_query(text):
         raise OutputInvalid("the rows of this query go nowhere: say output: NAME on the step")

@@ -13,6 +13,7 @@ from unstuck.tasks.protocol.failure import describe
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.steps.context import Scratch
 from unstuck.tasks.steps.execute import ending_forks, find
+from unstuck.tasks.steps.params import Params, looked_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class HookContext:
     """``ctx`` of a hook.
 
     Attributes:
-        params: the job's, the group's and the fork's own parameters, with references resolved.
+        params: the job's, the group's and the fork's own parameters, with references resolved; read-only.
         token: ``job/group/epoch/nonce/claimant`` of the attempt that calls the hook.
         log: a standard logger; its lines are in ``unstuck logs``.
     """
@@ -61,7 +62,7 @@ class HookContext:
         scratch: Scratch,
         is_cancelled: Callable[[], bool],
     ) -> None:
-        self.params = dict(params)
+        self.params = Params(params, looked_at(token.partition("/")[0]))
         self.token = token
         self.log = log
         self._scratch = scratch

@@ -143,6 +143,7 @@ class Marker:
         forks: values collected for dynamic forks, by ``output.column``.
         results: small values that steps returned through ``ctx.result``.
         code: what stood for the code of its steps, for people; the fingerprint covers it.
+        params: a digest of each parameter that the work may depend on, empty of one that was not there; None: on any.
         written_at: seconds since the epoch, by the clock of the worker; for people only.
         reads: the published datasets that it read.
         made_on: the versions of Python, Spark (if it was used), pandas and pyarrow, by name.
@@ -156,6 +157,7 @@ class Marker:
     results: dict[str, Any]
     written_at: float
     code: str = ""
+    params: dict[str, str] | None = None
     reads: list[Read] = field(default_factory=list)
     sources: dict[str, list[int]] = field(default_factory=dict)
     made_on: dict[str, str] = field(default_factory=dict)

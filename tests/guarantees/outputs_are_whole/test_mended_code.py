@@ -26,6 +26,12 @@ import pyarrow as pa
 def prices(spark, ctx):
     return pa.table({"price": [PRICE]})
 
+def given(spark, ctx, rate=1):
+    return pa.table({"rate": [rate]})
+
+def looked(spark, ctx):
+    return pa.table({"price": [ctx.params.get("price")]})
+
 def report(spark, ctx):
     table = ctx.input("prices")
     assert table["price"][0].as_py() > 0, "a price below zero"
@@ -145,6 +151,77 @@ def test_a_retry_with_a_mended_spec_takes_over_the_groups_that_did_not_change(sh
     assert told["report"] != "ADOPTED"
     warehouse = str(shop.folder / "warehouse")
     assert duckdb.read_parquet(published_files(warehouse, "report")).fetchall() == [(1,)]
+
+
+def test_a_retry_with_another_parameter_takes_over_what_did_not_read_it(shop: Shop) -> None:
+    # Given: groups of which one gets the rate, one looks at the price, one reads neither; and two that made nothing
+    plain = "spark: false"
+    fresh = "spark: false, fresh: true"  # what one looks at counts for the others of the job in its process, too
+    spec = f"""
+name: prices
+defaults: {{retry: {{max: 0}}}}
+params: {{rate: 1, price: 1}}
+publish: [looked]
+groups:
+  - {{name: neither, {plain}, steps: [{{python: "shop.steps:prices", output: neither}}]}}
+  - {{name: given, {plain}, steps: [{{python: "shop.steps:given", output: given}}]}}
+  - {{name: looked, {fresh}, steps: [{{python: "shop.steps:looked", output: looked}}]}}
+  - {{name: told, {plain}, steps: [{{python: "telling:nothing"}}]}}
+  - {{name: asked, {fresh}, steps: [{{python: "telling:price"}}]}}
+  - {{name: after, needs: [given], {plain}, steps: [{{python: "shop.steps:prices", output: after}}]}}
+  - {{name: report, needs: [neither, given, looked], {fresh}, steps: [{{python: "telling:broken"}}]}}
+"""
+    shop.deploy(price=7)
+    (shop.folder / "telling.py").write_text(
+        "def nothing(spark, ctx):\n    pass\n"
+        "def price(spark, ctx):\n    ctx.params['price']\n"
+        "def broken(spark, ctx):\n    assert ctx.params['rate'] == 3 or ctx.params['price'] == 3\n"
+    )
+    with shop.running():
+        failed = shop.ended(shop.client.submit(JobSpec.from_text(spec)).id).job
+        assert failed.status is Status.FAILED
+
+        # When: it is retried with another rate, or another price
+        rate = shop.ended(shop.client.retry(failed.id, params={"rate": 3}).id)
+        price = shop.ended(shop.client.retry(failed.id, params={"price": 3}).id)
+
+    # Then: what read it runs again and says why, with what comes after it; nothing else does
+    assert (rate.job.status, price.job.status) == (Status.FINISHED, Status.FINISHED)
+    told = {"neither": "ADOPTED", "told": "ADOPTED", "report": "RAN_AGAIN"}
+    same = {"looked": "ADOPTED", "asked": "ADOPTED"}
+    assert reasons(rate) == {**told, **same, "given": "RAN_AGAIN", "after": "RAN_AGAIN"}
+    same = {"given": "ADOPTED", "after": "ADOPTED"}
+    assert reasons(price) == {**told, **same, "looked": "RAN_AGAIN", "asked": "RAN_AGAIN"}
+    said = {group.name: group.members[0].record.reason for group in price.groups}
+    assert said["looked"] == Reason("RAN_AGAIN", f"its parameter price changed since job {failed.id}, so it ran again")
+    assert said["asked"] == said["looked"]
+    warehouse = str(shop.folder / "warehouse")
+    assert duckdb.read_parquet(published_files(warehouse, "looked")).fetchall() == [(3,)]
+
+
+def test_what_a_group_looked_at_counts_for_the_next_one_of_the_job_in_its_process(shop: Shop) -> None:
+    # Given: two groups, of which the second reads what the first has kept for their job, such as a connection
+    (shop.folder / "keeping.py").write_text(
+        "import pyarrow as pa\nkept = {}\n"
+        "def one(spark, ctx):\n    job = ctx.token.partition('/')[0]\n"
+        "    if job not in kept:\n        kept[job] = ctx.params['url']\n    return pa.table({'url': [kept[job]]})\n"
+        "def broken(spark, ctx):\n    assert ctx.params['url'] == 2\n"
+    )
+    step = '{python: "keeping:one"'
+    spec = f"""
+name: kept
+defaults: {{retry: {{max: 0}}}}
+params: {{url: 1}}
+groups:
+  - {{name: a, spark: false, steps: [{step}, output: a}}]}}
+  - {{name: b, spark: false, steps: [{step}, output: b}}]}}
+  - {{name: end, needs: [a, b], spark: false, steps: [{{python: "keeping:broken"}}]}}
+"""
+    with shop.running():
+        failed = shop.ended(shop.client.submit(JobSpec.from_text(spec)).id).job
+        retried = shop.ended(shop.client.retry(failed.id, params={"url": 2}).id)
+    assert retried.job.status is Status.FINISHED
+    assert reasons(retried) == {"a": "RAN_AGAIN", "b": "RAN_AGAIN", "end": "RAN_AGAIN"}
 
 
 def test_a_code_version_stands_for_the_code(shop: Shop) -> None:

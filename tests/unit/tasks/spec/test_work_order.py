@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.spec.group import FrozenInputs, GroupPlan, GroupSpec, WorkOrder
+from unstuck.tasks.steps import params as steps_params
+from unstuck.tasks.steps.params import Reads, noted
 
 
 def test_work_of_an_earlier_release_is_known_after_an_upgrade() -> None:
@@ -27,18 +30,59 @@ def test_work_of_an_earlier_release_is_known_after_an_upgrade() -> None:
         ({"steps": [{"sql": "SELECT :day"}]}, {}, True),
         ({"steps": [{"sql": "SELECT :\nday"}]}, {}, True),
         ({"steps": [{"sql": "SELECT 1", "output": "o"}]}, {"checks": {"o": {"partitions": {"d": [":day"]}}}}, True),
-        ({"steps": [{"python": "m:f"}]}, {}, True),
-        ({"steps": [{"sql": "SELECT 1"}, {"python": "m:f"}]}, {}, True),
-        ({"steps": [{"sql": "SELECT 1"}], "hooks": {"on_success": "m:f"}}, {}, True),
+        ({"steps": [{"python": "m:f"}]}, {}, False),
+        ({"steps": [{"python": "m:f"}], "params": {"night": 1}}, {}, False),
+        ({"steps": [{"python": "m:f"}], "for_each": {"n": {"param": "day"}}}, {}, True),
+        ({"steps": [{"python": "m:f"}], "for_each": {"day": [1, 2]}}, {}, True),
     ],
 )
-def test_a_parameter_that_a_group_of_sql_does_not_name_does_not_make_its_work_stale(
+def test_a_parameter_that_a_group_neither_names_nor_reads_does_not_make_its_work_stale(
     group: dict[str, Any], plan: dict[str, Any], stale: bool
 ) -> None:
-    def made(day: int) -> str:
+    def made(day: int, read: list[str] | None) -> str:
         given = GroupPlan(
             group=GroupSpec(name="g", **group), params={"day": day}, warehouse="/w", warehouse_id="w", **plan
         )
-        return WorkOrder(plan=given, frozen=FrozenInputs()).fingerprint
+        return WorkOrder(plan=given, frozen=FrozenInputs(value=day)).fingerprint_of(read)
 
-    assert (made(1) != made(2)) is stale
+    assert (made(1, ["other"]) != made(2, ["other"])) is stale
+    assert made(1, ["other", "day"]) != made(2, ["other", "day"])
+    assert made(1, None) != made(2, None)
+
+
+def order(**params: Any) -> WorkOrder:
+    group = GroupSpec.model_validate({"name": "g", "params": params, "steps": [{"python": "m:f"}]})
+    return WorkOrder(plan=GroupPlan(group=group, warehouse="/w"), frozen=FrozenInputs())
+
+
+@pytest.mark.parametrize(
+    ("now", "differing"),
+    [
+        ({"day": 1, "key": "${secret:KEY}"}, []),
+        ({"day": 1, "key": "${secret:KEY}", "other": 3}, []),
+        ({"day": 2, "key": "${secret:KEY}"}, ["day"]),
+        ({"key": "${secret:OTHER}"}, ["day", "key"]),
+        ({"day": 1, "key": "${secret:KEY}", "absent": None}, ["absent"]),
+    ],
+)
+def test_work_knows_the_parameters_that_it_read_and_that_there_were_not(
+    now: dict[str, Any], differing: list[str]
+) -> None:
+    before = order(day=1, key="${secret:KEY}", other=2)
+    given = Reads()
+    for name in ("day", "key", "absent"):
+        given.note(name)
+    kept = noted(before, "a job of this test", given, Secrets())
+    assert kept is not None
+    assert list(kept) == ["absent", "day", "key"]
+    again = order(**now)
+    assert steps_params.differing(again, kept) == differing
+    assert (again.fingerprint_of(kept) == before.fingerprint_of(kept)) is (not differing)
+
+
+def test_a_name_that_holds_a_secret_is_not_noted() -> None:
+    secrets = Secrets({"KEY": "hunter2000"})
+    secrets.resolve("${secret:KEY}")
+    given = Reads()
+    given.note("hunter2000")
+    assert noted(order(day=1), "another job of this test", given, secrets) is None
