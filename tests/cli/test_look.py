@@ -18,10 +18,10 @@ from rich.console import Console
 
 from tests.cli.conftest import ByHand, Cli
 from tests.support.servers import wait_until
+from unstuck import Status
 from unstuck.coordinator.cli.logs import shown_line
 from unstuck.coordinator.cli.look import print_listing
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.store.reports import ReportStream
 from unstuck.coordinator.views.job_views import ListedJob
 from unstuck.tasks.protocol.keys import Keys
