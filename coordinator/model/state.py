@@ -64,7 +64,8 @@ class JobState:
         self.outliving = 0  # those of them that run although the job fails fast
         self.size = 0  # members in all; a fork that is not expanded, or that ended as a whole, counts as one
         self.unexpanded = 0  # dynamic forks whose values nobody knows yet
-        self.looked_at = 0.0  # when everything was last looked at, by the clock of Redis; kept by the reconciler
+        # Kept by the reconciler, by the clock of Redis: when everything was last looked at, and when it is to be next.
+        self.looked_at, self.look_at = 0.0, 0.0
         for name in plan.groups:
             full = self.fulls[name] = plan.member_count(name, self.collected)
             self.size += full or 1

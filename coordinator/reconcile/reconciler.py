@@ -234,8 +234,9 @@ class Pass:
         if not 0 <= self._begun.now - at < CACHE_SECONDS:
             cached = None
         # Reports that never stop must not keep a job from a look at its silent groups (a lost report, a dead worker, a
-        # lost offer): all groups are looked at once in a sweep's period.
-        if cached is None or self._begun.now - cached.looked_at >= self._sweep_every:
+        # lost offer): all groups are looked at once in a sweep's period, and when the time of one has come.
+        looked_at, look_at = (0.0, 0.0) if cached is None else (cached.looked_at, cached.look_at)
+        if self._begun.now >= min(looked_at + self._sweep_every, look_at):
             self.groups = None
         state = self._store.load(self.job, cached, self.groups, self._begun)
         if state is None:
@@ -265,6 +266,7 @@ class Pass:
             return CommitAnswer.APPLIED
         everything = self.groups is None
         decision = decide(state, self.groups, self._environment(state))
+        state.look_at = decision.due or 0.0
         if decision.more:
             state.looked_at = 0.0  # the next pass looks at everything, whatever report it is for
         elif everything:

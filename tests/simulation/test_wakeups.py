@@ -69,3 +69,24 @@ def test_a_lost_report_costs_one_sweep_while_others_report(busy: FaultFree) -> N
     busy.finish(silent)
     busy.stream.reports.clear()
     assert talk(busy, others, 2.2, lambda: busy.state(silent.group) is GroupState.SUCCEEDED)
+
+
+def test_a_report_puts_off_no_look_whose_time_has_come(busy: FaultFree) -> None:
+    """A pass for a report pushed the due of a lapsed lease away by half a second, and the next sweep was too early."""
+    tokens = [busy.claim(offer) for offer in busy.offers]
+    busy.deliver()
+    dead, *living = tokens
+    for _ in range(14):
+        busy.now += 1.0
+        for token in living:
+            busy.core.renew(token, "w")
+        busy.sweep.run()
+    busy.now += 0.5
+    busy.core.due["j"] = busy.now  # all is looked at now, and the lease of the dead one ends in half a second
+    busy.reconciler.reconcile("j", due=True)
+    assert busy.state(dead.group) is GroupState.RUNNING
+
+    busy.now += 0.6
+    busy.deliver(Delivered("0-0", Report("again", living[0], ReportKind.CLAIMED, busy.now)))
+
+    assert busy.state(dead.group) is GroupState.QUEUED, "its lease is over, whatever the report was for"

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from tests.support import fleet
-from tests.support.servers import RedisServer
+from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 
 Run = Callable[..., Outcome]
@@ -30,6 +30,10 @@ def worker(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) 
 def run(worker: fleet.FleetWorker, client: redis.Redis, tmp_path: Path) -> Run:
     def run(step: dict[str, Any], job: str = "job") -> Outcome:
         offer = fleet.make_offer(client, tmp_path / "warehouse", job, {"name": "g", "steps": [step]})
+        # A runner that is being replaced may get the wake-up and take nothing; the next sweep sends another one.
+        wait_until(
+            lambda: fleet.attempt(client, offer).get("claimant") or fleet.wake(client, "spark"), 60, "a claim", 1.0
+        )
         return fleet.outcome(client, offer, 180)
 
     return run
