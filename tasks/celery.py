@@ -102,7 +102,7 @@ def _count_slots(instance: Any, **_: Any) -> None:
         _slots = int(instance.concurrency)
         # Imported here, and shared by the runners that are forked from this process, and by their watchdogs.
         import unstuck.tasks.runner.runner  # noqa: F401
-        from unstuck.tasks.runner.host_trial import share_with_children
+        from unstuck.tasks.driver.host_trial import share_with_children
         from unstuck.tasks.steps.loaded import loaded
 
         loaded.look()

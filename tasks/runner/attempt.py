@@ -19,6 +19,7 @@ from typing import Any
 
 from billiard.common import terminate_handler_fired
 
+from unstuck.tasks.driver.driver import TABLES, check_reaches
 from unstuck.tasks.errors import AttemptEnded, NotBegun, UnstuckError, WarehouseMismatch
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.process.call_deadlines import run_with_deadline
@@ -38,7 +39,6 @@ from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.staging import Staging
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.done_before import DoneBefore, on_record
-from unstuck.tasks.runner.driver import TABLES, check_reaches
 from unstuck.tasks.runner.log import AttemptLog, logging_restored
 from unstuck.tasks.runner.outcome import Finish, record, success
 from unstuck.tasks.runner.runner import WAREHOUSE_TIMEOUT, Held, Runner

@@ -23,6 +23,8 @@ from typing import Any
 
 import redis
 
+from unstuck.tasks.driver.driver import Driver
+from unstuck.tasks.driver.host_trial import HostTrial
 from unstuck.tasks.errors import HostUnfit, NotBegun, WarehouseTrouble
 from unstuck.tasks.host import LIGHT, java_is_gone, lacking, may_run_spark
 from unstuck.tasks.identity import release_here
@@ -34,8 +36,6 @@ from unstuck.tasks.protocol.failure import class_name, describe
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Failure, OutcomeKind
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.runner.driver import Driver
-from unstuck.tasks.runner.host_trial import HostTrial
 from unstuck.tasks.runner.snapshot import Code, ProcessSnapshot
 from unstuck.tasks.runner.watchdog_client import WatchdogClient
 from unstuck.tasks.settings import Settings, settings, whoami

@@ -29,19 +29,19 @@ from unstuck.tasks.errors import (
     Unrecoverable,
 )
 from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.frames.casts import refused_value
+from unstuck.tasks.frames.output import collect, read_table
+from unstuck.tasks.frames.quality import stage_checked
+from unstuck.tasks.frames.spark import read_parquet
+from unstuck.tasks.frames.stream import Resume, is_streaming, open_stream
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.token import GROUP_ID, Token, split_member
 from unstuck.tasks.spec.group import MAX_JOB_BYTES, READ_VALUES, WorkOrder, fork_bytes
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.outputs import REJECTED, Checks
 from unstuck.tasks.steps.beside import BesidePublished
-from unstuck.tasks.steps.casts import refused_value
 from unstuck.tasks.steps.inputs import Dataset, PublishedDatasets
-from unstuck.tasks.steps.output import collect, read_table
 from unstuck.tasks.steps.params import Params, Reads, looked_at, noted
-from unstuck.tasks.steps.quality import stage_checked
-from unstuck.tasks.steps.spark import read_parquet
-from unstuck.tasks.steps.stream import Resume, is_streaming, open_stream
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
 

@@ -25,6 +25,8 @@ from unstuck.tasks.errors import (
     Unrecoverable,
     WorkerFolderGone,
 )
+from unstuck.tasks.frames.output import is_any_frame
+from unstuck.tasks.frames.spark import sql_error
 from unstuck.tasks.process.tree import working_folder
 from unstuck.tasks.protocol.failure import describe
 from unstuck.tasks.protocol.keys import Keys
@@ -34,8 +36,6 @@ from unstuck.tasks.spec.group import READ_VALUES, Step
 from unstuck.tasks.spec.sql import ResultMarker, is_query, parameters_in, with_plain_names
 from unstuck.tasks.steps.context import StepContext, Work
 from unstuck.tasks.steps.loaded import loaded
-from unstuck.tasks.steps.output import is_any_frame
-from unstuck.tasks.steps.spark import sql_error
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.compact import TARGET, compact_dataset
 from unstuck.tasks.warehouse.log import Warehouse

@@ -19,16 +19,16 @@ import pytest
 
 from tests.support.spark.jvm import end_jvm
 from unstuck import OutputInvalid, Settings
+from unstuck.tasks.driver.driver import Driver
+from unstuck.tasks.frames.casts import cast_frame, declared_fields
+from unstuck.tasks.frames.output import read_table, stage_table
+from unstuck.tasks.frames.quality import stage_checked
+from unstuck.tasks.frames.spark import read_parquet
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.runner.driver import Driver
 from unstuck.tasks.spec.outputs import Checks, OutputSpec, Quality
 from unstuck.tasks.spec.schemas import joined
 from unstuck.tasks.spec.types import parse_type
-from unstuck.tasks.steps.casts import cast_frame, declared_fields
 from unstuck.tasks.steps.context import Work
-from unstuck.tasks.steps.output import read_table, stage_table
-from unstuck.tasks.steps.quality import stage_checked
-from unstuck.tasks.steps.spark import read_parquet
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.spark.jvm import end_jvm
 from unstuck import Settings
-from unstuck.tasks.runner.driver import Driver
+from unstuck.tasks.driver.driver import Driver
 
 BY_DEFAULT = 100  # compiled stages that Spark keeps
 

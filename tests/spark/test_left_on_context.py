@@ -14,9 +14,9 @@ from tests.support import fleet
 from tests.support.servers import RedisServer, wait_until
 from tests.support.spark.jvm import end_jvm
 from unstuck import Settings
+from unstuck.tasks.driver.context_snapshot import ContextSnapshot
+from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
-from unstuck.tasks.runner.context_snapshot import ContextSnapshot
-from unstuck.tasks.runner.driver import Driver
 
 RECURSIVE, SECRET = "mapreduce.input.fileinputformat.input.dir.recursive", "fs.s3a.secret.key"
 KEYS = [RECURSIVE, SECRET, "io.file.buffer.size"]

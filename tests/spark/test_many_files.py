@@ -12,12 +12,12 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from tests.support.spark.jvm import end_jvm
 from unstuck import Settings
+from unstuck.tasks.driver.driver import Driver
+from unstuck.tasks.frames.output import stage
+from unstuck.tasks.frames.spark import read_parquet
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.runner.driver import Driver
 from unstuck.tasks.steps.context import Work
 from unstuck.tasks.steps.inputs import Dataset
-from unstuck.tasks.steps.output import stage
-from unstuck.tasks.steps.spark import read_parquet
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
 

@@ -9,8 +9,8 @@ import redis
 from tests.support import fleet
 from tests.support.s3_server import KEY, SECRET, S3Server
 from tests.support.servers import RedisServer
+from unstuck.tasks.driver.driver import store_conf
 from unstuck.tasks.protocol.report import OutcomeKind
-from unstuck.tasks.runner.driver import store_conf
 
 
 def test_a_group_fails_at_once_and_is_told_which_jars_are_missing(

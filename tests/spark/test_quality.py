@@ -27,10 +27,10 @@ from unstuck import (
     published_files,
 )
 from unstuck.coordinator.publishing.publish_outputs import change_of
-from unstuck.tasks.runner.driver import Driver
+from unstuck.tasks.driver.driver import Driver
+from unstuck.tasks.frames.output import read_table, stage
+from unstuck.tasks.frames.quality import stage_checked
 from unstuck.tasks.spec.outputs import Checks, OutputSpec, Quality
-from unstuck.tasks.steps.output import read_table, stage
-from unstuck.tasks.steps.quality import stage_checked
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Entry

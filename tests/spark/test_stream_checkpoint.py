@@ -16,12 +16,12 @@ import pytest
 from tests.support.failpoints import Once, armed
 from tests.support.spark.jvm import end_jvm
 from unstuck import InputMissing, Settings, Unrecoverable
+from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.errors import StagingLost
 from unstuck.tasks.failpoints import Point
-from unstuck.tasks.runner.driver import Driver
+from unstuck.tasks.frames import stream
+from unstuck.tasks.frames.stream import Resume, open_stream, stage_stream
 from unstuck.tasks.spec.inputs import StreamInput
-from unstuck.tasks.steps import stream
-from unstuck.tasks.steps.stream import Resume, open_stream, stage_stream
 from unstuck.tasks.warehouse.checkpoint import newest_commit, unpack, what_is_lost
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Checkpoint, StagedOutput

@@ -26,14 +26,14 @@ from pyspark.sql.functions import lit
 
 from tests.support.spark.jvm import end_jvm
 from unstuck import OutputInvalid, Settings, published, published_files
+from unstuck.tasks.driver.driver import Driver
+from unstuck.tasks.frames.output import stage
+from unstuck.tasks.frames.quality import stage_checked
 from unstuck.tasks.protocol.failure import failure_of
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.runner.driver import Driver
 from unstuck.tasks.spec.outputs import Checks, Quality
 from unstuck.tasks.steps.context import Work
 from unstuck.tasks.steps.inputs import Dataset
-from unstuck.tasks.steps.output import stage
-from unstuck.tasks.steps.quality import stage_checked
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, Entry

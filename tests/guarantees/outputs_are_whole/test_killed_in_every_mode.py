@@ -27,8 +27,8 @@ from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status
 from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
 from unstuck.tasks.failpoints import Point
+from unstuck.tasks.frames.output import stage
 from unstuck.tasks.spec.outputs import OutputSpec
-from unstuck.tasks.steps.output import stage
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import Marker, write_marker

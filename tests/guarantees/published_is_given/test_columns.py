@@ -19,13 +19,13 @@ from unstuck.coordinator.publishing.publish_outputs import change_of
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.errors import SchemaMismatch
+from unstuck.tasks.frames.output import read_table, stage
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.spec.group import FrozenInputs, GroupPlan, WorkOrder
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.steps.beside import BesidePublished
 from unstuck.tasks.steps.context import Work
 from unstuck.tasks.steps.inputs import PublishedDatasets
-from unstuck.tasks.steps.output import read_table, stage
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Entry

@@ -15,8 +15,8 @@ from tests.cli.conftest import Cli
 from tests.support.coordinator import Coordinator, group
 from tests.support.servers import RedisServer
 from unstuck.coordinator.publishing.publish_outputs import change_of
+from unstuck.tasks.frames.output import stage
 from unstuck.tasks.spec.outputs import OutputSpec
-from unstuck.tasks.steps.output import stage
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Entry

@@ -19,21 +19,21 @@ import pytest
 import redis
 
 from tests.support.servers import RedisServer, wait_until
+from unstuck.tasks.driver.driver import local_master, temporary_conf
 from unstuck.tasks.errors import BadStepCall, ForkValuesInvalid, InputMissing, OutputInvalid, SqlInvalid, StepNotFound
+from unstuck.tasks.frames.output import collect, read_table, stage
+from unstuck.tasks.frames.spark import comparable, hadoop_uri
 from unstuck.tasks.process.tree import ProcessState, Tree, describe_status, process_state, working_folder
 from unstuck.tasks.protocol.failure import MAX_TEXT, failure_of, shorten
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner import log as attempt_log
-from unstuck.tasks.runner.driver import local_master, temporary_conf
 from unstuck.tasks.runner.log import AttemptLog
 from unstuck.tasks.runner.runner import find_leaks
 from unstuck.tasks.spec.group import Collect
 from unstuck.tasks.steps.context import Scratch, StepContext, Work
 from unstuck.tasks.steps.execute import find, fit
 from unstuck.tasks.steps.inputs import read_inputs
-from unstuck.tasks.steps.output import collect, read_table, stage
-from unstuck.tasks.steps.spark import comparable, hadoop_uri
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Marker, write_marker

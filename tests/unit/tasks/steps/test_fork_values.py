@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from unstuck.tasks.errors import ForkValuesInvalid
+from unstuck.tasks.frames.output import collect, stage
 from unstuck.tasks.spec.group import MAX_JOB_BYTES, Collect, ForkFrom
-from unstuck.tasks.steps.output import collect, stage
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import DataFile, StagedOutput
 

@@ -21,10 +21,10 @@ import redis
 
 from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
 from unstuck.tasks.errors import WarehouseMismatch
+from unstuck.tasks.frames.output import stage
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.staging import Staging
 from unstuck.tasks.spec.outputs import OutputSpec
-from unstuck.tasks.steps.output import stage
 from unstuck.tasks.warehouse import compact as module
 from unstuck.tasks.warehouse.compact import Compacted, compact, compact_dataset
 from unstuck.tasks.warehouse.files import Files

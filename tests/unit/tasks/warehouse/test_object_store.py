@@ -17,8 +17,8 @@ import pytest
 from tests.support.s3_server import KEY, SECRET, S3Server
 from unstuck.coordinator.doctor.host_facts import lacks_connector, warehouse_facts
 from unstuck.tasks.errors import WarehouseMismatch, WarehouseUnsupported
+from unstuck.tasks.frames.output import stage
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.steps.output import stage
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Entry

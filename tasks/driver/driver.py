@@ -18,15 +18,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from unstuck.tasks.driver.catalog import Catalog
+from unstuck.tasks.driver.context_snapshot import LOG_LEVEL, ContextSnapshot
 from unstuck.tasks.errors import HostUnfit, NotBegun, SparkLacksStore, Unrecoverable
+from unstuck.tasks.frames.spark import hadoop_uri
 from unstuck.tasks.host import lacking_java
 from unstuck.tasks.process.tree import describe_exit
 from unstuck.tasks.protocol.failure import MAX_TEXT, shorten, spark_condition
 from unstuck.tasks.protocol.report import Failure
-from unstuck.tasks.runner.catalog import Catalog
-from unstuck.tasks.runner.context_snapshot import LOG_LEVEL, ContextSnapshot
 from unstuck.tasks.settings import NO_SPARK, Settings, whoami
-from unstuck.tasks.steps.spark import hadoop_uri
 from unstuck.tasks.time_zone import SESSION_ZONE, conf_of_zone, other_zone
 
 log = logging.getLogger(__name__)

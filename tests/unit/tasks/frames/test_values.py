@@ -16,12 +16,12 @@ import pytest
 
 from unstuck.coordinator.spec.condition import evaluate
 from unstuck.tasks.errors import OutputInvalid, Unrecoverable
+from unstuck.tasks.frames.output import is_any_frame
 from unstuck.tasks.protocol.failure import failure_of
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.log import AttemptLog
 from unstuck.tasks.steps.context import MAX_DEPTH, Scratch, StepContext, Work
-from unstuck.tasks.steps.output import is_any_frame
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Marker, find_done_marker, write_marker
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
+from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.errors import HostUnfit
 from unstuck.tasks.host import may_run_spark, unfit_for_spark
 from unstuck.tasks.protocol.failure import MAX_TEXT, describe, shorten
 from unstuck.tasks.protocol.report import Failure, OutcomeKind
-from unstuck.tasks.runner.driver import Driver
 from unstuck.tasks.settings import Settings, whoami
 
 log = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from typing import Any
 
 from unstuck.tasks.errors import InputMissing, SqlInvalid, StagingLost, Unrecoverable
 from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.frames.output import stage
+from unstuck.tasks.frames.spark import hadoop_uri, is_frame, remove_folder, sql_error
 from unstuck.tasks.spec.inputs import StreamInput
-from unstuck.tasks.steps.output import stage
-from unstuck.tasks.steps.spark import hadoop_uri, is_frame, remove_folder, sql_error
 from unstuck.tasks.warehouse.checkpoint import newest_commit, pack, unpack, what_is_lost
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Checkpoint, StagedOutput

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from unstuck.tasks.errors import OutputInvalid
+from unstuck.tasks.frames.columns import check_spark_schema
+from unstuck.tasks.frames.spark import empty_table, is_frame, java_message, spark_schema
 from unstuck.tasks.spec.schemas import VOID, Fields, fields_of, schema_of
 from unstuck.tasks.spec.types import field, parse_type, quoted, type_text
 from unstuck.tasks.spec.types import shown as named
-from unstuck.tasks.steps.columns import check_spark_schema
-from unstuck.tasks.steps.spark import empty_table, is_frame, java_message, spark_schema
 
 _NUMBER = re.compile(r"byte|short|integer|long|float|double|decimal\(\d+,\d+\)")
 _TEXT = re.compile(r"string.*|char\(\d+\)|varchar\(\d+\)")

@@ -14,13 +14,10 @@ from functools import reduce
 from typing import Any
 
 from unstuck.tasks.errors import OutputInvalid, RuleInvalid, TooManyRejectedRows
-from unstuck.tasks.spec.outputs import OUTSIDE, REJECTED, REJECTED_BY, Checks
-from unstuck.tasks.spec.schemas import Fields, closed, fields_of, schema_of
-from unstuck.tasks.spec.types import quoted
-from unstuck.tasks.steps.casts import cast_frame, declared_fields, schema_of_frame
-from unstuck.tasks.steps.columns import check_spark_schema, plain_table
-from unstuck.tasks.steps.expectations import check_unique, newest_of
-from unstuck.tasks.steps.output import (
+from unstuck.tasks.frames.casts import cast_frame, declared_fields, schema_of_frame
+from unstuck.tasks.frames.columns import check_spark_schema, plain_table
+from unstuck.tasks.frames.expectations import check_unique, newest_of
+from unstuck.tasks.frames.output import (
     check_written,
     describe,
     describe_files,
@@ -32,7 +29,7 @@ from unstuck.tasks.steps.output import (
     with_open,
     with_untyped_evaluated,
 )
-from unstuck.tasks.steps.partitions import (
+from unstuck.tasks.frames.partitions import (
     OURS,
     arrow_named,
     check_columns,
@@ -43,7 +40,7 @@ from unstuck.tasks.steps.partitions import (
     spark_named,
     spark_writer,
 )
-from unstuck.tasks.steps.spark import (
+from unstuck.tasks.frames.spark import (
     empty_table,
     is_frame,
     java_message,
@@ -52,7 +49,10 @@ from unstuck.tasks.steps.spark import (
     sql_error,
     write_parquet,
 )
-from unstuck.tasks.steps.stream import Resume, stage_stream
+from unstuck.tasks.frames.stream import Resume, stage_stream
+from unstuck.tasks.spec.outputs import OUTSIDE, REJECTED, REJECTED_BY, Checks
+from unstuck.tasks.spec.schemas import Fields, closed, fields_of, schema_of
+from unstuck.tasks.spec.types import quoted
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput, bytes_by_uri
 

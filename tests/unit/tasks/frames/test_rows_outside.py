@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from unstuck.tasks.errors import RowsOutside
-from unstuck.tasks.steps.partitions import check_named
+from unstuck.tasks.frames.partitions import check_named
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import DataFile, StagedOutput
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from unstuck.tasks.errors import ExpectationFailed, OutputInvalid
-from unstuck.tasks.steps.output import read_table
-from unstuck.tasks.steps.spark import repeated_keys
+from unstuck.tasks.frames.output import read_table
+from unstuck.tasks.frames.spark import repeated_keys
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput, bytes_by_uri
 
