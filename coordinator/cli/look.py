@@ -92,7 +92,7 @@ def _waits(client: Client, jobs: list[ListedJob]) -> dict[str, str]:
 
 
 def print_listing(console: Console, jobs: list[ListedJob], waits: Mapping[str, str], now: float) -> None:
-    """One table where it fits into the width; else what is long stands below its job, broken between words alone."""
+    """Print the jobs as a table. If it is too wide, print key, parameters and reason below each job, in lines."""
     params = [shortened(one_line(job.params), PARAMS_WIDTH) for job in jobs]
     long = [
         {"key": one_line(job.key), "params": said, "reason": _reason(job, waits)}

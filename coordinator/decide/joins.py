@@ -107,9 +107,9 @@ def judge_one(draft: Draft, name: str) -> None:
 def condition_holds(draft: Draft, name: str) -> bool:
     """Evaluate the condition of a group that may go. Unless it holds, the group ends here: SKIPPED, or FAILED.
 
-    A condition that held is not evaluated again; the frozen inputs of the group are the sign that it held. Otherwise a
-    group that waits for room, a group that a pause took back, or a fork that is half queued could find that it should
-    never have begun, because after ``any_succeeded`` there may be more results by now.
+    A condition that held is not evaluated again; the frozen inputs of the group are the sign that it held. After
+    ``any_succeeded`` there may be more results later, by which the condition would not hold. Then a group that waits
+    for room or was taken back by a pause, or a fork that is half queued, should never have begun.
     """
     spec = draft.plan.groups[name].spec
     if spec.when is None or name in draft.state.frozen:

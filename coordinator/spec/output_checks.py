@@ -87,7 +87,7 @@ def _publish(
 def _modes(
     every: Sequence[GroupSpec], publish: Sequence[str] | None, outputs: Mapping[str, OutputSpec], hint: Hint
 ) -> Iterator[Problem]:
-    """An output that is not published has no mode. Its columns, rules and expectations hold all the same."""
+    """An output that is not published has no mode. Its columns, rules and expectations are checked."""
     needed = {need for group in every if group.steps and not group.join.wants_failure for need in group.needs}
     makers_of, named = _makers(every), set(publish or ())
     for name, spec in outputs.items():

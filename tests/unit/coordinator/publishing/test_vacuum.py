@@ -49,6 +49,23 @@ def test_files_that_only_old_versions_have_go(nightly: Nightly) -> None:
     assert files_of(nightly) == ["three"]
 
 
+def test_the_old_files_of_every_dataset_of_an_entry_go(nightly: Nightly) -> None:
+    # Given two versions, each of which published a second dataset beside the first
+    for number, job in enumerate(("one", "two"), 1):
+        nightly.publish(job, OutputSpec())
+        entry = Path(nightly.root) / f"_log/{number:012}.json"
+        data = json.loads(entry.read_text())
+        data["datasets"]["weather"] = second = json.loads(json.dumps(data["datasets"]["flights"]))
+        second["removed"] = [path.replace(".parquet", "-2.parquet") for path in second["removed"]]
+        for file in second["added"]:
+            whole, file["path"] = Path(nightly.root) / file["path"], file["path"].replace(".parquet", "-2.parquet")
+            (Path(nightly.root) / file["path"]).write_bytes(whole.read_bytes())
+        entry.write_text(json.dumps(data))
+    # Then the files of both go with the first version
+    assert clean(nightly, keep=1).files == 2
+    assert files_of(nightly) == ["two"]
+
+
 @pytest.mark.parametrize("alias", ["_staging/./two", "_staging//two", "_staging/one/../two", "_staging/two/."])
 def test_a_live_file_under_another_spelling_in_the_log_is_not_removed(nightly: Nightly, alias: str) -> None:
     # Given a log edited by hand, in which an old entry took out a file that is live
