@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,7 +29,9 @@ def worker(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def run(worker: fleet.FleetWorker, client: redis.Redis, tmp_path: Path) -> Run:
-    def run(step: dict[str, Any], job: str = "job") -> Outcome:
+    def run(step: dict[str, Any]) -> Outcome:
+        # A runner renews its last attempt until it has left it. That renewal would claim an offer of the same name.
+        job = f"job-{os.urandom(4).hex()}"
         offer = fleet.make_offer(client, tmp_path / "warehouse", job, {"name": "g", "steps": [step]})
         # A runner that is being replaced may get the wake-up and take nothing; the next sweep sends another one.
         wait_until(
@@ -67,6 +70,6 @@ def test_the_modules_of_steps_are_bounded_and_not_what_they_reach(run: Run) -> N
     assert refused.kind is OutcomeKind.FAILED
     assert "UNSTUCK_STEP_MODULES" in str(refused)
     # Whatever such a module has imported can be called, as here a function of another module.
-    reached = run({"python": "catalog_steps:os.link"}, job="another")
+    reached = run({"python": "catalog_steps:os.link"})
     assert "UNSTUCK_STEP_MODULES" not in str(reached)
     assert "should be string" in str(reached), "os.link was called, with the session and the context"
