@@ -13,7 +13,7 @@ from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord
 from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.protocol.token import fork_member, split_member
-from unstuck.tasks.spec.group import FailedFor, FrozenInputs
+from unstuck.tasks.spec.work_order import FailedFor, FrozenInputs
 
 EMPTY_FORK = "EMPTY_FORK"
 

@@ -20,9 +20,10 @@ from unstuck.coordinator.spec.spec_checks import values_reader
 from unstuck.coordinator.spec.unused import for_python_alone
 from unstuck.tasks.protocol.texts import Packer, unpack
 from unstuck.tasks.spec.fields import STORED, ForkValue, Scalar
-from unstuck.tasks.spec.group import READ_VALUES, Collect, ForkFrom, GroupPlan, GroupSpec, Step
+from unstuck.tasks.spec.group import READ_VALUES, ForkFrom, GroupSpec, Step
 from unstuck.tasks.spec.outputs import Checks, OutputSpec, Publishing
 from unstuck.tasks.spec.retry import RetryPolicy
+from unstuck.tasks.spec.work_order import Collect, GroupPlan
 
 
 @dataclass(frozen=True, slots=True)

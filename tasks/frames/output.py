@@ -18,9 +18,10 @@ from unstuck.tasks.errors import ForkValuesInvalid, OutputInvalid, StagingLost
 from unstuck.tasks.frames.columns import arrow_table, check_spark_schema, plain_table
 from unstuck.tasks.frames.partitions import arrow_parts, check_columns, collect_parts, partition_of, spark_writer
 from unstuck.tasks.frames.spark import empty_table, is_frame, spark_schema, write_parquet
-from unstuck.tasks.spec.group import MAX_FORK, MAX_JOB_BYTES, Collect, fork_bytes
+from unstuck.tasks.spec.group import MAX_FORK, MAX_JOB_BYTES, fork_bytes
 from unstuck.tasks.spec.schemas import VOID
 from unstuck.tasks.spec.types import field, quoted
+from unstuck.tasks.spec.work_order import Collect
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import DataFile, StagedOutput
 

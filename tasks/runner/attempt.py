@@ -44,9 +44,10 @@ from unstuck.tasks.runner.outcome import Finish, record, success
 from unstuck.tasks.runner.runner import WAREHOUSE_TIMEOUT, Held, Runner
 from unstuck.tasks.runner.snapshot import ProcessSnapshot
 from unstuck.tasks.runner.stdio_filter import filtered
-from unstuck.tasks.spec.group import FailedFor, Step
+from unstuck.tasks.spec.group import Step
 from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.spec.spark_conf import static_conf
+from unstuck.tasks.spec.work_order import FailedFor
 from unstuck.tasks.steps.beside import BesidePublished
 from unstuck.tasks.steps.calls import untaken
 from unstuck.tasks.steps.code import code_of, code_taken, fingerprint

@@ -9,7 +9,7 @@ from dataclasses import replace
 from unstuck.tasks.identity import RunsOn
 from unstuck.tasks.protocol.report import Done
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.spec.group import WorkOrder
+from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.steps.code import fingerprint, why_again
 from unstuck.tasks.steps.inputs import PublishedDatasets
 from unstuck.tasks.warehouse.files import Files

@@ -20,7 +20,7 @@ from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.attempt import Attempt
 from unstuck.tasks.runner.fresh_process import run_fresh, wants_fresh
 from unstuck.tasks.runner.runner import Runner
-from unstuck.tasks.spec.group import WorkOrder
+from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.transport.lease import Claim, FinishAnswer, TakeAnswer, unreadable
 from unstuck.tasks.transport.redis_client import persistently
 

@@ -1,16 +1,11 @@
-"""The task group: ``GroupSpec`` as a user writes it, ``WorkOrder`` as a runner receives it.
-
-A work order has the defaults merged, the parameters joined and the inputs frozen.
-"""
+"""The task group as a user writes it: ``GroupSpec``, with its steps, its hooks and the values of its fork."""
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import math
-import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any, Self
 
 from pydantic import Field, StrictBool, StrictStr, field_validator, model_validator
@@ -31,11 +26,8 @@ from unstuck.tasks.spec.fields import (
 )
 from unstuck.tasks.spec.inputs import GroupInput, StreamInput
 from unstuck.tasks.spec.join import JoinRule
-from unstuck.tasks.spec.outputs import Checks, Publishing
 from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.spec.sql import MAX_SQL
-
-_NAMES = re.compile(r"\\.|[A-Za-z_][A-Za-z0-9_]*")  # in JSON: the letter of an escape begins no name
 
 MAX_FORK = 10_000
 MAX_JOB_BYTES = 16 * 1024 * 1024  # that a job takes in the store; and once more for the values of its dynamic forks
@@ -281,163 +273,3 @@ class GroupSpec(Strict):
     def lane(self) -> str:
         """Where its offers stand: its queue, or its queue and its pool."""
         return lane_of(self.queue_name, self.pool)
-
-
-class Collect(Strict):
-    """A column that the runner collects from one of its outputs, because a fork is waiting for its values."""
-
-    output: str
-    column: str
-    distinct: bool = False
-
-    @property
-    def key(self) -> str:
-        return f"{self.output}.{self.column}"
-
-
-class GroupPlan(Strict):
-    """The plan of a group for its runners, stored at submit: the group with the job's defaults merged in.
-
-    ``params`` are the job's; they are stored once, beside the plans, and joined when the group is claimed. Runners
-    read it in the context ``STORED``: the coordinator that wrote it may be of another release.
-
-    Attributes:
-        rerun: since the user asked for it, or a group before it, to run again, a word of that time: no marker of before
-            counts then.
-        adopts: jobs whose markers stand for this one's, if their fingerprints fit: those that it retries.
-        any_code: the markers of those jobs count whatever code has made them.
-        mixed: markers count whatever Spark and Python have made them.
-        partition_by: the columns that part an output, by the output's name.
-        forks: those of the groups it reads that are forks, with the outputs that their steps declare.
-        base: the version of the warehouse at which the job was submitted; published datasets are read as of it.
-        checks: what is checked when an output is written, by the output's name.
-        appended: of a group that reads a stream: the outputs that may be written from it, since they are published by
-            appending.
-        for_python: parameters that have no effect unless the Python of this group takes them.
-        publishes: the names of the outputs that are published, whoever makes them; None: all of this group.
-        publishing: how outputs are published, by name, where that is not the default.
-    """
-
-    group: GroupSpec
-    params: dict[str, Any] = Field(default_factory=dict)
-    collect: tuple[Collect, ...] = ()
-    warehouse: str
-    warehouse_id: str | None = None
-    rerun: str = ""
-    adopts: tuple[str, ...] = ()
-    any_code: bool = False
-    mixed: bool = False
-    partition_by: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    forks: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    base: int | None = None
-    checks: dict[str, Checks] = Field(default_factory=dict)
-    appended: tuple[str, ...] = ()
-    for_python: tuple[str, ...] = ()
-    publishes: tuple[str, ...] | None = ()
-    publishing: dict[str, Publishing] = Field(default_factory=dict)
-
-    def publishing_of(self, name: str) -> Publishing | None:
-        """How the output ``name`` is published; None: it is not."""
-        is_published = self.publishes is None or name in self.publishes
-        return self.publishing.get(name, Publishing()) if is_published else None
-
-
-class FailedFor(Strict):
-    """Why a group has failed for good, at last in ``attempt``; the attempt ``epoch`` only calls its hook with it."""
-
-    epoch: int
-    attempt: int
-    code: str
-    text: str
-    first: str = ""  # code and text of its first error
-
-
-class FrozenInputs(Strict):
-    """The inputs of a group, fixed when it is first queued or its condition held; every later attempt reads these.
-
-    Stored under the group's name; a fork's members share that entry and have one each for their value.
-    ``inputs``: needed group → staging folders of its attempts, in member order, empty where one made nothing; for these
-    stands ``after``. ``empty``: the forks among the needed groups that have no members. ``cleans``: the job, of a group
-    that runs after a failure: its retry cleans up anew.
-    """
-
-    value: ForkValue | None = None
-    inputs: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    after: str = ""
-    empty: tuple[str, ...] = ()
-    cleans: str = ""
-    failed: FailedFor | None = None
-
-
-class WorkOrder(Strict):
-    """Everything a runner needs to run one attempt."""
-
-    plan: GroupPlan
-    frozen: FrozenInputs
-
-    @property
-    def group(self) -> GroupSpec:
-        return self.plan.group
-
-    @property
-    def written_params(self) -> dict[str, Any]:
-        """Job parameters, overlaid by the group's: what the spec wrote, where references are resolved."""
-        return {**self.plan.params, **self.group.params}
-
-    @property
-    def fork_params(self) -> dict[str, Any]:
-        """The fork's values, which may come from data, where no reference is resolved."""
-        names, value = self.group.fork_params, self.frozen.value
-        return dict(zip(names, value, strict=True)) if isinstance(value, tuple) else dict.fromkeys(names, value)
-
-    @property
-    def params(self) -> dict[str, Any]:
-        """All of them, as they stand: the fork's value over the spec's."""
-        return {**self.written_params, **self.fork_params}
-
-    def used_params(self, read: Collection[str] | None) -> dict[str, Any]:
-        """The parameters on which the work may depend: those that were ``read``, and those that are named anywhere.
-
-        All, if ``read`` is None. A name in a string or a comment counts, too: work is rather done again.
-        """
-        if read is None:
-            return self.params
-        texts = (
-            self.group.model_dump_json(exclude={"params"}),
-            *(one.model_dump_json() for one in self.plan.checks.values()),
-        )
-        used = {"results", *read, *self.group.fork_params, *_NAMES.findall(" ".join(texts))}
-        return {name: value for name, value in self.params.items() if name in used}
-
-    @property
-    def fingerprint(self) -> str:
-        """With all parameters."""
-        return self.fingerprint_of(None)
-
-    def fingerprint_of(self, read: Collection[str] | None) -> str:
-        """Equal fingerprints mean: the same code would do the same work on the same inputs.
-
-        Covers what the spec says of steps, conf, fork value, published inputs and the attempts it reads, and the
-        parameters of the names ``read``; None: all. Not timeouts, retries or queues. Which version of a published input
-        was read, the marker says.
-        """
-        checks = self.plan.checks
-        what = {
-            "steps": [
-                # Without a field that came later and is not used: work from before it counts as before.
-                step.model_dump(mode="json", exclude={"timeout"} if step.compact else {"timeout", "compact"})
-                for step in self.group.steps
-            ],
-            "spark": self.group.spark,
-            "conf": self.group.conf,
-            "params": self.used_params(read),
-            "collect": [c.model_dump(mode="json") for c in self.plan.collect],
-            "inputs": self.frozen.inputs,
-            **{name: one for name in ("after", "empty", "cleans") if (one := getattr(self.frozen, name))},
-            **({"published": {k: v.model_dump() for k, v in self.group.inputs.items()}} if self.group.inputs else {}),
-            **({"rerun": self.plan.rerun} if self.plan.rerun else {}),
-            **({"on_success": self.group.hooks.on_success} if self.group.hooks and self.group.hooks.on_success else {}),
-            **({"partition_by": self.plan.partition_by} if self.plan.partition_by else {}),
-            **({"checks": {k: c.model_dump(mode="json") for k, c in checks.items()}} if checks else {}),
-        }
-        return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:32]

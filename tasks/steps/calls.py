@@ -15,7 +15,8 @@ from contextlib import suppress
 from typing import Any
 
 from unstuck.tasks.errors import UnstuckError
-from unstuck.tasks.spec.group import GroupSpec, WorkOrder
+from unstuck.tasks.spec.group import GroupSpec
+from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.steps.execute import find, fit
 
 _READS_ANY = re.compile(r"\.params\b")

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from unstuck.tasks.settings import settings
-from unstuck.tasks.spec.group import WorkOrder
+from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.steps.execute import search_working_folder
 from unstuck.tasks.steps.params import differing
 from unstuck.tasks.warehouse.marker import Marker

@@ -36,9 +36,10 @@ from unstuck.tasks.frames.spark import read_parquet
 from unstuck.tasks.frames.stream import Resume, is_streaming, open_stream
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.token import GROUP_ID, Token, split_member
-from unstuck.tasks.spec.group import MAX_JOB_BYTES, READ_VALUES, WorkOrder, fork_bytes
+from unstuck.tasks.spec.group import MAX_JOB_BYTES, READ_VALUES, fork_bytes
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.outputs import REJECTED, Checks
+from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.steps.beside import BesidePublished
 from unstuck.tasks.steps.inputs import Dataset, PublishedDatasets
 from unstuck.tasks.steps.params import Params, Reads, looked_at, noted

@@ -14,10 +14,10 @@ from typing import Any
 from unstuck.tasks.errors import DatasetNotFound, InputMissing, InputNotPublished, OutputInvalid, VersionRemoved
 from unstuck.tasks.frames.casts import declared_fields
 from unstuck.tasks.frames.spark import comparable, read_parquet
-from unstuck.tasks.spec.group import WorkOrder
 from unstuck.tasks.spec.inputs import DatasetInput, GroupInput
 from unstuck.tasks.spec.outputs import Checks
 from unstuck.tasks.spec.schemas import schema_of
+from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import DatasetState, State

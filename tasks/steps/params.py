@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from unstuck.tasks.protocol.secrets import Secrets
-from unstuck.tasks.spec.group import WorkOrder
+from unstuck.tasks.spec.work_order import WorkOrder
 
 MAX_NAMES = 100  # that are noted of an attempt; they stand in its marker or record
 _MAX_JOBS = 1000

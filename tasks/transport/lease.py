@@ -26,7 +26,7 @@ from unstuck.tasks.protocol.texts import FIELD, unpack
 from unstuck.tasks.protocol.token import Offer, Token
 from unstuck.tasks.settings import whoami
 from unstuck.tasks.spec.fields import STORED
-from unstuck.tasks.spec.group import FrozenInputs, GroupPlan, WorkOrder
+from unstuck.tasks.spec.work_order import FrozenInputs, GroupPlan, WorkOrder
 
 ANSWER_KEPT = 900  # seconds; longer than any process goes on trying to finish (outcome.FINISH_FOR, watchdog.REPORT_FOR)
 

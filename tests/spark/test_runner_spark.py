@@ -20,8 +20,8 @@ from tests.support.programs.processes import below, command_line, lives
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Offer
-from unstuck.tasks.spec.group import Collect
 from unstuck.tasks.spec.retry import RetryPolicy
+from unstuck.tasks.spec.work_order import Collect
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, Entry

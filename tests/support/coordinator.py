@@ -35,7 +35,7 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Offer, Token
-from unstuck.tasks.spec.group import WorkOrder
+from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.transport.lease import Claim, FinishAnswer, Lease
 from unstuck.tasks.transport.redis_client import connect
 

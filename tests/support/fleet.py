@@ -29,7 +29,8 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Offer, split_member
-from unstuck.tasks.spec.group import Collect, FrozenInputs, GroupPlan, GroupSpec
+from unstuck.tasks.spec.group import GroupSpec
+from unstuck.tasks.spec.work_order import Collect, FrozenInputs, GroupPlan
 from unstuck.tasks.warehouse.log import Warehouse
 
 KEYS = Keys("unstuck")

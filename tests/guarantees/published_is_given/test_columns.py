@@ -21,8 +21,8 @@ from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.errors import SchemaMismatch
 from unstuck.tasks.frames.output import read_table, stage
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.spec.group import FrozenInputs, GroupPlan, WorkOrder
 from unstuck.tasks.spec.outputs import OutputSpec
+from unstuck.tasks.spec.work_order import FrozenInputs, GroupPlan, WorkOrder
 from unstuck.tasks.steps.beside import BesidePublished
 from unstuck.tasks.steps.context import Work
 from unstuck.tasks.steps.inputs import PublishedDatasets

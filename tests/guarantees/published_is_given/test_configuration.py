@@ -10,7 +10,7 @@ from tests.support import fleet
 from tests.support.programs.runner import single_runner
 from tests.support.servers import RedisServer
 from unstuck.tasks.protocol.report import OutcomeKind
-from unstuck.tasks.spec.group import Collect
+from unstuck.tasks.spec.work_order import Collect
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import read_marker
 

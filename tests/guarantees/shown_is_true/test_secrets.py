@@ -14,7 +14,7 @@ from tests.support import fleet
 from tests.support.programs.runner import single_runner
 from tests.support.servers import RedisServer
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
-from unstuck.tasks.spec.group import Collect
+from unstuck.tasks.spec.work_order import Collect
 
 KEY = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\nBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj\n-----END KEY-----\n"
 PASSWORD = "hunter2/'2"

@@ -15,7 +15,7 @@ from unstuck import NoSuchGroup, Refused, SpecError, Status
 from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Offer
-from unstuck.tasks.spec.group import WorkOrder
+from unstuck.tasks.spec.work_order import WorkOrder
 
 RETRY = {"max": 3, "backoff": "1h", "jitter": 0}
 KEY = {"params": {"password": "wrong"}}

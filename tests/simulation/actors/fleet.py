@@ -26,7 +26,7 @@ from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import HOOK_RAN, Done, Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.spec.group import FrozenInputs, WorkOrder
+from unstuck.tasks.spec.work_order import FrozenInputs, WorkOrder
 from unstuck.tasks.transport.lease import RenewAnswer
 from unstuck.tasks.watchdog import policy
 from unstuck.tasks.watchdog.policy import Observation, Order, WatchState

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.spec.group import FrozenInputs, GroupPlan, WorkOrder
+from unstuck.tasks.spec.work_order import FrozenInputs, GroupPlan, WorkOrder
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRec
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.spec.group import WorkOrder
+from unstuck.tasks.spec.work_order import WorkOrder
 
 Fields = dict[str, str]
 

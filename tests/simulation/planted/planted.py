@@ -36,7 +36,7 @@ from unstuck.coordinator.store.answers import BeginAnswer, Begun, CommitAnswer
 from unstuck.coordinator.store.reports import StreamEntry
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Token, split_member
-from unstuck.tasks.spec.group import WorkOrder
+from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.transport.lease import FinishAnswer
 
 

@@ -39,7 +39,7 @@ from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.spec.group import FrozenInputs, WorkOrder
+from unstuck.tasks.spec.work_order import FrozenInputs, WorkOrder
 
 S = GroupState
 _CONDITIONS: dict[Any, bool | None] = {"CONDITION_FALSE": False, "WHEN_FAILED": None}

@@ -15,7 +15,7 @@ from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.spec.group import WorkOrder
+from unstuck.tasks.spec.work_order import WorkOrder
 
 RETRIED = (Status.FAILED, Status.CANCELED, Status.STOPPED)  # how a job ended that may be retried
 _Work = tuple[str, str, str]  # the fingerprint of an order, its parameters with the fork value, and what it reads

@@ -22,7 +22,8 @@ from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED,
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import Plan, plan_of
 from unstuck.tasks.protocol.token import Token, split_member
-from unstuck.tasks.spec.group import FrozenInputs, GroupSpec
+from unstuck.tasks.spec.group import GroupSpec
+from unstuck.tasks.spec.work_order import FrozenInputs
 
 S = GroupState
 DONE_WITHIN = 15.0  # seconds without trouble within which what was asked must have been brought about

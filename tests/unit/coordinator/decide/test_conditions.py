@@ -15,7 +15,7 @@ from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Environment
 from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Status
-from unstuck.tasks.spec.group import FrozenInputs, GroupPlan, WorkOrder
+from unstuck.tasks.spec.work_order import FrozenInputs, GroupPlan, WorkOrder
 
 S = GroupState
 TRUE, FALSE, FAILS = "results.a.n == 1", "results.a.n > 1", "results.a.nothing > 1"

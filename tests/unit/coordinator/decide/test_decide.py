@@ -15,7 +15,7 @@ from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Decision, Enviro
 from unstuck.coordinator.model.records import AttemptRecord, Reason
 from unstuck.coordinator.model.status import GroupState, IllegalMove, Status
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
-from unstuck.tasks.spec.group import FrozenInputs, GroupPlan
+from unstuck.tasks.spec.work_order import FrozenInputs, GroupPlan
 
 S = GroupState
 WIDE = list(range(1200))

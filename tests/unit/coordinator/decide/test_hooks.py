@@ -12,7 +12,7 @@ from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.model.records import GroupRequest
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.report import HOOK_RAN, Outcome, OutcomeKind
-from unstuck.tasks.spec.group import FrozenInputs
+from unstuck.tasks.spec.work_order import FrozenInputs
 
 S = GroupState
 HOOKS = {"on_failure": "mine:tell", "timeout": "60s"}

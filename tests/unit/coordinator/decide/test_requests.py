@@ -13,7 +13,7 @@ from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Environment, PublishResult
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
-from unstuck.tasks.spec.group import GroupPlan
+from unstuck.tasks.spec.work_order import GroupPlan
 
 S = GroupState
 RETRY = {"max": 1, "backoff": 60.0, "jitter": 0.0}

@@ -14,7 +14,8 @@ from unstuck.coordinator.model.decision import MAX_TRANSITIONS
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.spec.model import JobSpec, SpecError
-from unstuck.tasks.spec.group import FrozenInputs, GroupPlan, GroupSpec, WorkOrder
+from unstuck.tasks.spec.group import GroupSpec
+from unstuck.tasks.spec.work_order import FrozenInputs, GroupPlan, WorkOrder
 
 S = GroupState
 

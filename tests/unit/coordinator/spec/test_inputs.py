@@ -10,7 +10,7 @@ import pytest
 from tests.support.jobs.specs import told
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import Plan, compile_plan
-from unstuck.tasks.spec.group import FrozenInputs, GroupPlan, WorkOrder
+from unstuck.tasks.spec.work_order import FrozenInputs, GroupPlan, WorkOrder
 
 HEAD = "name: x\nparams: {days: [2, 1, 2], d: {type: list}, n: 3, bad: ['${env:X}', [1]]}\ngroups:\n"
 A = "  - {name: a, steps: [{python: 'm:f', output: o}]}\n"

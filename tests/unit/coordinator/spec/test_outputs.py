@@ -9,7 +9,7 @@ import pytest
 from unstuck import JobSpec, SpecError
 from unstuck.coordinator.spec.plan import compile_plan
 from unstuck.tasks.spec.fields import STORED
-from unstuck.tasks.spec.group import FrozenInputs, GroupPlan, WorkOrder
+from unstuck.tasks.spec.work_order import FrozenInputs, GroupPlan, WorkOrder
 
 GROUPS = """
 groups:

@@ -11,7 +11,7 @@ from tests.support.jobs.specs import told
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import compile_plan
 from unstuck.tasks.spec.fields import STORED
-from unstuck.tasks.spec.group import FrozenInputs, GroupPlan, WorkOrder
+from unstuck.tasks.spec.work_order import FrozenInputs, GroupPlan, WorkOrder
 
 EVENTS = {"stream": "/data/events", "format": "json", "schema": "id BIGINT, at STRING"}
 SQL = [{"sql": "SELECT id FROM events", "output": "loads"}]

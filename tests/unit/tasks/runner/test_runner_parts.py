@@ -30,7 +30,7 @@ from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner import log as attempt_log
 from unstuck.tasks.runner.log import AttemptLog
 from unstuck.tasks.runner.runner import find_leaks
-from unstuck.tasks.spec.group import Collect
+from unstuck.tasks.spec.work_order import Collect
 from unstuck.tasks.steps.context import Scratch, StepContext, Work
 from unstuck.tasks.steps.execute import find, fit
 from unstuck.tasks.steps.inputs import read_inputs

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from unstuck.tasks.protocol.secrets import Secrets
-from unstuck.tasks.spec.group import FrozenInputs, GroupPlan, GroupSpec, WorkOrder
+from unstuck.tasks.spec.group import GroupSpec
+from unstuck.tasks.spec.work_order import FrozenInputs, GroupPlan, WorkOrder
 from unstuck.tasks.steps import params as steps_params
 from unstuck.tasks.steps.params import Reads, noted
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from unstuck.tasks.spec.group import FrozenInputs, GroupPlan, GroupSpec, WorkOrder
+from unstuck.tasks.spec.group import GroupSpec
+from unstuck.tasks.spec.work_order import FrozenInputs, GroupPlan, WorkOrder
 from unstuck.tasks.steps.code import code_of
 
 

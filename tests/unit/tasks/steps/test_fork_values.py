@@ -12,7 +12,8 @@ import pytest
 
 from unstuck.tasks.errors import ForkValuesInvalid
 from unstuck.tasks.frames.output import collect, stage
-from unstuck.tasks.spec.group import MAX_JOB_BYTES, Collect, ForkFrom
+from unstuck.tasks.spec.group import MAX_JOB_BYTES, ForkFrom
+from unstuck.tasks.spec.work_order import Collect
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import DataFile, StagedOutput
 
