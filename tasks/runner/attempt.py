@@ -51,11 +51,12 @@ from unstuck.tasks.spec.work_order import FailedFor
 from unstuck.tasks.steps.beside import BesidePublished
 from unstuck.tasks.steps.calls import untaken
 from unstuck.tasks.steps.code import code_of, code_taken, fingerprint
-from unstuck.tasks.steps.context import Scratch, StepContext, Work
+from unstuck.tasks.steps.context import Scratch, StepContext
 from unstuck.tasks.steps.execute import StepRaised, run_step, users_code
 from unstuck.tasks.steps.hooks import HookContext, HookEvent, run_hook
 from unstuck.tasks.steps.inputs import PublishedDatasets, of_empty_forks, read_inputs, with_published
 from unstuck.tasks.steps.loaded import loaded
+from unstuck.tasks.steps.work import Work
 from unstuck.tasks.transport.lease import Claim
 from unstuck.tasks.transport.redis_client import persistently
 from unstuck.tasks.warehouse.log import Warehouse

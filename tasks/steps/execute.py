@@ -34,8 +34,9 @@ from unstuck.tasks.protocol.staging import Staging
 from unstuck.tasks.settings import settings, whoami
 from unstuck.tasks.spec.group import READ_VALUES, Step
 from unstuck.tasks.spec.sql import ResultMarker, is_query, parameters_in, with_plain_names
-from unstuck.tasks.steps.context import StepContext, Work
+from unstuck.tasks.steps.context import StepContext
 from unstuck.tasks.steps.loaded import loaded
+from unstuck.tasks.steps.work import Work
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.compact import TARGET, compact_dataset
 from unstuck.tasks.warehouse.log import Warehouse

@@ -28,7 +28,7 @@ from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.spec.outputs import Checks, OutputSpec, Quality
 from unstuck.tasks.spec.schemas import joined
 from unstuck.tasks.spec.types import parse_type
-from unstuck.tasks.steps.context import Work
+from unstuck.tasks.steps.work import Work
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
 

@@ -32,8 +32,8 @@ from unstuck.tasks.frames.quality import stage_checked
 from unstuck.tasks.protocol.failure import failure_of
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.spec.outputs import Checks, Quality
-from unstuck.tasks.steps.context import Work
 from unstuck.tasks.steps.inputs import Dataset
+from unstuck.tasks.steps.work import Work
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, Entry

@@ -24,8 +24,8 @@ from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.spec.work_order import FrozenInputs, GroupPlan, WorkOrder
 from unstuck.tasks.steps.beside import BesidePublished
-from unstuck.tasks.steps.context import Work
 from unstuck.tasks.steps.inputs import PublishedDatasets
+from unstuck.tasks.steps.work import Work
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Entry

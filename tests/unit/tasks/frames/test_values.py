@@ -21,7 +21,8 @@ from unstuck.tasks.protocol.failure import failure_of
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.log import AttemptLog
-from unstuck.tasks.steps.context import MAX_DEPTH, Scratch, StepContext, Work
+from unstuck.tasks.steps.context import MAX_DEPTH, Scratch, StepContext
+from unstuck.tasks.steps.work import Work
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Marker, find_done_marker, write_marker
 
