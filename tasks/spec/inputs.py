@@ -73,6 +73,29 @@ class StreamInput(Strict):
     generation: int = Field(
         default=1, ge=1, le=MAX_COUNT, strict=True, description="Another number reads all files again."
     )
+    state: bool = Field(
+        default=False,
+        strict=True,
+        description="True if the query needs state or a watermark: Spark Structured Streaming reads the files.",
+    )
+    ignore: list[Annotated[str, Field(strict=True, min_length=1, max_length=255)]] = Field(
+        default=["*.part", "*.tmp"], max_length=20, description="Patterns of names that do not count until renamed."
+    )
+    changed: Literal["fail", "again", "ignore"] = Field(
+        default="fail", description="For a file that was read and has other content now."
+    )
+    on_bad_file: Literal["fail", "skip"] = Field(default="fail", description="For a file that cannot be read.")
+    on_other_columns: Literal["fail", "allow"] = Field(
+        default="fail", description="For a file that lacks columns of the schema (null if allowed), or has more."
+    )
+
+    @model_validator(mode="after")
+    def _is_read_by_one_of_two(self) -> StreamInput:
+        own = ("ignore", "changed", "on_bad_file", "on_other_columns")
+        given = [name for name in own if getattr(self, name) != type(self).model_fields[name].default]
+        if self.state and given:
+            raise ValueError(f"with state: true Spark chooses the files by itself; leave out {', '.join(given)}")
+        return self
 
     @field_validator("stream")
     @classmethod

@@ -1,0 +1,20 @@
+"""A file that has arrived for a stream, as the listing found it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivedFile:
+    """One file; its path, size and version together are its identity.
+
+    Attributes:
+        path: absolute, or a URI such as ``s3://bucket/in/a.json``. Each letter is itself, also ``*``, ``[`` and ``%``.
+        size: in bytes.
+        version: its modification time in nanoseconds since the epoch, or its etag on an object store.
+    """
+
+    path: str
+    size: int
+    version: str
