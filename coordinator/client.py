@@ -23,24 +23,25 @@ from unstuck.coordinator.commands.job import (
     against_retry,
     command,
 )
-from unstuck.coordinator.commands.retry import Retried, retried
-from unstuck.coordinator.errors import BadRequest, KeyConflict, NoSuchJob, NotDurable, Refused
+from unstuck.coordinator.commands.retry import retried
+from unstuck.coordinator.errors import BadRequest, KeyConflict, NoSuchJob, Refused
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.job import SHOWN, explain
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import JobRecord
-from unstuck.coordinator.model.size import compile_to_store
-from unstuck.coordinator.model.state import JobState, summary_of
-from unstuck.coordinator.publishing.breaker import LISTING, CircuitBreaker
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.publishing.restore import Restored, restore
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.params import check_key
 from unstuck.coordinator.spec.unused import unused_params
-from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submission, Submitted, VacuumSince, new_job_id
+from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submitted
 from unstuck.coordinator.store.dead_letters import DeadLetterResult, DeadLetters
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.pools import Pools
 from unstuck.coordinator.store.staging_index import StagingIndex
+from unstuck.coordinator.store.submissions import Submissions
+from unstuck.coordinator.submitter import Submitter
 from unstuck.coordinator.views.code import different_code_for
 from unstuck.coordinator.views.fleet_view import FleetView, fleet_of
 from unstuck.coordinator.views.job_views import JobView, ListedJob, Queries, view_of
@@ -68,7 +69,6 @@ class Client:
         breaker: CircuitBreaker = _BREAKER,
     ) -> None:
         """``breaker``: with warehouses that do not answer. Raises: SettingsInvalid: those of the environment."""
-        self._breaker = breaker
         self.settings = settings or default_settings()
         # WAITAOF and WAIT take up to five seconds.
         within = REPLY_WITHIN if self.settings.durability == "everysec" else 6.0
@@ -77,6 +77,8 @@ class Client:
         self.queries = Queries(self._redis, Keys(self.settings.prefix))
         self.pools = Pools(self._redis, Keys(self.settings.prefix))
         self.dead_letters = DeadLetters(self._redis, Keys(self.settings.prefix))
+        submissions = Submissions(self._redis, Keys(self.settings.prefix))
+        self._submitter = Submitter(self.settings, self._redis, submissions, breaker)
         self._applier = CommandApplier(self._store, lambda: secrets.token_hex(8), time.monotonic, time.sleep)
 
     def close(self) -> None:
@@ -123,7 +125,7 @@ class Client:
             raise BadRequest("retry is for a submit under a key: it retries the last job of the key")
         job_spec, other = JobSpec.of(spec, params or {}), False
         try:
-            found = self._store_job(job_spec, self.settings.warehouse, key or "", by, "")
+            found = self._submitter.store_job(job_spec, self.settings.warehouse, key or "", by, "")
         except KeyTaken as taken:
             found, other = Submitted(str(taken), new=False), True
         warnings = tuple(map(str, unused_params(job_spec)))
@@ -181,66 +183,9 @@ class Client:
         try:
             mended = JobSpec.of(old.written() if spec is None else spec, params or {})
             again = retried(state, rerun, adopt_all, secrets.token_hex(8))
-            return self._store_job(mended, old.warehouse, "", by, reason, again)
+            return self._submitter.store_job(mended, old.warehouse, "", by, reason, again)
         except NotEnded as error:
             raise Refused(against_retry(replace(old, status=error.status))) from None
-
-    def _store_job(
-        self, job_spec: JobSpec, warehouse: str, key: str, by: str | None, reason: str, again: Retried | None = None
-    ) -> Submitted:
-        compiled = compile_to_store(job_spec)
-        old = None if again is None else again.job
-        key = key if again is None else again.key(compiled.fingerprint)
-        # Before the warehouse is asked, which may be in trouble by now: a job that is stored must not be called not
-        # stored, or its work is done again under another key.
-        if key and (stored := self._store.submitted(key, compiled.fingerprint)) is not None:
-            self._make_durable(stored)
-            return Submitted(stored, new=False)
-        job_spec.check_zone(self.settings.time_zone)
-        place = Warehouse(warehouse)
-        refused = f"job {job_spec.name} is not stored" if old is None else f"job {old.id} is not retried"
-        if old is not None and (expected := old.warehouse_id):
-            self._breaker.call(warehouse, refused, lambda: place.check_id(expected))
-        standing = self._breaker.call(warehouse, refused, place.tried_id)
-        vacuums = self._store.vacuums(standing) if standing else 0
-        # Noted here, before anything can be published: a store that is rolled back to any later point still finds
-        # the job's own package above its base.
-        oldest, base = self._breaker.call(warehouse, refused, place.readable, LISTING)
-        job_spec.check_versions(oldest if old is None else 0, base)  # what an ended job names may stay for its retry
-        # A call of its own: one that was given up above and goes on must not make a warehouse.
-        warehouse_id = standing or self._breaker.call(warehouse, refused, place.ensure_id)
-        job = JobRecord(
-            id=new_job_id(time.time()),
-            name=job_spec.name,
-            spec=compiled.spec,
-            texts=compiled.texts,
-            commit="new",
-            submitted_at=time.time(),
-            submitted_by=by or user_here(),
-            warehouse=warehouse,
-            warehouse_id=warehouse_id,
-            base=base,
-            key=key,
-            **(again.fields if again is not None else {}),
-            priority=job_spec.priority,
-            mixed=job_spec.mixed,
-        )
-        submission = Submission(job, job.group_plans(compiled.plan), compiled.plan.params, compiled.fingerprint)
-        summary = summary_of(JobState(compiled.plan, job, {}, {}, {}))
-        try:
-            job_id, new = self._store.submit(submission, summary, reason, vacuums)
-        except VacuumSince:
-            return self._store_job(job_spec, warehouse, key, by, reason, again)
-        self._make_durable(job_id)
-        return Submitted(job_id, new, standing is None)
-
-    def _make_durable(self, job: str) -> None:
-        kind = self.settings.durability
-        if kind == "everysec":
-            return
-        confirmed = self._redis.waitaof(1, 0, 5000)[0] if kind == "fsync" else self._redis.wait(1, 5000)
-        if confirmed < 1:
-            raise NotDurable(f"job {job} was stored, but UNSTUCK_DURABILITY={kind} was not confirmed within 5s")
 
     def show(self, job: str, *, why: bool = False, members: int | None = None) -> JobView:
         """Everything there is to know of one job.
@@ -385,7 +330,7 @@ class Client:
     ) -> Commanded:
         result = self._applier.apply(word, judge, reason, by, group, wait=not isinstance(word, Command))
         if result.answer is Answer.DONE:
-            self._make_durable(job)
+            self._submitter.make_durable(job)
         return result
 
     def pause(self, job: str, *, reason: str = "", by: str | None = None, now: bool = False) -> Commanded:

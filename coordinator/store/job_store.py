@@ -27,10 +27,6 @@ from unstuck.coordinator.store.answers import (
     Begun,
     CommitAnswer,
     EndAnswer,
-    KeyTaken,
-    NotEnded,
-    Submission,
-    VacuumSince,
 )
 from unstuck.coordinator.store.runner_wake_ups import idle_runner, served, share_wake_ups
 from unstuck.coordinator.store.staging_index import staging_record
@@ -68,7 +64,7 @@ class Store:
         self._retention = retention
         self._released_after = released_after
         of_passes = ("lock_job", "unlock_or_again", "commit", "settle_unchanged")
-        names = (*of_passes, "submit", "command", "note_sweep", "free_slots")
+        names = (*of_passes, "command", "note_sweep", "free_slots")
         self._scripts = {name: Script(client, keys, __package__, name) for name in names}
 
     @classmethod
@@ -328,64 +324,6 @@ class Store:
             pipe.zrem(self._keys.ended, *ended)
             pipe.execute()
         return len(ended)
-
-    # ---- submit --------------------------------------------------------------------------------------
-
-    def submitted(self, key: str, fingerprint: str) -> str | None:
-        """The id of the job that `submit` would answer with under ``key``; None if it would store a new one.
-
-        Only `submit` decides: by then another caller may have stored one. Raises: KeyTaken: as `submit`.
-        """
-        fields = ["job", "last", "fingerprint", "retried"]
-        job, last, *known = cast(list[str | None], self._redis.hmget(self._keys.submit_key(key), fields))
-        if job is not None and fingerprint not in known:
-            raise KeyTaken(last or job)
-        return last or job
-
-    def vacuums(self, warehouse_id: str) -> int:
-        """The vacuums of the warehouse that were counted so far."""
-        return int(self._redis.zscore(self._keys.vacuums, warehouse_id) or 0)
-
-    def submit(self, submission: Submission, summary: str, reason: str = "", vacuums: int = 0) -> tuple[str, bool]:
-        """Store a job. Returns its id, and whether it is new.
-
-        Args:
-            reason: for the event log.
-            vacuums: how many there had been before the caller looked at the warehouse.
-
-        Raises:
-            KeyTaken: its key belongs to a job with another spec.
-            NotEnded: it retries a job that has not ended badly.
-            VacuumSince: look at the warehouse once more.
-        """
-        job, retried = submission.job, self._keys.of(submission.job.retry_of)
-        change = {
-            # Once for all groups: take.lua hands them to runners beside the plan of the group.
-            "fields": {**job.to_fields(), "params": json.dumps(dict(submission.params))},
-            "plans": dict(submission.plans),
-            "summary": summary,
-            "fingerprint": submission.fingerprint,
-            "key": job.key,
-            "reason": reason,
-            "vacuums": vacuums,
-        }
-        answer, said = self._scripts["submit"](
-            job.id,
-            change=json.dumps(change),
-            pending=self._keys.status(Status.PENDING),
-            submit_key=self._keys.submit_key(job.key),
-            chain_key=self._keys.submit_key(job.chain_key),
-            retried_job=retried.job,
-            retried_events=retried.events,
-        )
-        reach(Point.AFTER_SUBMIT, job.id)
-        if answer == "KEY_TAKEN":
-            raise KeyTaken(said)
-        if answer == "NOT_ENDED":
-            raise NotEnded(Status(said))
-        if answer == "VACUUM":
-            raise VacuumSince(said)
-        return str(said), answer == "SUBMITTED"
 
     # ---- the fleet -----------------------------------------------------------------------------------
 

@@ -287,7 +287,7 @@ def test_a_pass_that_outlives_its_lock_cannot_swallow_a_wakeup(client: redis.Red
     """Whoever finishes after the term finds the job due already and leaves it so; the late pass must leave it too."""
     store = Store(client, KEYS, lock_ttl=0.001)
     lease = Lease(client, KEYS, 15.0, "c")
-    submit(store)
+    submit(client)
     store.tick(1.0, 0.0)
 
     def decided(nonce: str) -> tuple[Any, str]:
@@ -317,7 +317,7 @@ def test_a_pass_that_outlives_its_lock_cannot_swallow_a_wakeup(client: redis.Red
 def test_a_job_that_has_ended_is_not_halted(client: redis.Redis, status: Status) -> None:
     """A coordinator that could not decide it was frozen meanwhile, and another one brought it to its end."""
     store = Store(client, KEYS)
-    submit(store)
+    submit(client)
     client.hset(KEYS.of("both").job, "status", status)
     store.halt("both", Reason("UNDECIDABLE", "no"), "late", server_time(client))
     state = store.load("both")
@@ -327,7 +327,7 @@ def test_a_job_that_has_ended_is_not_halted(client: redis.Redis, status: Status)
 
 def test_a_job_that_cannot_be_decided_is_halted(client: redis.Redis) -> None:
     store = Store(client, KEYS)
-    submit(store)
+    submit(client)
     store.halt("both", Reason("UNDECIDABLE", "no"), "late", server_time(client))
     state = store.load("both")
     assert state is not None

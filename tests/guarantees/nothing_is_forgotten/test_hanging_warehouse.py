@@ -312,7 +312,7 @@ def test_a_listing_that_never_ends_is_given_up_after_a_time_of_its_own(
 ) -> None:
     thaw = threading.Event()
     _slow_to_list(monkeypatch, thaw.wait)
-    monkeypatch.setattr("unstuck.coordinator.client.LISTING", 0.4)
+    monkeypatch.setattr("unstuck.coordinator.submitter.LISTING", 0.4)
     with pytest.raises(WarehouseSilent, match=r"job nightly is not stored: the warehouse \S+ has not .* within 0.4s"):
         impatient(coordinator).submit(SPEC)
     thaw.set()

@@ -152,14 +152,15 @@ def test_a_submit_whose_reply_was_lost_makes_one_job(
 ) -> None:
     coordinator = make_coordinator(client=lossy)
     coordinator.submit(group("only"), name="warm")
-    submit, lost = coordinator.client._store._scripts["submit"], []
+    submissions = coordinator.client._submitter.submissions
+    submit, lost = submissions._submit, []
 
     def lose_the_reply(job: str, **values: object) -> object:
         LosesReplies.armed = 1
         lost.append(job)
         return submit(job, **values)
 
-    coordinator.client._store._scripts["submit"] = lose_the_reply
+    submissions._submit = lose_the_reply  # type: ignore[assignment]
     job = coordinator.submit(group("only"), name="lossy")
     assert lost == [job]
     assert [line.id for line in coordinator.client.jobs(name="lossy")] == [job]

@@ -226,14 +226,15 @@ def test_a_job_whose_record_is_gone_too_early_is_left_alone(coordinator: Coordin
 
 def retry(coordinator: Coordinator, of: str, *groups: dict[str, Any]) -> str:
     """A job that is known as a retry of another, with other groups than a real one would have."""
-    submit = coordinator.client._store.submit
+    submissions = coordinator.client._submitter.submissions
+    submit = submissions.submit
 
     def as_retry(submission: Submission, summary: str, *more: Any) -> tuple[str, bool]:
         return submit(replace(submission, job=replace(submission.job, retry_of=of)), summary, *more)
 
-    coordinator.client._store.submit = as_retry  # type: ignore[method-assign]
+    submissions.submit = as_retry  # type: ignore[method-assign]
     job = coordinator.submit(*groups)
-    coordinator.client._store.submit = submit  # type: ignore[method-assign]
+    submissions.submit = submit  # type: ignore[method-assign]
     coordinator.read()
     return job
 

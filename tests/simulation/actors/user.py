@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 import redis
 
-import unstuck.coordinator.client
+import unstuck.coordinator.submitter
 from tests.simulation.actors.broker import Broker
 from tests.simulation.actors.coordinators import StoreAtHand, readable
 from tests.simulation.actors.warehouse import Depot
@@ -35,6 +35,8 @@ from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.spec.problems import SpecError
 from unstuck.coordinator.store.answers import Submission
 from unstuck.coordinator.store.job_store import Store
+from unstuck.coordinator.store.submissions import Submissions
+from unstuck.coordinator.submitter import Submitter
 from unstuck.coordinator.views.job_views import Queries
 from unstuck.tasks.settings import Settings
 
@@ -125,10 +127,11 @@ class _ClientAtHand(Client):
         knows: Callable[[int], bool],
         retries: Retries,
     ) -> None:
-        self.settings, self._breaker = settings, _AtOnce()
+        self.settings = settings
         store = _ClientStore(connection, core, broker, dict, knows)
         store.retries = retries
         self._store = cast(Store, store)
+        self._submitter = Submitter(settings, cast(redis.Redis, None), cast(Submissions, store), _AtOnce())
         self.queries = cast(Queries, _QueriesAtHand(connection, core, knows))
         self._applier = CommandApplier(
             store, stage.mint, lambda: stage.now, lambda seconds: Turn.current().pause(seconds)
@@ -169,7 +172,7 @@ class User:
     @contextmanager
     def at_hand(self) -> Iterator[None]:
         """While it lasts, the client finds the warehouse of the history, and ids of new jobs that are its own."""
-        module: Any = unstuck.coordinator.client
+        module: Any = unstuck.coordinator.submitter
         before = module.Warehouse, module.new_job_id
         module.Warehouse, module.new_job_id = lambda uri: self._warehouse, self._retries.new_id
         try:

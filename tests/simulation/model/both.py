@@ -20,6 +20,7 @@ from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.answers import Begun, Submission
 from unstuck.coordinator.store.job_store import Store
+from unstuck.coordinator.store.submissions import Submissions
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Offer, Token
@@ -57,10 +58,12 @@ def server_time(client: redis.Redis) -> float:
     return float(seconds + micros / 1e6)
 
 
-def submit(store: Store) -> None:
+def submit(client: redis.Redis) -> None:
     plan = plan_of(SPEC)
     plans = plan.group_plans(JOB.warehouse, JOB.warehouse_id)
-    store.submit(Submission(JOB, plans, plan.params, "f"), summary_of(JobState(plan, JOB, {}, {}, {})))
+    Submissions(client, KEYS).submit(
+        Submission(JOB, plans, plan.params, "f"), summary_of(JobState(plan, JOB, {}, {}, {}))
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -98,7 +101,7 @@ class Both:
         self.held: list[tuple[Any, Any]] = []
         self.seen: list[tuple[JobRecord, JobRecord]] = []
         self.seen_whole: list[tuple[JobState, JobState]] = []
-        submit(self.real)
+        submit(client)
         self.model.submit(JOB)
 
     def begin(self, owner: str) -> tuple[Any, Any]:

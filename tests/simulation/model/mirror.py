@@ -22,6 +22,7 @@ from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.answers import Begun, CommitAnswer, EndAnswer, NotEnded, Submission
 from unstuck.coordinator.store.job_store import NO_OFFERS, REPORT_GROUP, Store
+from unstuck.coordinator.store.submissions import Submissions
 from unstuck.tasks.protocol.keys import Keys, queue_of
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome
@@ -61,6 +62,7 @@ class Mirrored(ModelStore):
         client.flushall()
         client.xgroup_create(KEYS.reports, REPORT_GROUP, id="0", mkstream=True)
         self._real = Store(client, KEYS, lock_ttl=lock_ttl, lease_ttl=lease_ttl)
+        self._submissions = Submissions(client, KEYS)
         self._entries: dict[str, str] = {}  # ids on the model's stream → on the real one
         self._due_seen: dict[str, str] = {}
 
@@ -280,7 +282,7 @@ class Mirrored(ModelStore):
 
     def submitted(self, key: str, fingerprint: str) -> str | None:
         model = super().submitted(key, fingerprint)
-        self._same("look for a key", key, model, self._real.submitted(key, fingerprint))
+        self._same("look for a key", key, model, self._submissions.submitted(key, fingerprint))
         return model
 
     def submit(self, record: JobRecord, fingerprint: str = "f", reason: str = "") -> tuple[str, bool]:
@@ -290,7 +292,7 @@ class Mirrored(ModelStore):
         model, real = self._both(
             record.id,
             lambda: _or_refused(lambda: super(Mirrored, self).submit(record, fingerprint, reason)),
-            lambda: _or_refused(lambda: self._real.submit(submission, "{}", reason)),
+            lambda: _or_refused(lambda: self._submissions.submit(submission, "{}", reason)),
         )
         self._same(f"submit{' a retry' if record.retry_of else ''}", record.id, model, real)
         if isinstance(model, Status):

@@ -28,7 +28,7 @@ class Retries:
         self.last_at = 0.0  # when the last one was stored
 
     def new_id(self, now: float) -> str:
-        """In the place of ``coordinator.client.new_job_id``."""
+        """In the place of ``coordinator.submitter.new_job_id``."""
         self._minted += 1
         return f"retry{self._minted}"
 

@@ -1,0 +1,93 @@
+"""Stores a job that a user submits or retries: checks it against its warehouse first, and makes it durable."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import redis
+
+from unstuck.coordinator.commands.retry import Retried
+from unstuck.coordinator.errors import NotDurable
+from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.model.size import compile_to_store
+from unstuck.coordinator.model.state import JobState, summary_of
+from unstuck.coordinator.publishing.breaker import LISTING, CircuitBreaker
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.store.answers import Submission, Submitted, VacuumSince, new_job_id
+from unstuck.coordinator.store.submissions import Submissions
+from unstuck.tasks.identity import user_here
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.warehouse.log import Warehouse
+
+
+@dataclass(frozen=True)
+class Submitter:
+    """Stores jobs in one Redis; ``breaker``: with warehouses that do not answer."""
+
+    settings: Settings
+    client: redis.Redis
+    submissions: Submissions
+    breaker: CircuitBreaker
+
+    def store_job(
+        self, job_spec: JobSpec, warehouse: str, key: str, by: str | None, reason: str, again: Retried | None = None
+    ) -> Submitted:
+        """The stored job, or the one that stands under its key; ``again``: it retries an ended job.
+
+        Raises: as `Client.submit`, and KeyTaken, NotEnded.
+        """
+        compiled = compile_to_store(job_spec)
+        old = None if again is None else again.job
+        key = key if again is None else again.key(compiled.fingerprint)
+        # Before the warehouse is asked, which may be in trouble by now: a job that is stored must not be called not
+        # stored, or its work is done again under another key.
+        if key and (stored := self.submissions.submitted(key, compiled.fingerprint)) is not None:
+            self.make_durable(stored)
+            return Submitted(stored, new=False)
+        job_spec.check_zone(self.settings.time_zone)
+        place = Warehouse(warehouse)
+        refused = f"job {job_spec.name} is not stored" if old is None else f"job {old.id} is not retried"
+        if old is not None and (expected := old.warehouse_id):
+            self.breaker.call(warehouse, refused, lambda: place.check_id(expected))
+        standing = self.breaker.call(warehouse, refused, place.tried_id)
+        vacuums = self.submissions.vacuums(standing) if standing else 0
+        # Noted here, before anything can be published: a store that is rolled back to any later point still finds
+        # the job's own package above its base.
+        oldest, base = self.breaker.call(warehouse, refused, place.readable, LISTING)
+        job_spec.check_versions(oldest if old is None else 0, base)  # what an ended job names may stay for its retry
+        # A call of its own: one that was given up above and goes on must not make a warehouse.
+        warehouse_id = standing or self.breaker.call(warehouse, refused, place.ensure_id)
+        job = JobRecord(
+            id=new_job_id(time.time()),
+            name=job_spec.name,
+            spec=compiled.spec,
+            texts=compiled.texts,
+            commit="new",
+            submitted_at=time.time(),
+            submitted_by=by or user_here(),
+            warehouse=warehouse,
+            warehouse_id=warehouse_id,
+            base=base,
+            key=key,
+            **(again.fields if again is not None else {}),
+            priority=job_spec.priority,
+            mixed=job_spec.mixed,
+        )
+        submission = Submission(job, job.group_plans(compiled.plan), compiled.plan.params, compiled.fingerprint)
+        summary = summary_of(JobState(compiled.plan, job, {}, {}, {}))
+        try:
+            job_id, new = self.submissions.submit(submission, summary, reason, vacuums)
+        except VacuumSince:
+            return self.store_job(job_spec, warehouse, key, by, reason, again)
+        self.make_durable(job_id)
+        return Submitted(job_id, new, standing is None)
+
+    def make_durable(self, job: str) -> None:
+        """Wait until what is stored is as durable as ``UNSTUCK_DURABILITY`` says. Raises: NotDurable."""
+        kind = self.settings.durability
+        if kind == "everysec":
+            return
+        confirmed = self.client.waitaof(1, 0, 5000)[0] if kind == "fsync" else self.client.wait(1, 5000)
+        if confirmed < 1:
+            raise NotDurable(f"job {job} was stored, but UNSTUCK_DURABILITY={kind} was not confirmed within 5s")
