@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, StrictStr, Tag, field_validator, model_validator
 
 from unstuck.tasks.settings import without_user
 from unstuck.tasks.spec.fields import MAX_COUNT, DatasetName, Strict
-from unstuck.tasks.spec.sql import tokens
+from unstuck.tasks.spec.stream_columns import columns_of
 
 
 class DatasetInput(Strict):
@@ -39,13 +38,6 @@ class DatasetInput(Strict):
 
 
 _PLACES = ("/", "file:///", "s3://")
-# The names of Spark's types; after one of them may come its size, `NOT NULL` or a comment.
-_TYPE = re.compile(
-    r"(?:boolean|tinyint|byte|smallint|short|int|integer|bigint|long|float|real|double|decimal|dec|numeric|date"
-    r"|timestamp(?:_ntz|_ltz)?|string|char|character|varchar|binary|variant|interval|(?:array|map|struct)\s*<.*>)(?!\w)",
-    re.IGNORECASE | re.DOTALL,
-)
-_COLUMN = re.compile(r"(`[^`]+`|\w+)(?:\s*:\s*|\s+)(\S.*)", re.DOTALL)
 # By these Spark reads another place, or removes what it has read before the rows are published.
 _NOT_OPTIONS = {"path": "the place is stream:", "cleansource": "files stay where they are, since a job may read again"}
 
@@ -108,16 +100,8 @@ class StreamInput(Strict):
     @field_validator("columns")
     @classmethod
     def _are_columns(cls, value: str) -> str:
-        names: set[str] = set()
-        for part in _parts(value):
-            column = _COLUMN.fullmatch(part.strip())
-            if column is None or _TYPE.match(column[2]) is None:
-                raise ValueError(
-                    f"{part.strip()[:100]!r} is no column; expected names and types, as id BIGINT, at STRING"
-                )
-            if (name := column[1].strip("`").lower()) in names:
-                raise ValueError(f"the column {name} is there twice")
-            names.add(name)
+        for _ in columns_of(value):
+            pass
         return value
 
     @field_validator("options")
@@ -127,26 +111,6 @@ class StreamInput(Strict):
             if why := _NOT_OPTIONS.get(name.lower()):
                 raise ValueError(f"the option {name} cannot be set: {why}")
         return value
-
-
-def _parts(schema: str) -> Iterator[str]:
-    """The columns of ``schema``: its parts between the commas that stand in no brackets. Raises: ValueError."""
-    begin, open_ = 0, ""
-    for kind, token, at in tokens(schema):
-        if kind == "open":
-            raise ValueError(f"there is a {token[0]} that is not closed")
-        if token in ("<", "("):
-            open_ += token
-        elif token in (">", ")") and open_[-1:] + token in ("<>", "()"):
-            open_ = open_[:-1]
-        elif token in (">", ")"):
-            raise ValueError(f"there is a {token} too many after {schema[begin:at].strip()[-50:]!r}")
-        elif token == "," and not open_:
-            yield schema[begin:at]
-            begin = at + 1
-    if open_:
-        raise ValueError(f"there is a {open_[-1]} that is not closed")
-    yield schema[begin:]
 
 
 def _kind(value: Any) -> str:

@@ -1,0 +1,57 @@
+"""The columns of a stream, as its ``schema:`` names them in SQL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from unstuck.tasks.spec.schemas import Fields
+from unstuck.tasks.spec.sql import tokens
+from unstuck.tasks.spec.types import field, parse_type
+
+# The names of Spark's types; after one of them may come its size, `NOT NULL` or a comment.
+_TYPE = re.compile(
+    r"(?:boolean|tinyint|byte|smallint|short|int|integer|bigint|long|float|real|double|decimal|dec|numeric|date"
+    r"|timestamp(?:_ntz|_ltz)?|string|char|character|varchar|binary|variant|interval|(?:array|map|struct)\s*<.*>)(?!\w)",
+    re.IGNORECASE | re.DOTALL,
+)
+_COLUMN = re.compile(r"(`[^`]+`|\w+)(?:\s*:\s*|\s+)(\S.*)", re.DOTALL)
+
+
+def declared(schema: str) -> Fields:
+    """The columns of ``schema``, of types that all readers know. Raises: ValueError: one is none."""
+    return [field(name, parse_type(kind)) for name, kind in columns_of(schema)]
+
+
+def columns_of(schema: str) -> Iterator[tuple[str, str]]:
+    """Names and types of ``schema``. Raises: ValueError: a part is no column, or two have one name for Spark."""
+    names: set[str] = set()
+    for part in _parts(schema):
+        column = _COLUMN.fullmatch(part.strip())
+        if column is None or _TYPE.match(column[2]) is None:
+            raise ValueError(f"{part.strip()[:100]!r} is no column; expected names and types, as id BIGINT, at STRING")
+        name = column[1].strip("`")
+        if name.lower() in names:
+            raise ValueError(f"the column {name.lower()} is there twice")
+        names.add(name.lower())
+        yield name, column[2]
+
+
+def _parts(schema: str) -> Iterator[str]:
+    """The columns of ``schema``: its parts between the commas that stand in no brackets. Raises: ValueError."""
+    begin, open_ = 0, ""
+    for kind, token, at in tokens(schema):
+        if kind == "open":
+            raise ValueError(f"there is a {token[0]} that is not closed")
+        if token in ("<", "("):
+            open_ += token
+        elif token in (">", ")") and open_[-1:] + token in ("<>", "()"):
+            open_ = open_[:-1]
+        elif token in (">", ")"):
+            raise ValueError(f"there is a {token} too many after {schema[begin:at].strip()[-50:]!r}")
+        elif token == "," and not open_:
+            yield schema[begin:at]
+            begin = at + 1
+    if open_:
+        raise ValueError(f"there is a {open_[-1]} that is not closed")
+    yield schema[begin:]

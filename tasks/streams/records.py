@@ -1,0 +1,191 @@
+"""JSON records: each becomes one row of the declared columns without loss, or is told with its reason.
+
+Not by Arrow's own reader of JSON: it takes two objects on a line for two rows, and dies of a line ``null``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from decimal import Decimal
+from functools import cache
+from itertools import accumulate, chain, product
+from typing import Any, Literal
+
+from unstuck.tasks.frames.spark import empty_table
+from unstuck.tasks.spec.schemas import Fields, schema_of
+from unstuck.tasks.spec.types import shown, type_text
+
+_LONG = 120  # characters of a value or a reason, in a text
+_JSON = {"NoneType": "null", "bool": "a boolean", "int": "a number", "float": "a number", "Decimal": "a number"}
+_JSON |= {"str": "text", "list": "a list", "dict": "an object"}
+
+
+def json_columns(
+    fields: Fields, values: Iterable[bytes | None], other: Literal["fail", "allow"] = "fail"
+) -> tuple[Any, dict[int, str]]:
+    """The rows of JSON ``values`` as an Arrow table, and why others have none: the number of the value → its reason.
+
+    Args:
+        values: each one JSON object in UTF-8; one that is None is a row of nulls.
+        other: ``allow``: what an object lacks is null, and what it has more is left out.
+    """
+
+    schema = arrow_schema(schema_of(fields))
+    texts = {one["name"]: type_text(one["type"]) for one in fields}
+    parse_float = Decimal if "decimal" in str(schema.types) else float
+    decoder = json.JSONDecoder(parse_float=parse_float, parse_constant=_no_constant, object_pairs_hook=_each_once)
+    names, bad, rows = texts.keys(), dict[int, str](), dict[int, dict[str, Any]]()
+    for number, value in enumerate(values):
+        try:
+            row = {} if value is None else decoder.decode(value.decode())
+            if not isinstance(row, dict):
+                raise ValueError(f"an object is expected, and this is {_JSON[type(row).__name__]}")  # noqa: TRY004
+            if other == "fail" and value is not None and row.keys() != names:
+                raise ValueError(_other_names(row, names))
+            rows[number] = row
+        except (ValueError, RecursionError) as error:
+            bad[number] = _short(error) or type(error).__name__
+    columns = [*zip(schema.names, schema.types, strict=True)]
+    try:
+        return _table(schema, rows.values(), other), bad
+    except _REFUSALS:
+        for (number, row), (name, kind) in product(list(rows.items()), columns):
+            try:
+                _array([value := row.get(name)], kind, other)
+            except _REFUSALS as error:
+                at = f"the column {shown(name)} ({texts[name]})"
+                bad[number] = f"{at} cannot hold {_short(repr(value))}: {_short(error)}"
+                rows.pop(number, None)
+    return _table(schema, rows.values(), other), bad
+
+
+def _table(schema: Any, rows: Collection[Mapping[str, Any]], other: str) -> Any:
+    import pyarrow as pa
+
+    columns = zip(schema.names, schema.types, strict=True)
+    return pa.table([_array([row.get(name) for row in rows], kind, other) for name, kind in columns], schema=schema)
+
+
+@cache
+def arrow_schema(schema: str) -> Any:
+    """The Arrow schema of a schema in Spark's JSON."""
+    return empty_table(schema).schema
+
+
+_REFUSALS = (ValueError, TypeError, ArithmeticError)  # Arrow's errors of values are among them
+
+
+def _array(values: Sequence[Any], kind: Any, other: str) -> Any:
+    """Values of JSON as an Arrow array. Raises: one of ``_REFUSALS``: at least one of them does not fit."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import types
+
+    convert, allowed = next((convert, allowed) for of, convert, allowed in _kinds() if of(kind))
+    for found in {*map(type, values)} - {type(None)}:
+        if found not in allowed:
+            expected = " or ".join(dict.fromkeys(_JSON[one.__name__] for one in allowed))
+            raise TypeError(f"{expected} is expected, and this is {_JSON[found.__name__]}")
+    if convert is not None:
+        return convert(values, kind, other)
+    if types.is_floating(kind):
+        values = [float(one) if isinstance(one, Decimal) else one for one in values]
+    array = pa.array(values, kind)
+    if types.is_floating(kind) and pc.any(pc.is_inf(array)).as_py():
+        raise ValueError("it is too large")
+    return array
+
+
+@cache
+def _kinds() -> list[tuple[Callable[[Any], bool], Callable[..., Any] | None, tuple[type, ...]]]:
+    """By Arrow type: how an array is made, if not by ``pa.array``, and what JSON may give."""
+    from pyarrow import types
+
+    return [
+        (types.is_string, None, (str,)),
+        (types.is_integer, None, (int,)),
+        (types.is_floating, None, (int, float, Decimal)),
+        (types.is_boolean, None, (bool,)),
+        (types.is_decimal, None, (int, Decimal)),
+        (types.is_date, _of_text, (str,)),
+        (types.is_timestamp, _of_text, (str,)),
+        (types.is_binary, _binary, (str,)),
+        (types.is_map, _maps, (dict,)),
+        (types.is_list, _lists, (list,)),
+        (types.is_struct, _structs, (dict,)),
+    ]
+
+
+def _of_text(values: Sequence[Any], kind: Any, other: str) -> Any:
+    import pyarrow as pa
+
+    return pa.array(values, pa.string()).cast(kind)
+
+
+def _binary(values: Sequence[Any], kind: Any, other: str) -> Any:
+    import pyarrow as pa
+
+    return pa.array([None if one is None else base64.b64decode(one, validate=True) for one in values], kind)
+
+
+def _lists(values: Sequence[Any], kind: Any, other: str) -> Any:
+    import pyarrow as pa
+
+    inner = _array([*chain.from_iterable(one for one in values if one is not None)], kind.value_type, other)
+    return pa.ListArray.from_arrays(_offsets(values), inner, type=kind)
+
+
+def _maps(values: Sequence[Any], kind: Any, other: str) -> Any:
+    import pyarrow as pa
+
+    some = [one for one in values if one is not None]
+    keys = _array([*chain.from_iterable(some)], kind.key_type, other)
+    items = _array([*chain.from_iterable(one.values() for one in some)], kind.item_type, other)
+    return pa.MapArray.from_arrays(_offsets(values), keys, items, type=kind)
+
+
+def _structs(values: Sequence[Any], kind: Any, other: str) -> Any:
+    import pyarrow as pa
+
+    fields = list(kind)
+    names = dict.fromkeys(one.name for one in fields).keys()
+    if other == "fail":
+        for one in values:
+            if one is not None and one.keys() != names:
+                raise ValueError(_other_names(one, names))
+    parts = [_array([one and one.get(field.name) for one in values], field.type, other) for field in fields]
+    return pa.StructArray.from_arrays(parts, fields=fields, mask=pa.array([one is None for one in values]))
+
+
+def _offsets(values: Sequence[Any]) -> Any:
+    """Where each list begins; null for a null one."""
+    import pyarrow as pa
+
+    ends = [*accumulate((0 if one is None else len(one) for one in values), initial=0)]
+    nulls = [*(one is None for one in values), False]
+    return pa.array([None if null else end for end, null in zip(ends, nulls, strict=True)], pa.int32())
+
+
+def _other_names(row: Mapping[str, Any], names: Iterable[str]) -> str:
+    lacks = ", ".join(shown(name) for name in names if name not in row)
+    more = ", ".join(shown(name) for name in row if name not in {*names})
+    said = [f"it lacks {lacks}" if lacks else "", f"it has {more}, which the schema does not name" if more else ""]
+    return _short(" and ".join(filter(None, said))) + "; on_other_columns: allow lets it pass"
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        raise ValueError("it has a name twice")
+    return row
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _short(text: object) -> str:
+    one = " ".join(str(text).split())
+    return one if len(one) <= _LONG else f"{one[: _LONG - 1]}…"
