@@ -87,10 +87,10 @@ class SettingsInvalid(UnstuckError):
     code = "SETTINGS_INVALID"
 
 
-class OrderUnreadable(UnstuckError):
+class WorkOrderUnreadable(UnstuckError):
     """This worker cannot read the work order of an attempt in the store: most likely, another release wrote it."""
 
-    code = "ORDER_UNREADABLE"
+    code = "WORK_ORDER_UNREADABLE"
 
 
 class NotBegun(UnstuckError):

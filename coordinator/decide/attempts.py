@@ -95,7 +95,7 @@ def settle(draft: Draft, group_id: str, outcome: Outcome | None) -> None:
         _lost(draft, group_id, record, Failure("LEASE_LAPSED", text))
     elif outcome.kind in (OutcomeKind.RELEASED, OutcomeKind.CANCELED):
         said = outcome.failure.text if outcome.failure else "handed back by a worker that was told to stop"
-        if attempt is not None and attempt.order == "DRAIN":
+        if attempt is not None and attempt.instruction == "DRAIN":
             said = "interrupted by a pause that did not wait, and handed back"
         _released(draft, group_id, record, said)
     else:

@@ -131,12 +131,12 @@ class Draft:
             self.decision.uncollected[name] = None
         self.decision.reload = True
 
-    def order(self, group_id: str, order: str) -> None:
+    def instruct(self, group_id: str, instruction: str) -> None:
         """Tell the runner of an attempt what to do: CANCEL or DRAIN, answered to its watchdog's next renewal."""
         attempt = self.state.attempts.get(group_id)
-        if attempt is not None and attempt.order != order:
-            self.decision.orders[group_id] = (attempt.epoch, attempt.nonce, order)
-            self.state.attempts[group_id] = replace(attempt, order=order)
+        if attempt is not None and attempt.instruction != instruction:
+            self.decision.instructions[group_id] = (attempt.epoch, attempt.nonce, instruction)
+            self.state.attempts[group_id] = replace(attempt, instruction=instruction)
 
     def commit_is_full(self) -> bool:
         """The limit of one commit is reached; if so, the job is decided again at once."""

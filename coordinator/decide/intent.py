@@ -45,14 +45,14 @@ def pause(draft: Draft) -> None:
         draft.end_attempt(group_id, S.WAITING, PAUSED)
     if draft.job.pause_now:
         for group_id in draft.state.by_state[S.RUNNING]:
-            draft.order(group_id, "DRAIN")
+            draft.instruct(group_id, "DRAIN")
 
 
 def cancel(draft: Draft) -> None:
     """Tell running attempts to end; after the deadline the job ends without its runners."""
     cancel_unclaimed(draft, CANCELED)
     for group_id in draft.while_room(list(draft.state.by_state[S.RUNNING])):
-        draft.order(group_id, "CANCEL")
+        draft.instruct(group_id, "CANCEL")
         draft.move(group_id, replace(draft.state.record(group_id), state=S.CANCELING, reason=CANCELED))
     if draft.env.now < cancel_at(draft.job, draft.env):
         return

@@ -79,7 +79,7 @@ def _unserved(draft: Draft, queue: str, seconds: float) -> Reason:
 def check_job_timeout(draft: Draft) -> None:
     """Note on the record that the job's time is over: it may end in several commits, and the clock may be set back.
 
-    Running attempts are stale at once: an order would wait for runners that may be why the time ran out.
+    Running attempts are stale at once: an instruction would wait for runners that may be why the time ran out.
     """
     job = draft.job
     at = job_timeout_at(job, draft.plan.timeout, draft.env)

@@ -86,7 +86,7 @@ class Decision:
     forgotten: dict[str, None] = field(default_factory=dict)  # groups whose record goes
     unfrozen: dict[str, None] = field(default_factory=dict)  # groups and members whose frozen inputs go
     uncollected: dict[str, None] = field(default_factory=dict)  # forks whose values will be collected again
-    orders: dict[str, tuple[int, str, str]] = field(default_factory=dict)  # group → epoch, nonce, CANCEL or DRAIN
+    instructions: dict[str, tuple[int, str, str]] = field(default_factory=dict)  # group → epoch, nonce, CANCEL or DRAIN
     events: list[dict[str, Any]] = field(default_factory=list)
     guards: list[Guard] = field(default_factory=list)
     offers: dict[Offer, str] = field(default_factory=dict)  # that stand from now on, or again → lane
@@ -106,7 +106,7 @@ class Decision:
     @property
     def empty(self) -> bool:
         """Nothing to commit."""
-        changes = (self.groups, self.collected, self.frozen, self.plans, self.dropped, self.offered, self.orders)
+        changes = (self.groups, self.collected, self.frozen, self.plans, self.dropped, self.offered, self.instructions)
         return self.job == self.old and not any(changes) and not self.reload
 
 

@@ -158,7 +158,7 @@ class AttemptRecord:
     spark: bool = False  # it runs on Spark, and so keeps to the Spark of its job
     avoid: str = ""  # the host on which the group failed or was lost last, if others listen: they are asked first,
     avoid_until: float = 0.0  # until this time
-    order: str = ""  # what the runner is told at its next renewal: CANCEL, DRAIN
+    instruction: str = ""  # what the runner is told at its next renewal: CANCEL, DRAIN
     outcome: Annotated[Outcome | None, BeforeValidator(_outcome)] = None
     outcome_at: float = 0.0
     stored: str = field(default="", compare=False, repr=False)  # the text that it was read from

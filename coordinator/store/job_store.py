@@ -192,7 +192,7 @@ class Store:
             "forget": list(decision.forgotten),
             "unfreeze": list(decision.unfrozen),
             "uncollect": list(decision.uncollected),
-            "orders": {name: list(order) for name, order in decision.orders.items()},
+            "instructions": {name: list(one) for name, one in decision.instructions.items()},
             "events": [json.dumps(event, separators=(",", ":")) for event in decision.events],
             "due": _stamp(decision.due),
             "due_seen": due_seen,
@@ -202,7 +202,7 @@ class Store:
             "summary": summary,
             "submitted_at": f"{old.submitted_at:.6f}",
             "expire": self._retention,
-            "notify": bool(decision.orders) or (new.terminal and new.status is not Status.FINISHED),
+            "notify": bool(decision.instructions) or (new.terminal and new.status is not Status.FINISHED),
             "lease_ttl": self._lease_ttl,
             "staged": staging_record(new, self._released_after) if new.terminal else None,
         }

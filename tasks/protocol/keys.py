@@ -84,7 +84,7 @@ class Keys:
         return f"{self.broker}{queue}"  # list: messages of a Celery queue: pushed on the left, taken on the right
 
     def cancel(self, job: str) -> str:
-        return f"{self.prefix}:cancel:{job}"  # pub/sub: tells watchdogs at once of an order; the next renewal does too
+        return f"{self.prefix}:cancel:{job}"  # pub/sub: tells watchdogs at once to renew, which brings the instruction
 
 
 # Lanes: the ready sets of one queue. Attempts that take a slot of a pool stand in a lane of their own. So an offer

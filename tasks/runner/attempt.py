@@ -19,7 +19,7 @@ from typing import Any
 
 from billiard.common import terminate_handler_fired
 
-from unstuck.tasks.driver.driver import TABLES, check_reaches
+from unstuck.tasks.driver.driver import TABLES
 from unstuck.tasks.errors import AttemptEnded, NotBegun, UnstuckError, WarehouseMismatch
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.process.call_deadlines import run_with_deadline
@@ -43,10 +43,10 @@ from unstuck.tasks.runner.log import AttemptLog, logging_restored
 from unstuck.tasks.runner.outcome import Finish, record, success
 from unstuck.tasks.runner.runner import WAREHOUSE_TIMEOUT, Held, Runner
 from unstuck.tasks.runner.snapshot import ProcessSnapshot
+from unstuck.tasks.runner.spark_session import open_session
 from unstuck.tasks.runner.stdio_filter import filtered
 from unstuck.tasks.spec.group import Step
 from unstuck.tasks.spec.retry import RetryPolicy
-from unstuck.tasks.spec.spark_conf import static_conf
 from unstuck.tasks.spec.work_order import FailedFor
 from unstuck.tasks.steps.beside import BesidePublished
 from unstuck.tasks.steps.calls import untaken
@@ -61,7 +61,7 @@ from unstuck.tasks.transport.lease import Claim
 from unstuck.tasks.transport.redis_client import persistently
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import Marker, joined_versions, write_marker
-from unstuck.tasks.watchdog.policy import Order
+from unstuck.tasks.watchdog.policy import Instruction
 
 log = logging.getLogger(__name__)
 
@@ -98,8 +98,8 @@ class Attempt:
                 stack.enter_context(self._runner.holding(self._held))
                 if not isinstance(self._claim, Claim):
                     raise self._claim
-                self._order = self._claim.order
-                self._retry = self._order.group.retry or self._retry
+                self._work_order = self._claim.work_order
+                self._retry = self._work_order.group.retry or self._retry
                 self._open(stack)
                 outcome: Outcome | None = self._succeed(stack)
             except BaseException as error:  # noqa: BLE001 - a step may raise anything, which ends the attempt alone
@@ -138,7 +138,7 @@ class Attempt:
 
     def _open(self, stack: ExitStack) -> None:
         """Open the warehouse and the log in it. The id is checked first: nothing may be created in a wrong folder."""
-        plan = self._order.plan
+        plan = self._work_order.plan
         self._warehouse = plan.warehouse
         with self._warehouse_clock("opening"):
             warehouse = Warehouse(plan.warehouse, plan.warehouse_id)
@@ -153,8 +153,8 @@ class Attempt:
 
     def _succeed(self, stack: ExitStack) -> Outcome:
         """Find the work done, or do it."""
-        loaded.use(self._order.group.packages)
-        failed = self._order.frozen.failed
+        loaded.use(self._work_order.group.packages)
+        failed = self._work_order.frozen.failed
         if failed is not None and failed.epoch == self._token.epoch:
             return self._tell_of_failure(failed)
         if (adopted := self._adopted()) is not None:
@@ -174,13 +174,13 @@ class Attempt:
 
     def _adopted(self) -> Outcome | None:
         """The success of an earlier attempt that did the same work; None if there is none."""
-        order, runner = self._order, self._runner
-        self._code = code_of(order)
+        work_order, runner = self._work_order, self._runner
+        self._code = code_of(work_order)
         runner.watchdog.show_code(code_taken())
         staging = Staging(runner.client, Keys(runner.settings.prefix))
         ask = partial(persistently, runner.settings.dispatch_timeout, staging.made_nothing, self._token.group)
-        recorded = {job: on_record(*found) for job in order.plan.adopts if (found := ask(job)) is not None}
-        before = DoneBefore(self._token, order, self._code, runner.runs_on, self._published)
+        recorded = {job: on_record(*found) for job in work_order.plan.adopts if (found := ask(job)) is not None}
+        before = DoneBefore(self._token, work_order, self._code, runner.runs_on, self._published)
         with self._warehouse_clock("looking for work that is done in"):
             standing = before.find(self._files, recorded)
             self._ran_again = before.why_again
@@ -192,58 +192,31 @@ class Attempt:
 
     def _resolved(self) -> dict[str, Any]:
         """The parameters of all steps. References that are resolved later are read too: all secrets get known."""
-        order = self._order
-        for step in order.group.steps:
+        work_order = self._work_order
+        for step in work_order.group.steps:
             self._secrets.resolve(step.params)
-        self._secrets.resolve(order.group.conf)
-        return {**self._secrets.resolve(order.written_params), **order.fork_params}
+        self._secrets.resolve(work_order.group.conf)
+        return {**self._secrets.resolve(work_order.written_params), **work_order.fork_params}
 
     def _session(self, stack: ExitStack) -> Any:
         """The Spark session of this attempt, which ``stack`` closes; None for a group without Spark."""
-        group, runner = self._order.group, self._runner
-        if not group.spark:
+        if not self._work_order.group.spark:
             return None
         self._progress({"label": "starting Spark"})
-        conf = {key: str(self._secrets.resolve(value)) for key, value in group.conf.items()}
-        stack.callback(runner.session_used)
-        entered = ExitStack()
-        try:
-            with runner.watchdog.clock("SESSION_TIMEOUT", runner.settings.session_timeout), users_code():
-                # Each attempt of a fresh group has a process of its own, and so a session that no other group will use.
-                runner.start_session(static_conf(conf) if group.fresh else None)
-                tables = self._files.uri(f"{self._token.staging}/{TABLES}")
-                session = entered.enter_context(runner.driver.attempt(str(self._token), conf, tables))
-        except StepRaised as raised:
-            if isinstance(raised.error, NotBegun):
-                raise raised.error from None  # the fault of this host or runner, and no step's
-            raise
-        stack.callback(self._close_session, entered)
-        check_reaches(session, self._order.plan.warehouse)
-        return session
-
-    def _close_session(self, entered: ExitStack) -> None:
-        """Close the session, within a time of its own: a query that runs on may not stop."""
-        runner = self._runner
-        what = f"leaving the Spark session on {runner.name}"
-        with runner.watchdog.clock("SESSION_TIMEOUT", runner.settings.session_timeout, what):
-            try:
-                entered.close()
-            except BaseException:
-                runner.replace()
-                if terminate_handler_fired():
-                    raise  # this process was told to end
-                log.exception("%s: %s failed; this runner is replaced before it takes more work", self._token, what)
+        conf = {key: str(self._secrets.resolve(value)) for key, value in self._work_order.group.conf.items()}
+        tables = self._files.uri(f"{self._token.staging}/{TABLES}")
+        return open_session(stack, self._runner, self._token, self._work_order, conf, tables)
 
     def _run_group(self, session: Any, params: dict[str, Any], stack: ExitStack) -> Work:
         """Read the inputs and run all steps."""
-        order, runner = self._order, self._runner
+        work_order, runner = self._work_order, self._runner
+        plan, group, frozen = work_order.plan, work_order.group, work_order.frozen
         stack.enter_context(logging_restored())
-        with self._warehouse_clock("reading what the group needs in", order.frozen.inputs or order.group.inputs):
-            made = read_inputs(self._files, order.frozen.inputs, order.plan.forks)
-            empty = of_empty_forks(order, self._published)
-            inputs = with_published({**empty, **made.datasets}, order.group.inputs, self._published)
+        with self._warehouse_clock("reading what the group needs in", frozen.inputs or group.inputs):
+            made = read_inputs(self._files, frozen.inputs, plan.forks)
+            empty = of_empty_forks(work_order, self._published)
+            inputs = with_published({**empty, **made.datasets}, group.inputs, self._published)
         self._sources = made.sources
-        plan = order.plan
         work = Work(
             files=self._files,
             token=self._token,
@@ -254,32 +227,32 @@ class Attempt:
             checks=plan.checks,
             recorded=made.results,
             published=self._published,
-            streams=order.group.streams,
+            streams=group.streams,
             appended=plan.appended,
-            beside=BesidePublished(self._published, plan.publishing_of, order.group.for_each is not None),
+            beside=BesidePublished(self._published, plan.publishing_of, group.for_each is not None),
         )
         scratch = stack.enter_context(Scratch(runner.temporary))
-        stack.enter_context(runner.watchdog.clock("TIMEOUT", order.group.timeout or math.inf))
+        stack.enter_context(runner.watchdog.clock("TIMEOUT", group.timeout or math.inf))
         with users_code():
             for name in (*work.inputs, *work.streams) if session is not None else ():
                 work.show(name)  # Spark reads in jobs that may wait for the cluster: within the group's time
         self._run_steps(work, params, scratch)
         work.check_refused()
         with self._warehouse_clock("reading the values of forks in", plan.collect):
-            self._forks = work.fork_values(order)
-        if warning := untaken(order, runner.settings.step_modules):
+            self._forks = work.fork_values(work_order)
+        if warning := untaken(work_order, runner.settings.step_modules):
             self._log_line(logging.WARNING, warning)
         self._tell_of_success(work, params, scratch)
-        # From here on the work is done and counts, whatever is ordered: giving it up would cost doing it again.
-        self._end_if_ordered()
+        # From here on the work is done and counts, whatever is instructed: giving it up would cost doing it again.
+        self._end_if_told()
         return work
 
     def _run_steps(self, work: Work, params: dict[str, Any], scratch: Scratch) -> None:
         """Run all steps, and restore the process before our own code goes on."""
-        steps, runner = self._order.group.steps, self._runner
+        steps, runner = self._work_order.group.steps, self._runner
         with self._put_back() as before:
             for index, step in enumerate(steps):
-                self._end_if_ordered()
+                self._end_if_told()
                 where = f"step {index + 1} of {len(steps)}"
                 log.info("%s: %s", where, step.label)
                 ctx = self._context(work, step, index, params, scratch)
@@ -288,10 +261,10 @@ class Attempt:
 
     def _tell_of_success(self, work: Work, params: dict[str, Any], scratch: Scratch) -> None:
         """Call the hook that is told of success, once nothing that the steps made can fail the attempt any more."""
-        hooks = self._order.group.hooks
+        hooks = self._work_order.group.hooks
         if hooks is None or not hooks.on_success:
             return
-        self._end_if_ordered()
+        self._end_if_told()
         rows = {name: output.rows for name, output in work.outputs.items()}
         event = HookEvent.of(self._token, "SUCCEEDED", rows=rows, results=work.results)
         with self._put_back() as before:
@@ -299,8 +272,8 @@ class Attempt:
 
     def _tell_of_failure(self, failed: FailedFor) -> Outcome:
         """Call the hook that is told how the group has failed. Nothing else is run."""
-        order, hooks = self._order, self._order.group.hooks
-        params = {**self._secrets.resolve(order.written_params), **order.fork_params}
+        work_order, hooks = self._work_order, self._work_order.group.hooks
+        params = {**self._secrets.resolve(work_order.written_params), **work_order.fork_params}
         why = {"code": failed.code, "text": failed.text, "first_error": failed.first}
         event = HookEvent.of(self._token, "FAILED", attempt=failed.attempt, **why)
         with ExitStack() as within:
@@ -317,9 +290,9 @@ class Attempt:
         self, hook: str, event: HookEvent, params: dict[str, Any], scratch: Scratch, before: ProcessSnapshot
     ) -> None:
         log.info("hook: %s", hook)
-        hooks, runner, held = self._order.group.hooks, self._runner, self._held
+        hooks, runner, held = self._work_order.group.hooks, self._runner, self._held
         self._progress({"label": f"hook {hook.rpartition(':')[2]}"})
-        ctx = HookContext(params, str(self._token), self._log.logger, scratch, lambda: held.order is not None)
+        ctx = HookContext(params, str(self._token), self._log.logger, scratch, lambda: held.instruction is not None)
         with runner.watchdog.clock("HOOK_TIMEOUT", None if hooks is None else hooks.timeout, f"the hook {hook}"):
             before.run(partial(run_hook, hook, ctx, event, runner.settings.step_modules, before.imported))
 
@@ -342,7 +315,7 @@ class Attempt:
                 runner.replace()
 
     def _context(self, work: Work, step: Step, index: int, params: dict[str, Any], scratch: Scratch) -> StepContext:
-        at: dict[str, Any] = {"step": index + 1, "steps": len(self._order.group.steps), "label": step.label}
+        at: dict[str, Any] = {"step": index + 1, "steps": len(self._work_order.group.steps), "label": step.label}
         if work.session is not None:
             at |= self._runner.driver.application
 
@@ -356,15 +329,15 @@ class Attempt:
             {**params, **self._secrets.resolve(step.params)},
             log=self._log.logger,
             scratch=scratch,
-            is_cancelled=lambda: self._held.order is not None,
+            is_cancelled=lambda: self._held.instruction is not None,
             report=lambda done, total: report(done=done, total=total),
         )
 
     def _marker(self, work: Work) -> Marker:
-        noted = work.noted_params(self._order)
+        noted = work.noted_params(self._work_order)
         return Marker(
             token=str(self._token),
-            fingerprint=fingerprint(self._order, self._code, noted),
+            fingerprint=fingerprint(self._work_order, self._code, noted),
             code=self._code,
             params=noted,
             outputs=work.outputs,
@@ -373,7 +346,7 @@ class Attempt:
             written_at=time.time(),
             reads=self._published.reads,
             sources=joined_versions([self._sources, self._published.sources]),
-            made_on=self._runner.runs_on.used(spark=self._order.group.spark),
+            made_on=self._runner.runs_on.used(spark=self._work_order.group.spark),
         )
 
     def _progress(self, value: dict[str, Any]) -> None:
@@ -381,23 +354,23 @@ class Attempt:
 
     # -- how the attempt ends ----------------------------------------------------------------------------------
 
-    def _end_if_ordered(self) -> None:
-        if self._held.order is not None:
-            raise AttemptEnded(f"{self._token} was told to end: {self._held.order}")
+    def _end_if_told(self) -> None:
+        if self._held.instruction is not None:
+            raise AttemptEnded(f"{self._token} was told to end: {self._held.instruction}")
 
     def _ended_by(self, error: BaseException) -> Outcome | None:
         """The outcome of an attempt that ``error`` ended; None if another runner has the attempt."""
         if isinstance(error, NotBegun):
             self._runner.replace()
-        order = self._held.order or (Order.DRAIN if terminate_handler_fired() else None)
-        if order is None:
+        instruction = self._held.instruction or (Instruction.DRAIN if terminate_handler_fired() else None)
+        if instruction is None:
             return self._failed(error)
-        self._log_line(logging.WARNING, "%s ended because it was told to: %s", self._token, order)
-        if order is Order.STALE:
+        self._log_line(logging.WARNING, "%s ended because it was told to: %s", self._token, instruction)
+        if instruction is Instruction.STALE:
             return None
-        if order is Order.CANCEL:
+        if instruction is Instruction.CANCEL:
             return Outcome(OutcomeKind.CANCELED)
-        if order is Order.DRAIN:
+        if instruction is Instruction.DRAIN:
             return Outcome(OutcomeKind.RELEASED)
         return Outcome(OutcomeKind.FAILED, failure=self._held.timeout)
 
@@ -431,7 +404,7 @@ class Attempt:
         """``failure``; recoverable if the warehouse is away. If it hangs, the watchdog reports the failure."""
         if not self._retry.why_final(failure):
             return failure
-        plan = self._order.plan
+        plan = self._work_order.plan
         what = f"looking, after it failed with {failure.code} ({shorten(failure.text, MAX_TEXT // 2)}), for"
         try:
             with self._warehouse_clock(what):

@@ -28,17 +28,17 @@ def on_record(staging: str, done: Done) -> Standing:
 
 
 class DoneBefore:
-    """A look for work that ``order`` need not do again.
+    """A look for work that ``work_order`` need not do again.
 
     Attributes:
         why_again: why the work of the job that this one retries is done again, in words; empty if this one is no retry.
     """
 
     def __init__(
-        self, token: Token, order: WorkOrder, code: str, runs_on: RunsOn, published: PublishedDatasets
+        self, token: Token, work_order: WorkOrder, code: str, runs_on: RunsOn, published: PublishedDatasets
     ) -> None:
         """``code``: what stands for the code that this runner has."""
-        self._token, self._order, self._code = token, order, code
+        self._token, self._work_order, self._code = token, work_order, code
         self._runs_on, self._published = runs_on, published
         self.why_again = ""
 
@@ -50,9 +50,9 @@ class DoneBefore:
 
         Raises: OSError: the warehouse could not be asked.
         """
-        adopts = self._order.plan.adopts
+        adopts = self._work_order.plan.adopts
         for job in (self._token.job, *adopts):
-            compacts = job != self._token.job and self._order.group.compacts
+            compacts = job != self._token.job and self._work_order.group.compacts
             if not compacts and (standing := self._standing(files, job, recorded)) is not None:
                 return standing
             if job != self._token.job and not self.why_again:
@@ -73,11 +73,11 @@ class DoneBefore:
 
     def _counts(self, marker: Marker) -> bool:
         """Whether ``marker`` is of the same work, on the same published data."""
-        code = marker.code if self._order.plan.any_code else self._code
-        same = marker.fingerprint == fingerprint(self._order, code, marker.params)
-        same &= self._order.plan.mixed or not self._runs_on.differs(marker.made_on)
+        code = marker.code if self._work_order.plan.any_code else self._code
+        same = marker.fingerprint == fingerprint(self._work_order, code, marker.params)
+        same &= self._work_order.plan.mixed or not self._runs_on.differs(marker.made_on)
         return same and not self._published.changed(marker.reads)
 
     def _why_again(self, job: str, there: Marker) -> str:
         newer, other = self._published.changed(there.reads), self._runs_on.differs(there.made_on)
-        return why_again(self._order, job, there, newer, other)
+        return why_again(self._work_order, job, there, newer, other)

@@ -32,12 +32,12 @@ _SHOWN_EVERY = 5.0  # seconds between two notes of the waiting runner that it is
 
 
 def wants_fresh(claim: object) -> TypeGuard[Claim]:
-    """True if the claimed group wants a fresh runner; False if its order cannot be read."""
+    """True if the claimed group wants a fresh runner; False if its work order cannot be read."""
     if not isinstance(claim, Claim) or '"fresh":true' not in claim.stored[0]:
         return False
     try:
-        return claim.order.group.fresh
-    except Exception:  # noqa: BLE001 - the attempt itself reports what is wrong with its order
+        return claim.work_order.group.fresh
+    except Exception:  # noqa: BLE001 - the attempt itself reports what is wrong with its work order
         return False
 
 
@@ -47,12 +47,12 @@ def run_fresh(runner: Runner, claim: Claim) -> str:
     Raises:
         NotBegun: no fresh runner could be started; nobody holds the attempt.
     """
-    order = claim.order
+    work_order = claim.work_order
     flag = None if runner.shutdown_flag is None else runner.shutdown_flag.read_fd
     wanted = {
         "token": str(claim.token),
         "stored": claim.stored,
-        "queues": [order.group.queue_name] if order.group.spark else ["light"],
+        "queues": [work_order.group.queue_name] if work_order.group.spark else ["light"],
         "slots": runner.slots,
         "shutdown_flag": flag,
     }

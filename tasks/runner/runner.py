@@ -43,7 +43,7 @@ from unstuck.tasks.steps.loaded import loaded
 from unstuck.tasks.time_zone import use_zone
 from unstuck.tasks.transport.lease import Lease
 from unstuck.tasks.transport.redis_client import connect
-from unstuck.tasks.watchdog.policy import Order
+from unstuck.tasks.watchdog.policy import Instruction
 
 log = logging.getLogger(__name__)
 
@@ -57,16 +57,16 @@ class Held:
 
     Attributes:
         clean: takes the secrets of the attempt out of a text.
-        order: the strongest order so far; None while the attempt may go on.
+        instruction: the strongest instruction so far; None while the attempt may go on.
         timeout: the failure of the first timeout that ran out.
-        ended: the steps are over; later orders are ignored.
+        ended: the steps are over; later instructions are ignored.
         left_nothing: it was looked for what the attempt has left, and there was nothing.
         released: set when this process no longer holds the attempt.
     """
 
     token: Token
     clean: Callable[[str], str]
-    order: Order | None = None
+    instruction: Instruction | None = None
     timeout: Failure | None = None
     ended: bool = False
     left_nothing: bool = False
@@ -108,7 +108,7 @@ class Runner:
         hello = {"runner": self.id, "temporary": str(self.temporary), **worker}
         self.shutdown_flag, self.slots = shutdown_flag, slots
         # A stopped watchdog renews nothing. Half a lease leaves the next one the time to renew before it lapses.
-        self.watchdog = WatchdogClient(hello, self._take_order, shutdown_flag, max_stopped=settings.lease_ttl / 2)
+        self.watchdog = WatchdogClient(hello, self._take_instruction, shutdown_flag, max_stopped=settings.lease_ttl / 2)
         self._code: Code | None = None
         adopt_orphans()
         self._prewarming = threading.Thread(target=self._prewarm, name="prewarm", daemon=True)
@@ -176,7 +176,7 @@ class Runner:
         held = self.held
         seconds = None if held is None else self.settings.session_timeout
         with self.watchdog.clock("STEP_FAILED", seconds, class_name(error)):
-            return self._trial.judge(error, failure, kind, lambda: held is not None and held.order is not None)
+            return self._trial.judge(error, failure, kind, lambda: held is not None and held.instruction is not None)
 
     def start_session(self, own: Mapping[str, str] | None = None) -> None:
         """Start a Spark session, unless one runs, and try the host with the first one. Raises: as `Driver.start`."""
@@ -353,17 +353,19 @@ class Runner:
         except Exception:
             log.exception("the Spark session could not be started ahead; the first group will try again")
 
-    def _take_order(self, token: Token, order: Order, failure: Failure | None) -> None:
+    def _take_instruction(self, token: Token, instruction: Instruction, failure: Failure | None) -> None:
         held = self.held
         if held is None or held.token != token or held.ended:
             return
-        held.timeout = held.timeout or failure  # before the order, which makes others read the timeout
-        first = held.order is None
-        if held.order is None or order.strength > held.order.strength:
-            held.order = order
+        held.timeout = held.timeout or failure  # before the instruction, which makes others read the timeout
+        first = held.instruction is None
+        if held.instruction is None or instruction.strength > held.instruction.strength:
+            held.instruction = instruction
         if first:
             threading.Thread(target=self._interrupt, args=(held,), name="interrupt", daemon=True).start()
-            run_with_deadline(log.warning, "%s is told to end: %s", token, order)  # this thread reads the orders
+            run_with_deadline(
+                log.warning, "%s is told to end: %s", token, instruction
+            )  # this thread reads the instructions
 
     def _interrupt(self, held: Held) -> None:
         """Cancel the Spark jobs until the session is closed: a cancel before a job starts has no effect (measured)."""

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import redis
 
-from unstuck.tasks.errors import NotBegun, OrderUnreadable, UnstuckError
+from unstuck.tasks.errors import NotBegun, UnstuckError, WorkOrderUnreadable
 from unstuck.tasks.process import hang_alarm
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
@@ -107,14 +107,14 @@ def _unread(runner: Runner, claimant: str, error: BaseException) -> Taken | None
     if token is None:
         return None
     if isinstance(error, ValueError):  # an answer that is no text
-        return token, OrderUnreadable(unreadable(error))
+        return token, WorkOrderUnreadable(unreadable(error))
     what = f"{type(error).__name__}: {error}"
     return token, NotBegun(f"{runner.name} could not read the answer of Redis to its claim: {what}")
 
 
-def _ends_at_once(order: WorkOrder) -> bool:
-    warehouse = order.plan.warehouse
-    return not order.group.spark and ("://" not in warehouse or warehouse.startswith("file:"))
+def _ends_at_once(work_order: WorkOrder) -> bool:
+    warehouse = work_order.plan.warehouse
+    return not work_order.group.spark and ("://" not in warehouse or warehouse.startswith("file:"))
 
 
 class _Last:
@@ -159,7 +159,7 @@ class _Last:
         lease = self._runner.lease
         if self._takes is None:
             claim, succeeded = self._claim, outcome.kind is OutcomeKind.SUCCEEDED
-            quick = succeeded and isinstance(claim, Claim) and _ends_at_once(claim.order)
+            quick = succeeded and isinstance(claim, Claim) and _ends_at_once(claim.work_order)
             self._takes = quick and self._runner.may_take_at_once() and self._runner.looks_clean()
         if not self._takes:
             return lease.finish(token, outcome, event)

@@ -1,4 +1,4 @@
-"""The watchdog client: starts a watchdog for this runner, tells it what the runner holds, and passes on its orders.
+"""The watchdog client: starts a watchdog for this runner, tells it what the runner holds, passes on its instructions.
 
 It replaces a watchdog that dies or stays stopped, and ends the runner when no watchdog can be started.
 """
@@ -28,7 +28,7 @@ from unstuck.tasks.process.tree import ProcessState, end_strays, process_state
 from unstuck.tasks.protocol.report import Failure
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.watchdog.holding import Holding, SharedHolding
-from unstuck.tasks.watchdog.policy import Clock, Order
+from unstuck.tasks.watchdog.policy import Clock, Instruction
 from unstuck.tasks.watchdog.start import WatchdogProcess, start_watchdog
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class WatchdogClient:
     def __init__(
         self,
         hello: dict[str, Any],
-        on_order: Callable[[Token, Order, Failure | None], None],
+        on_instruction: Callable[[Token, Instruction, Failure | None], None],
         shutdown_flag: ShutdownFlag | None = None,
         *,
         max_stopped: float,
@@ -53,14 +53,14 @@ class WatchdogClient:
         """
         Args:
             hello: what the watchdog shows of this runner.
-            on_order: called from a thread of the client with the token, the order, and for a timeout its failure.
+            on_instruction: called from a thread of the client with token, instruction, and for a timeout its failure.
             shutdown_flag: of the worker; every watchdog looks at it.
             max_stopped: seconds after which a watchdog that is stopped is replaced.
         """
         self._flag = None if shutdown_flag is None else shutdown_flag.read_fd
         self._pid = os.getpid()
         self._hello = {"pid": self._pid, "shutdown_flag": self._flag, **hello}
-        self._on_order = on_order
+        self._on_instruction = on_instruction
         self._max_stopped = max_stopped
         self._lock = threading.RLock()
         self._holding = Holding(idle=time.time())
@@ -102,7 +102,7 @@ class WatchdogClient:
 
     @contextmanager
     def clock(self, code: str, seconds: float | None, step: str = "", index: int = 0) -> Iterator[None]:
-        """Limit the block to ``seconds``: then the runner gets an order, and is killed after the grace.
+        """Limit the block to ``seconds``: then the runner gets an instruction, and is killed after the grace.
 
         The failure gets ``code``; ``step`` says what takes so long, ``index`` which step of the group. None: no limit;
         inf: none until an alter sets one.
@@ -165,32 +165,36 @@ class WatchdogClient:
         threading.Thread(target=self._follow, args=(self._process, watchdog), name="watchdog", daemon=True).start()
 
     def _follow(self, process: WatchdogProcess, watchdog: psutil.Process) -> None:
-        """Pass the watchdog's orders on until it dies, and replace it."""
+        """Pass the watchdog's instructions on until it dies, and replace it."""
         try:
             self._pass_on(process, watchdog)
             status = process.wait()
             if self._replace(process, status):
                 said = "the watchdog %d died (%d); another one took over"
                 run_with_deadline(log.warning, said, process.pid, status)
-        except Exception as error:  # noqa: BLE001 - nobody else reads the orders of this watchdog
-            self._give_up(f"the orders of the watchdog {process.pid} cannot be read any more: {_described(error)}")
+        except Exception as error:  # noqa: BLE001 - nobody else reads the instructions of this watchdog
+            self._give_up(
+                f"the instructions of the watchdog {process.pid} cannot be read any more: {_described(error)}"
+            )
 
     def _pass_on(self, process: WatchdogProcess, watchdog: psutil.Process) -> None:
-        """Pass orders on until the watchdog is dead. Kill it if it stays stopped."""
+        """Pass instructions on until the watchdog is dead. Kill it if it stays stopped."""
         assert process.stdout is not None
         # Looks are counted, not seconds: while the host slept, this process did not look either.
         every, stopped = self._max_stopped / _LOOKS, 0
         # Not select(), which refuses descriptors from 1024 on: a step may have had a thousand when this pipe was made.
-        orders = select.poll()
-        orders.register(process.stdout, select.POLLIN)
+        instructions = select.poll()
+        instructions.register(process.stdout, select.POLLIN)
         with process.stdout as lines:
             while True:
-                if orders.poll(every * 1000):
+                if instructions.poll(every * 1000):
                     if not (line := lines.readline()):
                         return
-                    order = json.loads(line)
-                    failure = Failure(**order["failure"]) if "failure" in order else None
-                    self._on_order(Token.parse(order["token"]), Order(order["order"]), failure)
+                    instruction = json.loads(line)
+                    failure = Failure(**instruction["failure"]) if "failure" in instruction else None
+                    self._on_instruction(
+                        Token.parse(instruction["token"]), Instruction(instruction["instruction"]), failure
+                    )
                     continue
                 try:
                     state = process_state(watchdog)

@@ -40,12 +40,12 @@ def taken_by(group: GroupSpec, allowed: Sequence[str]) -> set[str] | None:
     return None if any(_reads_any(find(name, allowed)) for name in hooks if name) else taken
 
 
-def untaken(order: WorkOrder, allowed: Sequence[str]) -> str:
+def untaken(work_order: WorkOrder, allowed: Sequence[str]) -> str:
     """A warning of parameters that have no effect in the group; empty if there are none, or if nobody can tell."""
     taken = None
     with suppress(Exception):  # a function may have no signature, and a hook may not be there
-        taken = taken_by(order.group, allowed) if order.plan.for_python else None
-    names = [] if taken is None else [name for name in order.plan.for_python if name not in taken]
+        taken = taken_by(work_order.group, allowed) if work_order.plan.for_python else None
+    names = [] if taken is None else [name for name in work_order.plan.for_python if name not in taken]
     return f"no step takes {', '.join(names)}, so it has no effect; is the code older than the spec?" if names else ""
 
 

@@ -26,12 +26,12 @@ log = logging.getLogger(__name__)
 _taken: dict[str, str] = {}
 
 
-def code_of(order: WorkOrder) -> str:
-    """Identify the code of ``order``: by its ``code_version``, or by digests of its packages and of its SQL."""
-    if order.group.code_version is not None:
-        return f"version {order.group.code_version}"
-    parts = [f"{package}:{_digest(package)}" for package in order.group.packages]
-    if texts := [step.sql for step in order.group.steps if step.sql]:
+def code_of(work_order: WorkOrder) -> str:
+    """Identify the code of ``work_order``: by its ``code_version``, or by digests of its packages and of its SQL."""
+    if work_order.group.code_version is not None:
+        return f"version {work_order.group.code_version}"
+    parts = [f"{package}:{_digest(package)}" for package in work_order.group.packages]
+    if texts := [step.sql for step in work_order.group.steps if step.sql]:
         parts.append(f"sql:{hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]}")
     return " ".join(parts)
 
@@ -41,32 +41,32 @@ def code_taken() -> dict[str, str]:
     return dict(_taken)
 
 
-def fingerprint(order: WorkOrder, code: str, read: Collection[str] | None) -> str:
+def fingerprint(work_order: WorkOrder, code: str, read: Collection[str] | None) -> str:
     """Equal fingerprints mean: the same work, by the same code, on the same inputs, in the same time zone.
 
     ``read``: see `WorkOrder.fingerprint_of`.
     """
-    work = order.fingerprint_of(read)
+    work = work_order.fingerprint_of(read)
     return hashlib.sha256(f"{work}/{code}/{settings().time_zone}".encode()).hexdigest()[:32]
 
 
-def why_again(order: WorkOrder, job: str, there: Marker, newer: str = "", other: bool = False) -> str:
-    """Why ``job``'s work, of which ``there`` is the marker, is not taken over by ``order``.
+def why_again(work_order: WorkOrder, job: str, there: Marker, newer: str = "", other: bool = False) -> str:
+    """Why ``job``'s work, of which ``there`` is the marker, is not taken over by ``work_order``.
 
     ``newer``: a dataset that it read and that was published again since; empty if there is none. ``other``: another
     minor version of Spark or Python did it.
     """
-    if order.group.compacts:
+    if work_order.group.compacts:
         return "it compacts what is published by now"
-    if other and not order.plan.mixed:
+    if other and not work_order.plan.mixed:
         return f"job {job} ran it on another version of Spark or Python, and mixed: is not set"
-    if fingerprint(order, there.code, there.params) == there.fingerprint:
+    if fingerprint(work_order, there.code, there.params) == there.fingerprint:
         if newer:
             return f"the dataset {newer} was published again since job {job}"
         return f"the code of its steps changed since job {job}"
-    if order.plan.rerun:
+    if work_order.plan.rerun:
         return "it was asked to run again, or comes after a group that was"
-    if changed := differing(order, there.params):
+    if changed := differing(work_order, there.params):
         return f"its parameter{'s'[: len(changed) > 1]} {', '.join(changed)} changed since job {job}"
     return f"what it reads, its parameters, its steps or UNSTUCK_TIME_ZONE changed since job {job}"
 

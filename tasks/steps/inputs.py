@@ -241,13 +241,13 @@ def with_published(
     return found
 
 
-def of_empty_forks(order: WorkOrder, published: PublishedDatasets) -> dict[str, Dataset]:
+def of_empty_forks(work_order: WorkOrder, published: PublishedDatasets) -> dict[str, Dataset]:
     """The datasets of needed forks without members: no rows, in the declared columns, or else the published ones.
 
     Raises: LogBroken, WarehouseNewer, OSError: as `PublishedDatasets.standing`.
     """
-    plan, found = order.plan, dict[str, Dataset]()
-    for fork in order.frozen.empty:
+    plan, found = work_order.plan, dict[str, Dataset]()
+    for fork in work_order.frozen.empty:
         outputs = plan.forks.get(fork, ())
         for name in outputs or (fork,):
             standing = published.standing(name)

@@ -70,7 +70,7 @@ def looked_at(job: str) -> Reads:
     return _looked_at.setdefault(job, Reads())
 
 
-def noted(order: WorkOrder, job: str, given: Reads, secrets: Secrets) -> dict[str, str] | None:
+def noted(work_order: WorkOrder, job: str, given: Reads, secrets: Secrets) -> dict[str, str] | None:
     """Digests of the parameters that count, for the marker; empty of one that is not there.
 
     None: any may have been read. A reference is digested as it is written.
@@ -81,12 +81,15 @@ def noted(order: WorkOrder, job: str, given: Reads, secrets: Secrets) -> dict[st
     names = sorted({*kept.copy(), *given.names})
     if secrets.in_data(names):  # a step asked for it, and a marker is stored
         return None
-    return {**dict.fromkeys(names, ""), **{name: _digest(value) for name, value in order.used_params(names).items()}}
+    return {
+        **dict.fromkeys(names, ""),
+        **{name: _digest(value) for name, value in work_order.used_params(names).items()},
+    }
 
 
-def differing(order: WorkOrder, noted: Mapping[str, str] | None) -> list[str]:
+def differing(work_order: WorkOrder, noted: Mapping[str, str] | None) -> list[str]:
     """The names of the parameters that are not as they were ``noted``."""
-    now = {name: _digest(value) for name, value in order.params.items() if noted and name in noted}
+    now = {name: _digest(value) for name, value in work_order.params.items() if noted and name in noted}
     return [name for name, digest in (noted or {}).items() if now.get(name, "") != digest]
 
 

@@ -68,9 +68,9 @@ class Work:
         """Rows of all outputs so far, without rejected ones."""
         return sum(output.rows for output in self.outputs.values() if not output.rejected_of)
 
-    def noted_params(self, order: WorkOrder) -> dict[str, str] | None:
+    def noted_params(self, work_order: WorkOrder) -> dict[str, str] | None:
         """Digests of the parameters on which the work depends, for the marker."""
-        return noted(order, self.token.job, self.given, self.secrets)
+        return noted(work_order, self.token.job, self.given, self.secrets)
 
     def read(self, name: str) -> Any:
         """A Spark frame, or an Arrow table in a group without Spark, of an input or an earlier step's output.
@@ -158,7 +158,7 @@ class Work:
         found = self.secrets.in_name(schema.get("name", "")) or self.secrets.in_data(schema.get("metadata"))
         return found or self._in_columns([part for key, part in schema.items() if key != "metadata"])
 
-    def fork_values(self, order: WorkOrder) -> dict[str, list[Any]]:
+    def fork_values(self, work_order: WorkOrder) -> dict[str, list[Any]]:
         """The values that dynamic forks wait for, by ``output.column``.
 
         Raises:
@@ -166,12 +166,12 @@ class Work:
         """
         forks: dict[str, list[Any]] = {}
         room = MAX_JOB_BYTES
-        for wanted in order.plan.collect:
+        for wanted in work_order.plan.collect:
             found = self.outputs.get(wanted.output)
             own = [output for output in self.outputs.values() if not output.rejected_of]
-            if found is None and wanted.output == order.group.name and len(own) == 1:
+            if found is None and wanted.output == work_order.group.name and len(own) == 1:
                 (found,) = own
-            if order.group.code_version == READ_VALUES:
+            if work_order.group.code_version == READ_VALUES:
                 (found,) = self.inputs[wanted.output].parts  # a published dataset has one
             if found is not None:
                 values = forks[wanted.key] = collect(self.files, found, wanted, room)

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import redis
 
-from unstuck.tasks.errors import OrderUnreadable
+from unstuck.tasks.errors import WorkOrderUnreadable
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.identity import release_here
 from unstuck.tasks.protocol.keys import Keys
@@ -59,8 +59,8 @@ class Claim:
     stored: tuple[str, ...]
 
     @cached_property
-    def order(self) -> WorkOrder:
-        """The work order. Raises: OrderUnreadable: the runner holds the attempt nevertheless."""
+    def work_order(self) -> WorkOrder:
+        """The work order. Raises: WorkOrderUnreadable: the runner holds the attempt nevertheless."""
         try:
             plan_text, inputs_text, member_text, params, *texts = self.stored
             plan = _plan(plan_text, *texts)
@@ -68,7 +68,7 @@ class Claim:
             inputs = FrozenInputs.model_validate_json(inputs_text, context=STORED)
             member = FrozenInputs.model_validate_json(member_text, context=STORED)
         except (ValueError, TypeError, LookupError, RecursionError) as error:
-            raise OrderUnreadable(unreadable(error)) from error
+            raise WorkOrderUnreadable(unreadable(error)) from error
         own = {"value": member.value, "failed": member.failed}  # the rest is that of the whole fork
         return WorkOrder(plan=plan, frozen=inputs.model_copy(update=own))
 

@@ -1,6 +1,6 @@
 """The cancel channel: tells a watchdog at once that a job wants something of its runners.
 
-Pub/sub may lose every message; the next renewal brings the same order a little later.
+Pub/sub may lose every message; the next renewal brings the same instruction a little later.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class CancelChannel:
         return found
 
     def _close(self, error: redis.RedisError) -> None:
-        log.warning("orders come with renewals only, until the next attempt: %s", error)
+        log.warning("instructions come with renewals only, until the next attempt: %s", error)
         if self._pubsub is not None:
             self._pubsub.close()
         self._pubsub, self._job = None, None

@@ -13,8 +13,8 @@ from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.transport.lease import RenewAnswer
 
 
-class Order(StrEnum):
-    """Why a runner is told to leave its attempt, weakest first: a stronger order replaces a weaker one."""
+class Instruction(StrEnum):
+    """Why a runner is told to leave its attempt, weakest first: a stronger instruction replaces a weaker one."""
 
     TIMEOUT = "timeout"
     DRAIN = "drain"
@@ -23,10 +23,14 @@ class Order(StrEnum):
 
     @property
     def strength(self) -> int:
-        return list(Order).index(self)
+        return list(Instruction).index(self)
 
 
-_ORDER_OF = {RenewAnswer.CANCEL: Order.CANCEL, RenewAnswer.DRAIN: Order.DRAIN, RenewAnswer.STALE: Order.STALE}
+_INSTRUCTION_OF = {
+    RenewAnswer.CANCEL: Instruction.CANCEL,
+    RenewAnswer.DRAIN: Instruction.DRAIN,
+    RenewAnswer.STALE: Instruction.STALE,
+}
 
 
 @dataclass(frozen=True)
@@ -55,14 +59,14 @@ class WatchState:
     """The watchdog's knowledge of the attempt that the runner holds. Times are monotonic seconds."""
 
     clocks: Mapping[str, Clock] = field(default_factory=dict)  # those that run, by code
-    order: Order | None = None
-    ordered_at: float = 0.0
+    instruction: Instruction | None = None
+    instructed_at: float = 0.0
     timed_out: Clock | None = None  # the first that ran out
 
     @property
     def drains(self) -> bool:
         """True once the runner was told to hand its attempt back, or more."""
-        return self.order is not None and self.order.strength >= Order.DRAIN.strength
+        return self.instruction is not None and self.instruction.strength >= Instruction.DRAIN.strength
 
     @property
     def leaving(self) -> bool:
@@ -88,10 +92,10 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """The next action: pass ``order`` to the runner; given a ``kill_reason``, kill its tree and report ``outcome``."""
+    """The next action: pass on ``instruction``; given a ``kill_reason``, kill its tree and report ``outcome``."""
 
     state: WatchState
-    order: Order | None = None
+    instruction: Instruction | None = None
     kill_reason: str = ""  # a sentence for people; empty: let it live
     outcome: Outcome | None = None  # None: there is nothing to report
 
@@ -106,51 +110,51 @@ def decide(
         death: how it died, in words, if it is gone.
         who: the runner as people know it.
     """
-    state, order = _with_orders(state, observation)
+    state, instruction = _with_instructions(state, observation)
     if observation.runner is ProcessState.GONE:
         # Kill all the same: what the runner started outlives it (a JVM that writes, Python workers).
         why = f"{who} {death}"
     elif observation.orphaned:
         why = f"{who} was ended because the Celery worker above it has died"
-    elif state.order is None or observation.now - state.ordered_at < grace:
-        return Action(state, order)
+    elif state.instruction is None or observation.now - state.instructed_at < grace:
+        return Action(state, instruction)
     elif state.timed_out is not None and state.timed_out.leaving:
         why = f"{who} was killed: {timeout_failure(state.timed_out).text}"
     else:
-        why = f"{who} was killed: it had not left {grace:g}s after it was told to ({state.order})"
+        why = f"{who} was killed: it had not left {grace:g}s after it was told to ({state.instruction})"
     return Action(state, None, why, _outcome_for(state, observation, why))
 
 
-def _with_orders(state: WatchState, observation: Observation) -> tuple[WatchState, Order | None]:
-    """``state`` with a new or stronger order, and that order if there is one. The grace counts from the first."""
-    orders = [_ORDER_OF[observation.answer]] if observation.answer in _ORDER_OF else []
+def _with_instructions(state: WatchState, observation: Observation) -> tuple[WatchState, Instruction | None]:
+    """``state`` with a new or stronger instruction, and that one if there is one. The grace counts from the first."""
+    instructions = [_INSTRUCTION_OF[observation.answer]] if observation.answer in _INSTRUCTION_OF else []
     if state.leaving:
         # The outcome is on the record; leaving the session has its own time, not the grace.
-        orders = [order for order in orders if order is not Order.STALE]
-        if state.order is Order.STALE:  # a renewal was quicker than the look at the clocks
-            state = replace(state, order=None)
+        instructions = [instruction for instruction in instructions if instruction is not Instruction.STALE]
+        if state.instruction is Instruction.STALE:  # a renewal was quicker than the look at the clocks
+            state = replace(state, instruction=None)
     if observation.drain_at is not None and observation.drain_at <= observation.now:
-        orders.append(Order.DRAIN)
+        instructions.append(Instruction.DRAIN)
     over = [clock for clock in state.clocks.values() if clock.ends <= observation.now]
     if over:
-        orders.append(Order.TIMEOUT)
+        instructions.append(Instruction.TIMEOUT)
         state = replace(state, timed_out=state.timed_out or min(over, key=lambda clock: clock.ends))
-    order = max(orders, key=lambda o: o.strength, default=None)
-    if order is None or (state.order is not None and order.strength <= state.order.strength):
+    instruction = max(instructions, key=lambda o: o.strength, default=None)
+    if instruction is None or (state.instruction is not None and instruction.strength <= state.instruction.strength):
         return state, None
-    since = observation.now if state.order is None else state.ordered_at
-    return replace(state, order=order, ordered_at=since), order
+    since = observation.now if state.instruction is None else state.instructed_at
+    return replace(state, instruction=instruction, instructed_at=since), instruction
 
 
 def _outcome_for(state: WatchState, observation: Observation, why: str) -> Outcome | None:
     """The outcome to report for a runner that no longer can; None when it has, or the attempt is another's by now."""
-    if state.order is Order.STALE or state.leaving:
+    if state.instruction is Instruction.STALE or state.leaving:
         return None
-    if state.order is Order.CANCEL:
+    if state.instruction is Instruction.CANCEL:
         return Outcome(OutcomeKind.CANCELED)
-    if state.order is Order.DRAIN:
+    if state.instruction is Instruction.DRAIN:
         return Outcome(OutcomeKind.RELEASED)
-    if state.order is Order.TIMEOUT and state.timed_out is not None:
+    if state.instruction is Instruction.TIMEOUT and state.timed_out is not None:
         return Outcome(OutcomeKind.FAILED, failure=timeout_failure(state.timed_out))
     if observation.drain_at is not None:
         # Ended with its worker before its time: a supervisor with a shorter grace than ours. No fault of the group.

@@ -25,7 +25,7 @@ _ARGUMENTS = 45  # of /proc/self/stat, from after the name on: where the command
 
 
 class ForkedWatchdog:
-    """A watchdog that was forked, with what `subprocess.Popen` offers of it. ``stdout``: its orders."""
+    """A watchdog that was forked, with what `subprocess.Popen` offers of it. ``stdout``: its instructions."""
 
     def __init__(self, pid: int, stdout: BinaryIO) -> None:
         self.pid, self.stdout = pid, stdout
@@ -65,21 +65,21 @@ def start_watchdog(hello: dict[str, Any], inherited: Sequence[int]) -> WatchdogP
 
 
 def _forked(hello: dict[str, Any], inherited: Sequence[int]) -> ForkedWatchdog:
-    orders, its_end = os.pipe()
+    instructions, its_end = os.pipe()
     try:
         pid = os.fork()
     except OSError:
-        os.close(orders)
+        os.close(instructions)
         raise
     else:
         if pid == 0:
             _become_watchdog(hello, its_end, inherited)
     finally:
         os.close(its_end)
-    return ForkedWatchdog(pid, open(orders, "rb", buffering=0))
+    return ForkedWatchdog(pid, open(instructions, "rb", buffering=0))
 
 
-def _become_watchdog(hello: dict[str, Any], orders: int, inherited: Sequence[int]) -> NoReturn:
+def _become_watchdog(hello: dict[str, Any], instructions: int, inherited: Sequence[int]) -> NoReturn:
     """Be as a new Python would be, as far as a watchdog uses it. The frames of the runner are never returned to."""
     code = os.EX_SOFTWARE
     try:
@@ -88,7 +88,7 @@ def _become_watchdog(hello: dict[str, Any], orders: int, inherited: Sequence[int
         _forget_signals()
         _forget_logging()
         _rename()
-        _leave_descriptors(orders, inherited)
+        _leave_descriptors(instructions, inherited)
         run(hello)
         code = os.EX_OK
     except BaseException:  # noqa: BLE001 - it must not reach the runner's frames
@@ -122,11 +122,11 @@ def _rename() -> None:
     ctypes.memmove(begin, COMMAND[: end - begin - 1].ljust(end - begin, b"\0"), end - begin)
 
 
-def _leave_descriptors(orders: int, inherited: Sequence[int]) -> None:
-    """Keep the standard error and ``inherited``; read nothing, and write orders to the standard output."""
+def _leave_descriptors(instructions: int, inherited: Sequence[int]) -> None:
+    """Keep the standard error and ``inherited``; read nothing, and write instructions to the standard output."""
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
-    os.dup2(orders, 1)
+    os.dup2(instructions, 1)
     # Not closed: an object of the runner that is freed here would close what has got its number since.
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         if descriptor not in (0, 1, 2, nothing, *inherited):

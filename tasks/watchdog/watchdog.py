@@ -1,4 +1,4 @@
-"""The watchdog: a process beside each runner that renews its lease, passes orders on, counts its time, and kills it.
+"""The watchdog: a process beside each runner that renews its lease, passes instructions, counts its time, and kills it.
 
 It is a process because a C call that holds the GIL stops every thread of the runner (measured: 2.7 s of 2.7 s).
 """
@@ -37,7 +37,7 @@ from unstuck.tasks.transport.redis_client import connect, persistently
 from unstuck.tasks.warehouse.probe import WarehouseProbe
 from unstuck.tasks.watchdog.cancel_channel import CancelChannel
 from unstuck.tasks.watchdog.holding import Holding, SharedHolding
-from unstuck.tasks.watchdog.policy import Observation, Order, WatchState, decide, timeout_failure, with_timeouts
+from unstuck.tasks.watchdog.policy import Instruction, Observation, WatchState, decide, timeout_failure, with_timeouts
 
 log = logging.getLogger("unstuck.tasks.watchdog")
 
@@ -50,8 +50,8 @@ REPORT_FOR = 600.0  # seconds to go on trying to report for a dead runner; the l
 
 # It is told a JSON object: runner, pid, worker, worker_pid, queues; temporary is the folder of the runner's temporary
 # files; shutdown_flag and shared are descriptors.
-# What the runner holds stands in memory that both share (``holding``). Orders go to the runner through a pipe, one JSON
-# object a line: token, order (cancel, stale, drain, timeout), failure (of a timeout).
+# What the runner holds stands in memory that both share (``holding``). Instructions go to the runner through a pipe,
+# one JSON object a line: token, instruction (cancel, stale, drain, timeout), failure (of a timeout).
 
 
 class Watchdog:
@@ -109,13 +109,13 @@ class Watchdog:
             self._registry.leave(self._id)
 
     def _wait(self, pidfd: int | None) -> None:
-        """Wait for an order of the job, the runner's death, or the next moment that matters."""
+        """Wait for an instruction of the job, the runner's death, or the next moment that matters."""
         now = time.monotonic()
         moments = [self._next_tick, now + LOOK_EVERY]
         if self._state.next_end is not None:
             moments.append(self._state.next_end)
-        if self._state.order is not None:
-            moments.append(self._state.ordered_at + self._settings.cancel_grace)
+        if self._state.instruction is not None:
+            moments.append(self._state.instructed_at + self._settings.cancel_grace)
         if self._drain_at is not None and self._token is not None and not self._state.drains:
             moments += [self._drain_at, now + FLAG_EVERY]
         sources: list[Any] = []
@@ -130,7 +130,7 @@ class Watchdog:
         if self._flag in ready and self._flag is not None and self._flag.level is ShutdownLevel.WORK:
             self._flag = None  # all writers of the pipe are dead, as the check for an orphan finds, too
         if socket in ready and self._channel.received():
-            self._next_tick = 0.0  # the renewal brings the order
+            self._next_tick = 0.0  # the renewal brings the instruction
 
     def _look(self) -> None:
         """Look at what the runner holds. An attempt that two looks find is followed; a shorter one costs no call."""
@@ -177,11 +177,15 @@ class Watchdog:
             self._state, observation, grace=self._settings.cancel_grace, death=death, who=f"the runner {self._worker}"
         )
         self._state = action.state
-        if action.order is not None:
-            log.info("%s: %s", self._token, action.order)
+        if action.instruction is not None:
+            log.info("%s: %s", self._token, action.instruction)
             # With its token: by the time it is read the runner may hold another attempt, which it must not hit.
-            line: dict[str, Any] = {"op": "order", "token": str(self._token), "order": str(action.order)}
-            if action.order is Order.TIMEOUT and action.state.timed_out is not None:
+            line: dict[str, Any] = {
+                "op": "instruction",
+                "token": str(self._token),
+                "instruction": str(action.instruction),
+            }
+            if action.instruction is Instruction.TIMEOUT and action.state.timed_out is not None:
                 line["failure"] = asdict(timeout_failure(action.state.timed_out))  # which of the clocks it was
             self._send(line)
         if action.kill_reason:
@@ -272,7 +276,7 @@ class Watchdog:
         try:
             os.write(1, json.dumps(line).encode() + b"\n")
         except BrokenPipeError:
-            log.warning("%s reads no orders any more", self._worker)
+            log.warning("%s reads no instructions any more", self._worker)
 
     def _log_for_attempt(self, text: str) -> None:
         """Write ``text`` to the attempt's own log, with a deadline: the log hangs if the warehouse does."""

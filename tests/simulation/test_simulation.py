@@ -97,7 +97,16 @@ def test_many_processes_play_the_same_histories_as_one() -> None:
 def test_histories_reach_every_way_a_job_can_end() -> None:
     """Without it, a spec generator that only made trivial jobs would keep every promise too."""
     left = {"FINISHED", "FAILED", "CANCELED", "STOPPED", "→SKIPPED", "→BACKOFF", "→CANCELED", "→CANCELING", "→WAITING"}
-    left |= {"DIES", "FREEZES", "CONFLICT", "STALE", "lost: APPLIED", "loses", "IGNORES orders", "KILLS the runner"}
+    left |= {
+        "DIES",
+        "FREEZES",
+        "CONFLICT",
+        "STALE",
+        "lost: APPLIED",
+        "loses",
+        "IGNORES instructions",
+        "KILLS the runner",
+    }
     left |= {
         "released: APPLIED",
         "canceled: APPLIED",

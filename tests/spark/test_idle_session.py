@@ -76,6 +76,6 @@ def test_a_runner_that_waits_for_a_fresh_one_ends_its_own_idle_session_meanwhile
         assert fleet.outcome(client, first, 0).kind is OutcomeKind.SUCCEEDED
         wait_until(lambda: "was not used for 1s" in worker.text(), 60, "the idle session to be ended")
         assert "outcome" not in fleet.attempt(client, then)
-        fleet.order(client, then, "CANCEL")
+        fleet.instruct(client, then, "CANCEL")
         assert fleet.outcome(client, then, 30).kind is OutcomeKind.CANCELED
         succeeds(client, tmp_path, "three", spark_group("g"))

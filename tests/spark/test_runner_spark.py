@@ -290,7 +290,7 @@ def test_a_cancel_interrupts_a_running_stage_and_the_session_goes_on(
         offer = make_offer("g", python("slow_stage", started=str(started)), epoch=epoch, nonce=f"n{epoch}")
         fleet.begun(store, offer, started)
         limit = Limit(2.0)
-        fleet.order(store, offer, "CANCEL")
+        fleet.instruct(store, offer, "CANCEL")
         assert fleet.outcome(store, offer, 9).kind is OutcomeKind.CANCELED  # each in less than the grace
         in_time = limit.kept
         if in_time:
@@ -309,7 +309,7 @@ def test_a_cancel_between_two_actions_ends_the_step_at_its_next_one(
     offer = make_offer("g", python("between_actions", started=str(started)))
     before = [runner.pid for runner in worker.runners]
     fleet.begun(store, offer, started)
-    fleet.order(store, offer, "CANCEL")
+    fleet.instruct(store, offer, "CANCEL")
     assert fleet.outcome(store, offer, 9).kind is OutcomeKind.CANCELED  # less than the grace
     done(store, make_offer("h", python("spark_numbers", "numbers")))
     assert [runner.pid for runner in worker.runners] == before
@@ -321,7 +321,7 @@ def test_a_cancel_ends_a_udf_that_ignores_every_interrupt(
     started = tmp_path / "started"
     offer = make_offer("g", python("stuck_udf", started=str(started)))
     fleet.begun(store, offer, started)
-    fleet.order(store, offer, "CANCEL")
+    fleet.instruct(store, offer, "CANCEL")
     assert fleet.outcome(store, offer, 60).kind is OutcomeKind.CANCELED
     done(store, make_offer("h", python("spark_numbers", "numbers")))  # and the worker takes new work
 
@@ -358,7 +358,7 @@ def test_the_record_carries_progress_with_the_application_and_its_ui(
     assert (shown["step"], shown["steps"], shown["label"]) == (1, 1, "slow_stage")
     assert shown["app"].startswith("local-")
     assert shown["ui"].startswith("http://")
-    fleet.order(store, offer, "CANCEL")
+    fleet.instruct(store, offer, "CANCEL")
     fleet.outcome(store, offer)
 
 

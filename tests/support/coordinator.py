@@ -156,7 +156,7 @@ class Coordinator:
     def claim(self, offer: Offer, claimant: str = "runner1") -> Taken:
         """Take this very offer, which is put on a queue of its own for it."""
         self._take_off(offer)
-        # A caller of its own for each offer: one caller that takes again under the same claimant gets the same order.
+        # A caller of its own for each offer: a caller that takes again under the same claimant gets the same answer.
         return take(self.lease_of(f"{claimant}-{offer.group}-{offer.nonce}"), self.redis, self.keys, offer, claimant)
 
     def finish(self, token: Token, outcome: Outcome = SUCCEEDED, event: str = "") -> FinishAnswer:
@@ -194,9 +194,9 @@ class Taken:
     claim: Claim | None
 
     @property
-    def order(self) -> WorkOrder:
+    def work_order(self) -> WorkOrder:
         assert self.claim is not None
-        return self.claim.order
+        return self.claim.work_order
 
 
 def take(lease: Lease, client: redis.Redis, keys: Keys, offer: Offer, claimant: str, worker: str = "") -> Taken:

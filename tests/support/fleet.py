@@ -163,7 +163,7 @@ def begun(client: redis.Redis, offer: Offer, started: Path, timeout: float = 120
     wait_until(made, timeout, f"the step of {offer} to make {started.name}")
 
 
-def order(client: redis.Redis, offer: Offer, what: str) -> None:
+def instruct(client: redis.Redis, offer: Offer, what: str) -> None:
     """CANCEL or DRAIN, as a coordinator puts it on the attempt record."""
     keys = KEYS.of(offer.job)
     while True:
@@ -172,7 +172,7 @@ def order(client: redis.Redis, offer: Offer, what: str) -> None:
                 pipe.watch(keys.attempts)
                 record = json.loads(pipe.hget(keys.attempts, offer.group))
                 pipe.multi()
-                pipe.hset(keys.attempts, offer.group, json.dumps({**record, "order": what}))
+                pipe.hset(keys.attempts, offer.group, json.dumps({**record, "instruction": what}))
                 pipe.execute()
                 return
             except redis.WatchError:

@@ -7,7 +7,7 @@
 --
 -- status_before, status_after: the status indexes of the old and of the new status. channel: of the job's runners.
 -- change: {id, expect, whole, guards: [{group, epoch, nonce, kind}], job: {}, groups: {}, inputs: {}, plans: {}, forks: {},
---          attempts: {}, drop: [], forget: [], unfreeze: [], uncollect: [], orders: {}, events: [], due, due_seen,
+--          attempts: {}, drop: [], forget: [], unfreeze: [], uncollect: [], instructions: {}, events: [], due, due_seen,
 --          offers, withdrawn, lanes, acks: [], counts: {}, refused: {}, summary, submitted_at, expire, notify, lease_ttl,
 --          staged: {after, …}} (JSON)
 -- whole: the record is still as whole as it was when it was loaded; else it is halted, or ended by force
@@ -55,10 +55,10 @@ change.job.commit = change.id
 local changed = next(change.groups) or next(change.forget) or next(change.forks) or next(change.uncollect)
 if change.whole or changed then change.job.counts = counts() end
 write_record(change.job)
-for group, order in pairs(change.orders) do
-    local attempt = open_attempt(keys.attempts, group, order[1], order[2])
+for group, one in pairs(change.instructions) do
+    local attempt = open_attempt(keys.attempts, group, one[1], one[2])
     if attempt then
-        attempt.order = order[3]
+        attempt.instruction = one[3]
         put_attempt(keys.attempts, group, attempt)
     end
 end

@@ -34,4 +34,4 @@ attempt.lease = time + tonumber(args.ttl)
 if args.progress ~= '' then attempt.progress = args.progress end
 put_attempt(keys.attempts, args.group, attempt)
 local altered = (attempt.revision or 0) < tonumber(revision or '0')
-return {attempt.order or 'CONTINUE', altered and redis.call('HGET', keys.plans, string.match(args.group, '^[^%[]+')) or nil}
+return {attempt.instruction or 'CONTINUE', altered and redis.call('HGET', keys.plans, string.match(args.group, '^[^%[]+')) or nil}

@@ -13,7 +13,7 @@
 -- params: the job's; digest, text: of each reference in the plan to a text that is stored once; MORE: ask again
 --
 -- An offer that no longer stands is dropped, and the next one is tried. One for which other hosts are asked first stays,
--- and the next one is tried. A take that comes twice (its first reply was lost) gets the same order, and so does nothing:
+-- and the next one is tried. A take that comes twice (its first reply was lost) gets the same answer, and so does nothing:
 -- redis-py repeats a command on a new connection, while the first copy may still lie in the old one. A copy that is
 -- older than the last take finds nothing.
 local taking = cjson.decode(args.taking)
@@ -31,7 +31,7 @@ local function avoids(attempt)
     return left > 0 and left < 60
 end
 
--- Claims one offer for `taking.claimant`. Returns the order, as it is answered; nil if the offer does not stand, and then
+-- Claims one offer for `taking.claimant`. Returns the answer; nil if the offer does not stand, and then
 -- the end of the lane of runners that have the versions of its job, if this one has not; then whether it stays
 -- for other hosts.
 local function claim_offer(offer)
@@ -55,18 +55,18 @@ local function claim_offer(offer)
     local inputs = redis.call('HGET', inputs_key, planned)
     local member = redis.call('HGET', inputs_key, group)
     if not plan or not inputs or not member then return end
-    local order = {'CLAIMED', offer, plan, inputs, member, params}
+    local answer = {'CLAIMED', offer, plan, inputs, member, params}
     -- A reference in JSON (tasks/protocol/texts.py). One that a user's text only looks like finds nothing, and is nobody's.
     local given = {}
     for digest in string.gmatch(plan, '"\\u0000(%x+)"') do
         local text = not given[digest] and redis.call('HGET', record, taking.text_field .. digest)
         if text then
             given[digest] = true
-            order[#order + 1] = digest
-            order[#order + 1] = text
+            answer[#answer + 1] = digest
+            answer[#answer + 1] = text
         end
     end
-    if attempt.claimant then return order end
+    if attempt.claimant then return answer end
     local time = now()
     attempt.claimant = taking.claimant
     attempt.worker = taking.worker
@@ -79,7 +79,7 @@ local function claim_offer(offer)
     redis.call('XADD', keys.reports, '*', 'v', taking.schema_version, 'id', taking.event, 'token',
         offer .. '/' .. taking.claimant, 'kind', 'claimed', 'at', stamp(time))
     due_now(job, time)
-    return order
+    return answer
 end
 
 local last, claimant, offer = unpack(redis.call('HMGET', keys.answer, 'takes', 'claimant', 'offer'))
@@ -122,19 +122,19 @@ for _, queue in ipairs(taking.queues) do
             if tonumber(head.turn) < tonumber(heads[first].turn) then first = index end
         end
         local head = table.remove(heads, first)
-        local order, elsewhere, stays = claim_offer(head.offer)
+        local answer, elsewhere, stays = claim_offer(head.offer)
         if not stays then redis.call('ZREM', taking.ready .. head.lane, head.offer) end
         if elsewhere then
             local lane = string.match(head.lane .. '@', '^[^@]*@[^@#]*') .. '#' .. elsewhere
             redis.call('ZADD', taking.ready .. lane, 'NX', head.turn, head.offer)
             redis.call('ZADD', keys.lanes, 0, lane)
         end
-        if order then
+        if answer then
             if tonumber(head.turn) > tonumber(redis.call('HGET', keys.turn, queue) or '0') then
                 redis.call('HSET', keys.turn, queue, head.turn)
             end
             keep(head.offer)
-            return order
+            return answer
         end
         look(head.lane, first, head.stay + (stays and 1 or 0))
         if stays then staying = staying + 1 else dropped = dropped + 1 end

@@ -189,7 +189,7 @@ def failing(coordinator: Coordinator, **hooks: Any) -> str:
 def test_the_offer_says_why_the_group_failed_and_only_its_attempt_calls_the_hook(coordinator: Coordinator) -> None:
     job = failing(coordinator)
     (offer,) = [one for one in coordinator.offers(job) if one.group == "a"]
-    why = coordinator.claim(offer).order.frozen.failed
+    why = coordinator.claim(offer).work_order.frozen.failed
     assert why is not None
     assert (why.epoch, why.attempt, why.code) == (offer.epoch, 1, "STEP_FAILED")
     assert coordinator.status(job) is Status.RETRYING
@@ -278,7 +278,7 @@ def test_a_member_of_a_fork_has_a_hook_of_its_own_with_its_value(coordinator: Co
     coordinator.work(first)
     coordinator.read()
     (offer,) = coordinator.offers(job)
-    order = coordinator.claim(offer).order
+    order = coordinator.claim(offer).work_order
     assert offer.group == "each[1]"
     assert order.frozen.failed is not None
     assert order.params["n"] == 20

@@ -236,7 +236,7 @@ def test_what_runs_after_a_failure_runs_in_a_job_that_fails_fast_and_anew_in_its
         assert "group load failed, so the job will be FAILED once what runs after a failure has ended" in why.what
         for offer in coordinator.offers():
             taken = coordinator.claim(offer)
-            fingerprints += [taken.order.fingerprint] if offer.group == "clean" else []
+            fingerprints += [taken.work_order.fingerprint] if offer.group == "clean" else []
             coordinator.finish(offer.held_by("runner1"))
             coordinator.read()
         view = coordinator.show(job)
@@ -260,7 +260,7 @@ def test_the_retry_cleans_up_anew_also_where_what_comes_before_the_cleanup_was_s
         coordinator.read()
         (offer,) = coordinator.offers()
         assert offer.group == "clean"
-        fingerprints.append(coordinator.claim(offer).order.fingerprint)
+        fingerprints.append(coordinator.claim(offer).work_order.fingerprint)
         coordinator.finish(offer.held_by("runner1"))
         coordinator.read()
         assert coordinator.status(job) is Status.FAILED

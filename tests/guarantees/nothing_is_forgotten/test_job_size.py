@@ -52,7 +52,7 @@ def test_a_text_that_many_groups_share_is_stored_once_and_every_runner_gets_it(
     offers = coordinator.offers(job)
     assert len(offers) > 10
     for offer in offers[:3]:
-        order = coordinator.claim(offer).order
+        order = coordinator.claim(offer).work_order
         assert order is not None
         assert order.group.steps[0].sql == SQL
     assert coordinator.client.show(job).job.written()["groups"][5]["steps"][0]["sql"] == SQL
@@ -74,7 +74,7 @@ def test_a_text_that_looks_like_a_reference_is_the_users_own(coordinator: Coordi
     job = coordinator.submit(group("a", params=params))
     coordinator.reconciler.reconcile(job, due=True)
     (offer,) = coordinator.offers(job)
-    order = coordinator.claim(offer).order
+    order = coordinator.claim(offer).work_order
     assert order is not None
     assert order.params == params
     assert coordinator.show(job).job.written()["groups"][0]["params"] == params
@@ -147,7 +147,7 @@ def test_alter_holds_the_bound_and_gives_runners_the_new_text(coordinator: Coord
     coordinator.client.resume(job)
     coordinator.reconciler.reconcile(job, due=True)
     (offer,) = coordinator.offers(job)
-    order = coordinator.claim(offer).order
+    order = coordinator.claim(offer).work_order
     assert order is not None
     assert order.params["a"] == "new" * 1000
 

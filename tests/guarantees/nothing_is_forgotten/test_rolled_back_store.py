@@ -99,7 +99,7 @@ def test_a_rerun_takes_over_nothing_of_one_that_the_store_has_forgotten(coordina
         coordinator.client.resume(job)
         coordinator.read()
         (offer,) = [offer for offer in coordinator.offers(job) if offer.group == "a"]
-        order = coordinator.claim(offer).order
+        order = coordinator.claim(offer).work_order
         assert order is not None
         back()
         return order.fingerprint

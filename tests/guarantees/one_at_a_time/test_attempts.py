@@ -110,7 +110,7 @@ def test_a_take_whose_reply_was_lost_is_held_by_the_same_runner_and_charged_to_n
     assert LosesReplies.lost == 1
     assert claim is not None
     assert claim.token == offer.held_by("claimant1")
-    assert claim.order.plan.group.name == "only"
+    assert claim.work_order.plan.group.name == "only"
 
     assert coordinator.sent == [other], "the repeat took no second offer"
     assert coordinator.claim(offer, "runner2").answer == "REFUSED"
@@ -573,13 +573,13 @@ def test_frozen_inputs_are_what_every_later_attempt_reads(coordinator: Coordinat
     coordinator.read()
     (second,) = coordinator.offers()
     claim = coordinator.claim(second)
-    assert claim.order is not None
-    assert claim.order.frozen.inputs == {"first": (staging,)}
+    assert claim.work_order is not None
+    assert claim.work_order.frozen.inputs == {"first": (staging,)}
     coordinator.finish(second.held_by("runner1"), failed())
     coordinator.read()
     (third,) = coordinator.offers()
     again = coordinator.claim(third)
-    assert again.order is not None
-    assert again.order.frozen == claim.order.frozen
-    assert again.order.fingerprint == claim.order.fingerprint
+    assert again.work_order is not None
+    assert again.work_order.frozen == claim.work_order.frozen
+    assert again.work_order.fingerprint == claim.work_order.fingerprint
     assert coordinator.status(job) is Status.RETRYING

@@ -201,7 +201,7 @@ def test_a_cancel_reaches_a_polite_step_at_once(
 ) -> None:
     offer = make_offer("wait_for_cancel")
     runner = fleet.runner_of(store, offer)
-    fleet.order(store, offer, "CANCEL")
+    fleet.instruct(store, offer, "CANCEL")
     assert fleet.outcome(store, offer, 15).kind is OutcomeKind.CANCELED
     ready_again(worker, store, make_offer)
     assert runner.is_running()
@@ -210,7 +210,7 @@ def test_a_cancel_reaches_a_polite_step_at_once(
 def test_a_drained_attempt_is_handed_back(worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer) -> None:
     offer = make_offer("wait_for_cancel")
     fleet.claimed(store, offer)
-    fleet.order(store, offer, "DRAIN")
+    fleet.instruct(store, offer, "DRAIN")
     assert fleet.outcome(store, offer, 15).kind is OutcomeKind.RELEASED
 
 
@@ -219,7 +219,7 @@ def test_a_step_that_ignores_a_cancel_is_killed_after_the_grace_and_was_canceled
 ) -> None:
     offer = make_offer("sleep_on")
     runner = fleet.runner_of(store, offer)
-    fleet.order(store, offer, "CANCEL")
+    fleet.instruct(store, offer, "CANCEL")
     assert fleet.outcome(store, offer, 20).kind is OutcomeKind.CANCELED
     wait_until(lambda: fleet.gone(runner.pid), 15, "the runner to be gone")
     ready_again(worker, store, make_offer)
@@ -231,7 +231,7 @@ def test_a_cancel_ends_a_step_inside_one_long_c_call(
     started = tmp_path / "started"
     offer = make_offer("one_c_call", step_params={"started": str(started)})
     wait_until(started.exists, 30, "the call to begin")
-    fleet.order(store, offer, "CANCEL")
+    fleet.instruct(store, offer, "CANCEL")
     assert fleet.outcome(store, offer, 15).kind is OutcomeKind.CANCELED
     ready_again(worker, store, make_offer)
 
@@ -329,7 +329,7 @@ def test_a_watchdog_that_dies_is_replaced_and_the_attempt_goes_on(
     wait_until(lambda: [w for w in worker.watchdogs if w.pid != watchdog.pid], 10, "another watchdog")
     lease = fleet.attempt(store, offer)["lease"]
     wait_until(lambda: fleet.attempt(store, offer)["lease"] > lease, 10, "a renewal by the new watchdog")
-    fleet.order(store, offer, "CANCEL")
+    fleet.instruct(store, offer, "CANCEL")
     assert fleet.outcome(store, offer, 15).kind is OutcomeKind.CANCELED
     assert runner.is_running()
 
@@ -437,7 +437,7 @@ def test_the_fleet_list_shows_the_runner_and_what_it_runs(
     assert one.runs_on == RunsOn(release, platform.python_version(), *others)
     assert began <= (one.claimed_at or 0.0) <= store.time()[0] + 1
     assert began <= one.seen <= store.time()[0] + 1
-    fleet.order(store, offer, "CANCEL")
+    fleet.instruct(store, offer, "CANCEL")
     fleet.outcome(store, offer)
 
 

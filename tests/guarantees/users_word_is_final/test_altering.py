@@ -26,8 +26,8 @@ def order(coordinator: Coordinator, offer: Offer, claimant: str = "runner1") -> 
     """What a runner that claims ``offer`` is to do."""
     claim = coordinator.claim(offer, claimant)
     assert claim.answer == "CLAIMED"
-    assert claim.order is not None
-    return claim.order
+    assert claim.work_order is not None
+    return claim.work_order
 
 
 def states(coordinator: Coordinator, job: str) -> dict[str, str]:

@@ -158,9 +158,9 @@ def test_what_submit_accepts_can_be_read_back_and_ended(
     assert JobSpec.model_validate(coordinator.show(job).job.written()) == asked
     for offer in coordinator.offers(job):
         claim = coordinator.claim(offer)
-        assert claim.order is not None
-        (mine,) = (one for one in asked.groups if one.name == claim.order.group.name)
-        assert (claim.order.group.steps, claim.order.group.params) == (mine.steps, mine.params)
+        assert claim.work_order is not None
+        (mine,) = (one for one in asked.groups if one.name == claim.work_order.group.name)
+        assert (claim.work_order.group.steps, claim.work_order.group.params) == (mine.steps, mine.params)
         coordinator.finish(offer.held_by("runner1"))
     decided(coordinator, job)
     ended(coordinator, job, how)

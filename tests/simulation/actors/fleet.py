@@ -5,7 +5,7 @@ death. A frozen runner that thaws goes on as if nothing had happened: it is the 
 """
 
 # What a watchdog decides is the real thing (``policy``). Most runners leave when they are told to; one that ignores
-# orders is killed after the grace; and some hang where no kill reaches them, while their watchdog renews the lease.
+# instructions is killed after the grace; some hang where no kill reaches them, while their watchdog renews the lease.
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from unstuck.tasks.settings import Settings
 from unstuck.tasks.spec.work_order import FrozenInputs, WorkOrder
 from unstuck.tasks.transport.lease import RenewAnswer
 from unstuck.tasks.watchdog import policy
-from unstuck.tasks.watchdog.policy import Observation, Order, WatchState
+from unstuck.tasks.watchdog.policy import Instruction, Observation, WatchState
 
 T = TypeVar("T")
 Told = Generator[float, None, T]
@@ -38,9 +38,9 @@ LINGER = 0.05  # seconds, as in ``tasks.runner.take``
 LIGHT = "heavy"  # the queue whose groups count as such without Spark
 # How an attempt ends that was told to, as in ``tasks.runner.attempt``; None: it is somebody else's by now.
 _AS_ORDERED = {
-    Order.STALE: None,
-    Order.CANCEL: Outcome(OutcomeKind.CANCELED),
-    Order.DRAIN: Outcome(OutcomeKind.RELEASED),
+    Instruction.STALE: None,
+    Instruction.CANCEL: Outcome(OutcomeKind.CANCELED),
+    Instruction.DRAIN: Outcome(OutcomeKind.RELEASED),
 }
 
 
@@ -70,9 +70,9 @@ class Host:
         self.queues = queues
         self._held: Token | None = None
         self._state = WatchState()
-        self._told: Order | None = None  # by a watchdog that lives no more
+        self._told: Instruction | None = None  # by a watchdog that lives no more
         self._terminated = False  # the worker was told to stop
-        self._ignores_orders = False
+        self._ignores_instructions = False
         self._out_of_reach = 0.0  # until when no kill ends it
         self._idle = False
         self._lingers = False
@@ -95,12 +95,12 @@ class Host:
     def _hold(self, token: Token | None) -> None:
         self._held, self._state, self._terminated, self._out_of_reach = token, WatchState(), False, 0.0
         self._told = None
-        self._ignores_orders = token is not None and self._trouble.chance(self._trouble.ignores_orders)
+        self._ignores_instructions = token is not None and self._trouble.chance(self._trouble.ignores_instructions)
 
     @property
-    def _order(self) -> Order | None:
+    def _instruction(self) -> Instruction | None:
         """What the runner was told, by its watchdog or by its worker."""
-        return self._state.order or self._told or (Order.DRAIN if self._terminated else None)
+        return self._state.instruction or self._told or (Instruction.DRAIN if self._terminated else None)
 
     @property
     def listening(self) -> bool:
@@ -197,7 +197,7 @@ class Host:
     def _another_watchdog(self) -> Life:
         """The watchdog dies, and its runner starts another, which knows of the attempt alone; not of what was told."""
         self._stage.log(f"{self.name}/dog", "DIES; its runner starts another")
-        self._told = self._state.order or self._told
+        self._told = self._state.instruction or self._told
         self._state = WatchState()
         yield self._stage.rng.uniform(0.3, 3.0)
 
@@ -206,11 +206,11 @@ class Host:
         observation = Observation(self._stage.now, ProcessState.ALIVE, answer=answer)
         action = policy.decide(self._state, observation, grace=self._settings.cancel_grace, who=self.name)
         self._state = action.state
-        if action.order is not None:
-            self._stage.log(f"{self.name}/dog", f"tells {token}: {action.order}")
+        if action.instruction is not None:
+            self._stage.log(f"{self.name}/dog", f"tells {token}: {action.instruction}")
         if not action.kill_reason or self._stage.now < self._out_of_reach:
             return False
-        self._stage.log(f"{self.name}/dog", f"KILLS the runner under {token} ({action.state.order})")
+        self._stage.log(f"{self.name}/dog", f"KILLS the runner under {token} ({action.state.instruction})")
         self._runner.kill()
         if action.outcome is not None:
             Routine(self._stage, f"{self.name}/dog", self._obituary(token, action.outcome), 0.01)
@@ -275,11 +275,11 @@ class Host:
         """Run it. Returns what was taken with its outcome, where the group counts as one without Spark."""
         token, following = claim.token, None
         self._hold(token)
-        outcome = yield from self._work(token, claim.order)
+        outcome = yield from self._work(token, claim.work_order)
         if outcome is not None:
             said = self._stage.mint()
             arguments, what = (token, outcome, said, self.id), f"{token} {outcome.kind}"
-            if claim.order.group.queue_name == LIGHT and outcome.kind is OutcomeKind.SUCCEEDED:
+            if claim.work_order.group.queue_name == LIGHT and outcome.kind is OutcomeKind.SUCCEEDED:
                 taking = self._taking()
                 both = partial(self._store.finish_and_take, *arguments, queues, *taking)
                 _, following = yield from self._call(f"finish and take {what}", both)
@@ -289,29 +289,29 @@ class Host:
         self._hold(None)
         return following
 
-    def _work(self, token: Token, order: WorkOrder) -> Told[Outcome | None]:
+    def _work(self, token: Token, work_order: WorkOrder) -> Told[Outcome | None]:
         """Run the steps, or find that they were run before; then the marker."""
         stage, job = self._stage, self._jobs[token.job]
         name, _ = split_member(token.group)
         yield from self._boundary("at the start")
-        if order.frozen.failed is not None and order.frozen.failed.epoch == token.epoch:
+        if work_order.frozen.failed is not None and work_order.frozen.failed.epoch == token.epoch:
             return (yield from self._call_hook(token))
-        for maker in (token.job, *order.plan.adopts):
-            standing = self._depot.standing(maker, token.group, order.fingerprint)
+        for maker in (token.job, *work_order.plan.adopts):
+            standing = self._depot.standing(maker, token.group, work_order.fingerprint)
             if standing is None and maker != token.job:
-                standing = self._on_record(maker, token.group, order.fingerprint)
+                standing = self._on_record(maker, token.group, work_order.fingerprint)
             if standing is not None:
                 whose = f" of {maker}" if maker != token.job else ""
                 stage.log(self.name, f"{token} takes over {standing}{whose}")
                 return _success(standing, self._depot.markers[standing], adopted=True)
-        self._read(token, order.frozen)
-        behaviour = job.behaviour(name).with_params(order.params)
+        self._read(token, work_order.frozen)
+        behaviour = job.behaviour(name).with_params(work_order.params)
         runs = job.runs.get(token.group, 0)
         job.runs[token.group] = runs + 1
         for _ in range(3):
             yield behaviour.seconds / 3 * stage.rng.uniform(0.8, 1.2)
             yield from self._boundary("in a step")
-            if self._order is not None:
+            if self._instruction is not None:
                 return (yield from self._leave(token))
         if behaviour.kind == "kills":
             self._die("of its step")
@@ -319,9 +319,9 @@ class Host:
         if behaviour.fails(runs):
             fatal = behaviour.kind == "fatal"
             return Outcome(OutcomeKind.FAILED, failure=Failure("BOOM", f"run {runs + 1}", recoverable=not fatal))
-        marker = self._marker(token, order, behaviour.silent)
+        marker = self._marker(token, work_order, behaviour.silent)
         yield from self._boundary("before the marker")
-        if self._order is not None:  # the last look: from here on the work counts as done, whatever is ordered
+        if self._instruction is not None:  # the last look: from here on the work counts as done, whatever it is told
             return (yield from self._leave(token))
         if self.marker_first:
             self._depot.markers[token.staging] = marker
@@ -333,25 +333,26 @@ class Host:
         """An attempt of a group that has failed: it only calls the hook, which may fail."""
         yield self._stage.rng.uniform(0.1, 1.0)
         yield from self._boundary("in a hook")
-        if self._order is not None:
+        if self._instruction is not None:
             return (yield from self._leave(token))
         code = HOOK_RAN if self._stage.rng.random() < 0.7 else "HOOK_FAILED"
         return Outcome(OutcomeKind.FAILED, failure=Failure(code, "the hook", recoverable=False))
 
     def _leave(self, token: Token) -> Told[Outcome | None]:
-        """The attempt was told to end: how it ends is read from the order."""
-        if self._ignores_orders:
-            self._ignores_orders = False
+        """The attempt was told to end: how it ends is read from the instruction."""
+        if self._ignores_instructions:
+            self._ignores_instructions = False
             stage, seconds = self._stage, self._trouble.hang()
             if stage.rng.random() < 0.5:
                 self._out_of_reach = stage.now + seconds
             stage.log(
                 self.name,
-                f"IGNORES orders under {token} for {seconds:.0f}s" + " and out of reach" * bool(self._out_of_reach),
+                f"IGNORES instructions under {token} for {seconds:.0f}s"
+                + " and out of reach" * bool(self._out_of_reach),
             )
             yield seconds
-        assert self._order is not None
-        return _AS_ORDERED[self._order]
+        assert self._instruction is not None
+        return _AS_ORDERED[self._instruction]
 
     def _read(self, token: Token, frozen: FrozenInputs) -> None:
         for need, folders in frozen.inputs.items():
@@ -364,14 +365,14 @@ class Host:
         fits = found is not None and found.done is not None and found.done.fingerprint == fingerprint
         return found.staging if found is not None and fits else None
 
-    def _marker(self, token: Token, order: WorkOrder, silent: bool) -> ModelMarker:
+    def _marker(self, token: Token, work_order: WorkOrder, silent: bool) -> ModelMarker:
         # Other values at every run: what was frozen or adopted must not be mixed with them.
         values: list[Any] = list(range(self._stage.rng.randint(0, 3)))
-        forks = {} if silent else {wanted.key: values for wanted in order.plan.collect}
+        forks = {} if silent else {wanted.key: values for wanted in work_order.plan.collect}
         outputs = {}
-        if self._jobs[token.job].makes_outputs(order.group.name, order.params):
-            outputs[order.group.name] = self._stage.rng.randint(0, 9)
-        return ModelMarker(token, order.fingerprint, outputs, forks)
+        if self._jobs[token.job].makes_outputs(work_order.group.name, work_order.params):
+            outputs[work_order.group.name] = self._stage.rng.randint(0, 9)
+        return ModelMarker(token, work_order.fingerprint, outputs, forks)
 
 
 def _success(staging: str, marker: ModelMarker, *, adopted: bool = False) -> Outcome:

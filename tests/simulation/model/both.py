@@ -125,8 +125,8 @@ class Both:
         real = self.lease_of(caller).take(["only"], claimant, "w", "e")
         model = self.model.take(["only"], caller, claimant, "w", "e")
         if real is not None and model is not None:
-            assert (real.token, real.order) == (model.token, model.order)
-            assert real.order.fingerprint == model.order.fingerprint
+            assert (real.token, real.work_order) == (model.token, model.work_order)
+            assert real.work_order.fingerprint == model.work_order.fingerprint
         return "REFUSED" if real is None else "CLAIMED", "REFUSED" if model is None else "CLAIMED"
 
     def ready(self) -> tuple[list[str], list[str]]:

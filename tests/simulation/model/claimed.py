@@ -19,7 +19,7 @@ class Claimed:
     params: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def order(self) -> WorkOrder:
+    def work_order(self) -> WorkOrder:
         """What the runner is to do."""
         plan = GroupPlan.model_validate_json(self.plan).model_copy(update={"params": dict(self.params)})
         member = FrozenInputs.model_validate_json(self.member)

@@ -172,8 +172,10 @@ class Mirrored(ModelStore):
         if tokens[0] != tokens[1]:
             raise Broken(AGREE, f"take of {caller}: the model gives {tokens[0]}, the real store {tokens[1]}")
         self._compared(f"take: {'EMPTY' if model is None else 'CLAIMED'}")
-        if model is not None and real is not None and model.order != real.order:
-            raise Broken(AGREE, f"{real.token}: the model hands out {model.order}, the real store {real.order}")
+        if model is not None and real is not None and model.work_order != real.work_order:
+            raise Broken(
+                AGREE, f"{real.token}: the model hands out {model.work_order}, the real store {real.work_order}"
+            )
         self._same_offers()
 
     def _same_offers(self) -> None:

@@ -171,7 +171,7 @@ class ModelStore:
             if self.watching:
                 self.watching.claimed(token)
         if self.watching:
-            self.watching.handed_out(token, claim.order)
+            self.watching.handed_out(token, claim.work_order)
         return claim
 
     def _anothers(self, attempt: AttemptRecord, claimant: str) -> bool:
@@ -196,7 +196,7 @@ class ModelStore:
             if attempt.pool:
                 self.held.add((attempt.pool, Offer(token.job, token.group, token.epoch, token.nonce)))
         job.attempts[token.group] = replace(attempt, lease=now + self.lease_ttl)
-        return RenewAnswer(attempt.order or "CONTINUE")
+        return RenewAnswer(attempt.instruction or "CONTINUE")
 
     def finish(self, token: Token, outcome: Outcome, event: str, caller: str) -> FinishAnswer:
         before, said = self.finished.get(caller, ("", FinishAnswer.STALE))
@@ -368,10 +368,10 @@ class ModelStore:
             job.collected.pop(fork, None)
         for group, attempt in decision.offered.items():
             job.attempts[group] = attempt
-        for group, (epoch, nonce, order) in decision.orders.items():
-            ordered = job.attempts.get(group)
-            if ordered and (ordered.epoch, ordered.nonce) == (epoch, nonce) and ordered.outcome is None:
-                job.attempts[group] = replace(ordered, order=order)
+        for group, (epoch, nonce, instruction) in decision.instructions.items():
+            told = job.attempts.get(group)
+            if told and (told.epoch, told.nonce) == (epoch, nonce) and told.outcome is None:
+                job.attempts[group] = replace(told, instruction=instruction)
         for offer, lane in decision.withdrawn.items():
             self.ready.get(lane, {}).pop(offer, None)
             job.turns.pop(lane, None)

@@ -203,14 +203,14 @@ MUTANTS = (
         "a cancel that tells no runner",
         broken.LATE_COMMAND,
         33,
-        line(intent.cancel, 'draft.order(group_id, "CANCEL")', "pass"),
+        line(intent.cancel, 'draft.instruct(group_id, "CANCEL")', "pass"),
         commands=True,
     ),
     mutant(
         "a pause that does not wait tells no runner",
         broken.LATE_COMMAND,
         64,
-        line(intent.pause, 'draft.order(group_id, "DRAIN")', "pass"),
+        line(intent.pause, 'draft.instruct(group_id, "DRAIN")', "pass"),
         commands=True,
     ),
     mutant(

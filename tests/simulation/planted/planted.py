@@ -118,7 +118,7 @@ class KeysForgotten(ModelStore):
 
 def _adopts_by_name() -> Patches:
     """A retry that takes over whatever stands under the name of a group, though it now is to do something else."""
-    return [(WorkOrder, "fingerprint", property(lambda order: order.group.name))]
+    return [(WorkOrder, "fingerprint", property(lambda work_order: work_order.group.name))]
 
 
 class RetriesWhatRuns(ModelStore):

@@ -227,7 +227,7 @@ class Lateness:
             wrong |= one.state in ACTIVE and record.intent is Intent.FORCE_STOP
             wrong |= one.state is S.RUNNING and record.intent is Intent.CANCEL
             if attempt is not None and held and attempt.outcome is None and told and one.state is not S.QUEUED:
-                wrong |= attempt.order != told
+                wrong |= attempt.instruction != told
             if wrong:
                 text = f"{record.id}/{group} is {one.state} under {record.intent}"
                 yield broken.LATE_COMMAND, f"{text} since {record.intent_at:.3f}", self.sweep

@@ -203,8 +203,8 @@ class Promises:
         """The runner has the answer to its take, after as many repeats as it took."""
         self._hold(ONE, unheard(self._core, claimant, token))
 
-    def handed_out(self, token: Token, order: WorkOrder) -> None:
-        self._adopted.handed_out(token, order)
+    def handed_out(self, token: Token, work_order: WorkOrder) -> None:
+        self._adopted.handed_out(token, work_order)
 
     def finished(self, token: Token, outcome: Outcome) -> None:
         record = self._core.jobs[token.job].groups.get(token.group)

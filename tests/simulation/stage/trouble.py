@@ -63,7 +63,7 @@ class Trouble:
         self.runner_dies = rng.choice((0.0, 0.05, 0.15))  # at each boundary of an attempt
         self.runner_freezes = rng.choice((0.0, 0.05, 0.15))
         self.drains = rng.choice((0.0, 0.05))
-        self.ignores_orders = rng.choice((0.0, 0.3, 0.7))  # attempts that do not leave when they are told to
+        self.ignores_instructions = rng.choice((0.0, 0.3, 0.7))  # attempts that do not leave when they are told to
         self._more = more or random.Random(0)
         self.watchdog_dies = self._more.choice((0.0, 0.05, 0.2)) if more else 0.0  # at each renewal
         self.publisher_freezes = self._more.choice((0.3, 0.6, 0.9)) if more else 0.0  # before each slot

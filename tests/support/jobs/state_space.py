@@ -151,7 +151,9 @@ class SmallWorld:
     def novelty(self) -> tuple[Any, ...]:
         """Where the job stands, and what lies on its record that the next decision must take in."""
         job = self.job
-        said = {(bool(a.claimant), _heard(a.outcome), a.lease < self.now, a.order) for a in self.attempts.values()}
+        said = {
+            (bool(a.claimant), _heard(a.outcome), a.lease < self.now, a.instruction) for a in self.attempts.values()
+        }
         recovering = any(record.recovering for record in self.groups.values())
         asked = tuple((ask.do, "[" in ask.group, self.state().record(ask.group).state) for ask in job.requests)
         return (self.situation(), frozenset(said), recovering, job.pause_now, job.reset_budgets, self.doing, asked)
@@ -387,10 +389,10 @@ class SmallWorld:
         ):
             for name in gone:
                 records.pop(name, None)  # type: ignore[attr-defined]
-        for name, (epoch, nonce, order) in decision.orders.items():
+        for name, (epoch, nonce, instruction) in decision.instructions.items():
             attempt = self.attempts.get(name)
             if attempt is not None and (attempt.epoch, attempt.nonce) == (epoch, nonce) and attempt.outcome is None:
-                self.attempts[name] = replace(attempt, order=order)
+                self.attempts[name] = replace(attempt, instruction=instruction)
         self.due = math.inf if decision.due is None else decision.due
         for offer in decision.withdrawn:
             self.ready.pop(offer, None)
@@ -415,7 +417,7 @@ class SmallWorld:
         """Nobody says anything more; runners, coordinators and the warehouse go on until nothing moves.
 
         Args:
-            runners: what those that hold an attempt do. They ``succeed``; they ``obey`` an order to end, and succeed
+            runners: what those that hold an attempt do. They ``succeed``; they ``obey`` when told to end, and succeed
                 otherwise; they ``fail`` for good; they are ``gone`` without a word; or ``hang``: alive, and never done.
         """
         for _ in range(FOREVER):
@@ -425,8 +427,12 @@ class SmallWorld:
             for offer in list(self.ready):
                 self.claim(offer)
             for name in self.running() if runners != "hang" else ():
-                order = self.attempts[name].order
-                how = {"CANCEL": "canceled", "DRAIN": "released"}.get(order, "succeeded") if runners == "obey" else ""
+                instruction = self.attempts[name].instruction
+                how = (
+                    {"CANCEL": "canceled", "DRAIN": "released"}.get(instruction, "succeeded")
+                    if runners == "obey"
+                    else ""
+                )
                 if runners == "gone":
                     self.attempts[name] = replace(
                         self.attempts[name], lease=min(self.attempts[name].lease, self.now - 0.1)

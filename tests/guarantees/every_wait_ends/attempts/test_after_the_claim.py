@@ -70,7 +70,9 @@ def test_an_order_with_fields_of_another_release_is_carried_out_if_they_ask_for_
     assert done.kind is OutcomeKind.SUCCEEDED, done.failure
     for outcome, names in zip(refused, ["reruns", "warehouse", "group.steps.0.pool"], strict=True):
         assert outcome.failure is not None
-        assert (outcome.failure.code, outcome.failure.recoverable) == ("ORDER_UNREADABLE", True), "another may read it"
+        assert (outcome.failure.code, outcome.failure.recoverable) == ("WORK_ORDER_UNREADABLE", True), (
+            "another may read it"
+        )
         assert f"({names}: " in outcome.failure.text
 
 
@@ -81,7 +83,7 @@ def test_a_claim_whose_answer_is_no_text_is_ended_by_the_runner_that_holds_it(
     client.hset(fleet.KEYS.of(offer.job).plans, offer.group, b'{"warehouse": "\xff"}')
     failure = ended(client, redis_server, tmp_path, offer)[0].failure
     assert failure is not None
-    assert (failure.code, failure.recoverable) == ("ORDER_UNREADABLE", True)
+    assert (failure.code, failure.recoverable) == ("WORK_ORDER_UNREADABLE", True)
 
 
 # The memory that it shares with its watchdog is gone on this side, so the watchdog cannot be told what is held.
@@ -128,7 +130,7 @@ def test_an_order_that_no_runner_can_read_uses_up_the_retries_and_is_no_poison(
     assert coordinator.status(job) is Status.FAILED
     (member,) = coordinator.show(job).groups[0].members
     assert member.record.reason is not None
-    assert (member.record.reason.code, member.record.losses) == ("ORDER_UNREADABLE", 0)
+    assert (member.record.reason.code, member.record.losses) == ("WORK_ORDER_UNREADABLE", 0)
     assert "all 1 retries are used up" in member.record.reason.text
 
 

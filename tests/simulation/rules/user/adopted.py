@@ -18,7 +18,7 @@ from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.spec.work_order import WorkOrder
 
 RETRIED = (Status.FAILED, Status.CANCELED, Status.STOPPED)  # how a job ended that may be retried
-_Work = tuple[str, str, str]  # the fingerprint of an order, its parameters with the fork value, and what it reads
+_Work = tuple[str, str, str]  # the fingerprint of a work order, its parameters with the fork value, and what it reads
 
 
 def kin(core: ModelStore, job: str) -> tuple[str, ...]:
@@ -58,10 +58,13 @@ class Adopted:
         specs = [JobSpec.model_validate_json(one.spec).model_dump(exclude={"params"}) for one in (old, record)]
         return f"{where}, with another spec: {specs[1]}, not {specs[0]}" if specs[0] != specs[1] else ""
 
-    def handed_out(self, token: Token, order: WorkOrder) -> None:
+    def handed_out(self, token: Token, work_order: WorkOrder) -> None:
         """A runner has heard what to do; again, and perhaps something else, if its first reply was lost."""
-        params, inputs = json.dumps(order.params, sort_keys=True), json.dumps(order.frozen.inputs, sort_keys=True)
-        self._handed_out[token].add((order.fingerprint, params, inputs))
+        params, inputs = (
+            json.dumps(work_order.params, sort_keys=True),
+            json.dumps(work_order.frozen.inputs, sort_keys=True),
+        )
+        self._handed_out[token].add((work_order.fingerprint, params, inputs))
 
     def finished(self, token: Token, outcome: Outcome) -> str:
         """What is taken over is the same work, done by the job itself or by one that it retries."""
@@ -73,6 +76,6 @@ class Adopted:
             return f"{where}, which {maker} made; it is a retry of {kin(self._core, token.job)[1:]}"
         same = self._handed_out[token] & self._handed_out[maker]
         if marker.fingerprint not in {fingerprint for fingerprint, _, _ in same}:
-            orders = [sorted(self._handed_out[one]) for one in (token, maker)]
-            return f"{where}, which is not the work that it was to do: {orders[0]}; that was {orders[1]}"
+            work_orders = [sorted(self._handed_out[one]) for one in (token, maker)]
+            return f"{where}, which is not the work that it was to do: {work_orders[0]}; that was {work_orders[1]}"
         return ""

@@ -403,7 +403,7 @@ def test_results_are_small_json_values_and_what_is_not_leaves_the_others_as_they
     assert {**work.results, "most": ""} == {"rows": 4, "names": ["a", None, True], "most": ""}
 
 
-def test_a_lost_connection_is_heard_like_an_order(client: redis.Redis, redis_server: RedisServer) -> None:
+def test_a_lost_connection_is_heard_like_an_instruction(client: redis.Redis, redis_server: RedisServer) -> None:
     """Redis may have been rolled back to before the claim: whoever holds the attempt should be the first to say so."""
     with connect(redis_server.url) as mine:
         channel = CancelChannel(mine, Keys())

@@ -71,7 +71,7 @@ def test_the_plan_of_a_fork_is_parsed_once_for_all_its_members(coordinator: Coor
     coordinator.submit(group("w", for_each={"n": list(range(5))}), params={"one": "of this test alone"})
     coordinator.read()
     before = _plan.cache_info()
-    orders = [coordinator.claim(offer).order for offer in coordinator.offers()]
+    orders = [coordinator.claim(offer).work_order for offer in coordinator.offers()]
     after = _plan.cache_info()
     assert sorted(str(order.frozen.value) for order in orders) == [str(n) for n in range(5)]
     assert after.misses - before.misses == 1

@@ -9,7 +9,7 @@ import pytest
 from unstuck.tasks.process.tree import ProcessState
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.transport.lease import RenewAnswer
-from unstuck.tasks.watchdog.policy import Clock, Observation, Order, WatchState, decide
+from unstuck.tasks.watchdog.policy import Clock, Instruction, Observation, WatchState, decide
 
 IDLE = WatchState()
 GRACE = 10.0
@@ -25,7 +25,7 @@ def see(now: float, **what: object) -> Observation:
 
 def test_a_runner_that_works_is_let_be() -> None:
     action = decide(IDLE, see(1.0, answer=RenewAnswer.CONTINUE), grace=GRACE)
-    assert (action.order, action.kill_reason, action.outcome) == (None, "", None)
+    assert (action.instruction, action.kill_reason, action.outcome) == (None, "", None)
 
 
 @pytest.mark.parametrize(
@@ -34,9 +34,9 @@ def test_a_runner_that_works_is_let_be() -> None:
 )
 def test_an_order_is_told_once_then_enforced_after_the_grace(answer: RenewAnswer, kind: OutcomeKind | None) -> None:
     first = decide(IDLE, see(100.0, answer=answer), grace=GRACE)
-    assert first.order == Order(answer.lower())
+    assert first.instruction == Instruction(answer.lower())
     again = decide(first.state, see(109.9, answer=answer), grace=GRACE)
-    assert (again.order, again.kill_reason) == (None, "")
+    assert (again.instruction, again.kill_reason) == (None, "")
     last = decide(again.state, see(110.0, answer=answer), grace=GRACE)
     assert "was killed" in last.kill_reason
     assert (last.outcome.kind if last.outcome else None) == kind
@@ -44,9 +44,9 @@ def test_an_order_is_told_once_then_enforced_after_the_grace(answer: RenewAnswer
 
 def test_a_timeout_is_told_then_enforced_and_reported_as_a_failure_of_the_group() -> None:
     state = timed(Clock("TIMEOUT", 60.0, began=0.0))
-    assert decide(state, see(59.9), grace=GRACE).order is None
+    assert decide(state, see(59.9), grace=GRACE).instruction is None
     told = decide(state, see(60.0), grace=GRACE)
-    assert told.order is Order.TIMEOUT
+    assert told.instruction is Instruction.TIMEOUT
     end = decide(told.state, see(70.0), grace=GRACE)
     assert end.outcome is not None
     assert end.outcome.kind is OutcomeKind.FAILED
@@ -57,7 +57,7 @@ def test_a_timeout_is_told_then_enforced_and_reported_as_a_failure_of_the_group(
 def test_the_users_cancel_replaces_a_timeout_and_does_not_start_the_grace_again() -> None:
     told = decide(timed(Clock("TIMEOUT", 1.0, 0.0)), see(1.0), grace=GRACE)
     canceled = decide(told.state, see(5.0, answer=RenewAnswer.CANCEL), grace=GRACE)
-    assert canceled.order is Order.CANCEL
+    assert canceled.instruction is Instruction.CANCEL
     end = decide(canceled.state, see(11.0), grace=GRACE)
     assert end.outcome is not None
     assert end.outcome.kind is OutcomeKind.CANCELED
@@ -66,7 +66,7 @@ def test_the_users_cancel_replaces_a_timeout_and_does_not_start_the_grace_again(
 def test_a_weaker_order_never_replaces_a_stronger_one() -> None:
     stale = decide(IDLE, see(0.0, answer=RenewAnswer.STALE), grace=GRACE).state
     later = decide(stale, see(1.0, answer=RenewAnswer.CANCEL), grace=GRACE)
-    assert (later.order, later.state.order) == (None, Order.STALE)
+    assert (later.instruction, later.state.instruction) == (None, Instruction.STALE)
 
 
 def test_a_runner_that_died_unordered_is_lost_and_its_tree_is_ended() -> None:
@@ -96,7 +96,7 @@ def test_an_orphan_is_ended_at_once() -> None:
 def test_a_stopped_runner_is_still_timed_out_and_killed() -> None:
     state = timed(Clock("TIMEOUT", 1.0, 0.0))
     told = decide(state, see(1.0, runner=ProcessState.STOPPED), grace=GRACE)
-    assert told.order is Order.TIMEOUT
+    assert told.instruction is Instruction.TIMEOUT
     assert decide(told.state, see(11.0, runner=ProcessState.STOPPED), grace=GRACE).kill_reason
 
 
@@ -116,11 +116,11 @@ ONE_STEP = Clock("STEP_TIMEOUT", 10.0, began=20.0, step="step 2 of 3 (clean)")
 def test_of_the_clock_of_a_group_and_that_of_its_step_the_first_to_run_out_is_told() -> None:
     both = timed(ALL_STEPS, ONE_STEP)
     assert both.next_end == 30.0
-    assert decide(both, see(29.9), grace=GRACE).order is None
+    assert decide(both, see(29.9), grace=GRACE).instruction is None
     # Even seen late, when both are over: the step's was over first.
     for late in (30.0, 100.0):
         told = decide(both, see(late), grace=GRACE)
-        assert (told.order, told.state.timed_out) == (Order.TIMEOUT, ONE_STEP)
+        assert (told.instruction, told.state.timed_out) == (Instruction.TIMEOUT, ONE_STEP)
     end = decide(told.state, see(110.0), grace=GRACE)
     assert end.outcome is not None
     assert end.outcome.failure is not None
@@ -129,11 +129,11 @@ def test_of_the_clock_of_a_group_and_that_of_its_step_the_first_to_run_out_is_to
 
 
 def test_a_worker_that_stops_hands_back_when_the_grace_is_over_and_not_before() -> None:
-    assert decide(IDLE, see(29.9, drain_at=30.0), grace=GRACE).order is None
+    assert decide(IDLE, see(29.9, drain_at=30.0), grace=GRACE).instruction is None
     told = decide(IDLE, see(30.0, drain_at=30.0), grace=GRACE)
-    assert told.order is Order.DRAIN
+    assert told.instruction is Instruction.DRAIN
     again = decide(told.state, see(39.9, drain_at=30.0), grace=GRACE)
-    assert (again.order, again.kill_reason) == (None, "")
+    assert (again.instruction, again.kill_reason) == (None, "")
     end = decide(again.state, see(40.0, drain_at=30.0), grace=GRACE)
     assert end.kill_reason
     assert end.outcome is not None
@@ -152,7 +152,7 @@ def test_a_runner_that_dies_while_its_worker_stops_was_handed_back_and_says_how(
 def test_the_users_cancel_holds_also_while_the_worker_stops() -> None:
     told = decide(IDLE, see(1.0, drain_at=0.0), grace=GRACE)
     canceled = decide(told.state, see(2.0, drain_at=0.0, answer=RenewAnswer.CANCEL), grace=GRACE)
-    assert canceled.order is Order.CANCEL
+    assert canceled.instruction is Instruction.CANCEL
     end = decide(canceled.state, see(3.0, drain_at=0.0, runner=ProcessState.GONE), grace=GRACE)
     assert end.outcome is not None
     assert end.outcome.kind is OutcomeKind.CANCELED
@@ -161,7 +161,9 @@ def test_the_users_cancel_holds_also_while_the_worker_stops() -> None:
 def test_a_runner_that_leaves_the_session_has_the_time_for_that_and_nothing_more_is_said_of_its_attempt() -> None:
     leaving = timed(Clock("SESSION_TIMEOUT", 300.0, 0.0, "leaving the Spark session on here:1"))
     let_be = decide(leaving, see(100.0, answer=RenewAnswer.STALE), grace=GRACE)
-    assert (let_be.order, let_be.state.order) == (None, None), "STALE is what is answered once the outcome stands"
+    assert (let_be.instruction, let_be.state.instruction) == (None, None), (
+        "STALE is what is answered once the outcome stands"
+    )
     told = decide(let_be.state, see(300.0), grace=GRACE)
     killed = decide(told.state, see(310.0), grace=GRACE)
     assert killed.kill_reason.startswith(
@@ -173,10 +175,10 @@ def test_a_runner_that_leaves_the_session_has_the_time_for_that_and_nothing_more
 
 def test_a_runner_that_leaves_its_session_is_let_be_also_when_a_renewal_was_quicker_than_the_look() -> None:
     working = decide(WatchState(), see(1.0, answer=RenewAnswer.STALE), grace=GRACE)
-    assert working.order is Order.STALE
+    assert working.instruction is Instruction.STALE
     leaving = replace(working.state, clocks={"SESSION_TIMEOUT": Clock("SESSION_TIMEOUT", 300.0, 0.0, "leaving it")})
     let_be = decide(leaving, see(100.0, answer=RenewAnswer.STALE), grace=GRACE)
-    assert (let_be.kill_reason, let_be.order, let_be.state.order) == ("", None, None)
+    assert (let_be.kill_reason, let_be.instruction, let_be.state.instruction) == ("", None, None)
     told = decide(let_be.state, see(301.0), grace=GRACE)
-    assert told.order is Order.TIMEOUT
+    assert told.instruction is Instruction.TIMEOUT
     assert "leaving it took longer than 300s" in decide(told.state, see(301.0 + GRACE), grace=GRACE).kill_reason

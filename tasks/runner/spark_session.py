@@ -1,0 +1,54 @@
+"""The Spark session of one attempt: opened and closed within times of their own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from billiard.common import terminate_handler_fired
+
+from unstuck.tasks.driver.driver import check_reaches
+from unstuck.tasks.errors import NotBegun
+from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.runner.runner import Runner
+from unstuck.tasks.spec.spark_conf import static_conf
+from unstuck.tasks.spec.work_order import WorkOrder
+from unstuck.tasks.steps.execute import StepRaised, users_code
+
+log = logging.getLogger(__name__)
+
+
+def open_session(
+    stack: ExitStack, runner: Runner, token: Token, work_order: WorkOrder, conf: Mapping[str, str], tables: str
+) -> Any:
+    """The session of the attempt ``token``, which ``stack`` closes. ``tables``: where its tables are stored."""
+    stack.callback(runner.session_used)
+    entered = ExitStack()
+    try:
+        with runner.watchdog.clock("SESSION_TIMEOUT", runner.settings.session_timeout), users_code():
+            # Each attempt of a fresh group has a process of its own, and so a session that no other group will use.
+            runner.start_session(static_conf(conf) if work_order.group.fresh else None)
+            session = entered.enter_context(runner.driver.attempt(str(token), conf, tables))
+    except StepRaised as raised:
+        if isinstance(raised.error, NotBegun):
+            raise raised.error from None  # the fault of this host or runner, and no step's
+        raise
+    stack.callback(partial(_close, runner, token, entered))
+    check_reaches(session, work_order.plan.warehouse)
+    return session
+
+
+def _close(runner: Runner, token: Token, entered: ExitStack) -> None:
+    """Close the session, within a time of its own: a query that runs on may not stop."""
+    what = f"leaving the Spark session on {runner.name}"
+    with runner.watchdog.clock("SESSION_TIMEOUT", runner.settings.session_timeout, what):
+        try:
+            entered.close()
+        except BaseException:
+            runner.replace()
+            if terminate_handler_fired():
+                raise  # this process was told to end
+            log.exception("%s: %s failed; this runner is replaced before it takes more work", token, what)
