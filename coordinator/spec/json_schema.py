@@ -38,6 +38,12 @@ def json_schema() -> dict[str, Any]:
             long_form,
         ],
     }
+    after = schema["$defs"]["After"]
+    schema["$defs"]["After"] = {
+        "description": after.pop("description"),
+        "title": after.pop("title"),
+        "anyOf": [after["properties"]["any_of"]["anyOf"][0], after],
+    }
     for part in (schema, *schema["$defs"].values()):
         for field in part.get("properties", {}).values():
             # Pydantic names the keys that fit, but does not forbid the others.

@@ -17,7 +17,7 @@ from unstuck.tasks.spec.fields import DatasetName, ErrorName, FunctionName, Grou
 from unstuck.tasks.spec.group import ForkFrom
 
 # Fields that a later release will have; the message differs from that of a misspelt field.
-NOT_YET = frozenset(("kind", "every", "mode"))
+NOT_YET = frozenset(("kind", "mode"))
 
 Models = Mapping[tuple[str, ...], type[BaseModel]]
 

@@ -26,8 +26,10 @@ from pydantic import (
 )
 
 from unstuck.coordinator.spec.messages import problems_of
-from unstuck.coordinator.spec.params import fill, values_of, wrong_declarations
+from unstuck.coordinator.spec.output_checks import published_outputs
+from unstuck.coordinator.spec.params import fill, unbound_ticks, values_of, wrong_declarations
 from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, shorten
+from unstuck.coordinator.spec.schedule import After, RunRetry, ScheduleSpec, schedule_problems
 from unstuck.coordinator.spec.spec_checks import problems_in, problems_of_graph
 from unstuck.coordinator.spec.sql import sql_problems, wrong_statement
 from unstuck.tasks.duration import Timeout
@@ -65,6 +67,9 @@ class JobSpec(Strict):
     """One job: its groups, and what holds for all of them."""
 
     name: JobName = Field(description="Name of the job.")
+    schedule: ScheduleSpec | None = Field(
+        default=None, description="When it runs again; left out: only when submitted."
+    )
     params: dict[ParamName, Any] = Field(
         default_factory=dict, description="Parameters of every step: defaults, or declarations with a type."
     )
@@ -111,7 +116,10 @@ class JobSpec(Strict):
             info.context
         ):  # STORED: the whole was checked before it was stored, and a coordinator loads it again and again
             return spec
-        if problems := problems_in(spec.groups, spec.params, spec.publish, spec.defaults.conf, spec.outputs):
+        problems = problems_in(spec.groups, spec.params, spec.publish, spec.defaults.conf, spec.outputs)
+        problems += schedule_problems(spec.schedule, spec.groups, published_outputs(spec.groups, spec.publish))
+        problems += unbound_ticks(spec.schedule, spec.params)
+        if problems:
             raise SpecError(problems)
         return spec
 
@@ -295,6 +303,9 @@ class JobSpec(Strict):
 # The model at each path of a spec, list indexes left out; "*" is any key.
 _MODELS: dict[tuple[str, ...], type[BaseModel]] = {
     (): JobSpec,
+    ("schedule",): ScheduleSpec,
+    ("schedule", "after"): After,
+    ("schedule", "retry"): RunRetry,
     ("defaults",): Defaults,
     ("defaults", "retry"): RetryPolicy,
     ("defaults", "hooks"): Hooks,

@@ -88,8 +88,8 @@ def _modes(
     every: Sequence[GroupSpec], publish: Sequence[str] | None, outputs: Mapping[str, OutputSpec], hint: Hint
 ) -> Iterator[Problem]:
     """An output that is not published has no mode. Its columns, rules and expectations are checked."""
-    needed = {need for group in every if group.steps and not group.join.wants_failure for need in group.needs}
     makers_of, named = _makers(every), set(publish or ())
+    shown = published_outputs(every, publish)
     for name, spec in outputs.items():
         held = {"quality": spec.quality, "columns": spec.columns, "expect": spec.expect}
         if any(held.values()) and spec == OutputSpec.model_validate(held):
@@ -97,9 +97,17 @@ def _modes(
         makers = [group.name for group in makers_of.get(name, ())]
         if publish is not None and name not in named:
             yield Problem(f"publish: does not name {name!r}{hint(name, publish, 'outputs')}", ("outputs", name))
-        elif publish is None and makers and needed.issuperset(makers):
+        elif publish is None and makers and name not in shown:
             text = f"{name!r} is not published, because other groups need {makers[0]}; name it in publish:"
             yield Problem(text, ("outputs", name))
+
+
+def published_outputs(every: Sequence[GroupSpec], publish: Sequence[str] | None) -> Collection[str]:
+    """The outputs that become visible: those of ``publish:``, else the declared ones of groups that no other needs."""
+    if publish is not None:
+        return publish
+    needed = {need for group in every if group.steps and not group.join.wants_failure for need in group.needs}
+    return {name for group in every if group.name not in needed for name in outputs_of(group)}
 
 
 def _checked(

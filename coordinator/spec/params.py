@@ -17,6 +17,7 @@ from pydantic import Field, StrictBool, StrictStr, ValidationError
 from unstuck.coordinator.errors import BadKey
 from unstuck.coordinator.spec.messages import problems_of
 from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, describe, listed, shorten, suggestion
+from unstuck.coordinator.spec.schedule import ScheduleSpec
 from unstuck.tasks.protocol.secrets import reference_in
 from unstuck.tasks.spec.fields import Listed, Strict
 from unstuck.tasks.spec.group import GroupSpec
@@ -44,6 +45,11 @@ _TIMES: dict[str, tuple[re.Pattern[str], Callable[[str], object]]] = {
         datetime.datetime.fromisoformat,
     ),
 }
+# What a default may say in place of a value: the instant for which a schedule makes a run, and the one before.
+TICKS = ("tick", "previous_tick")
+_OF_TICKS = ("date", "datetime", "text")
+# Of strftime, what is the same in every locale and on every system.
+_FORMAT = re.compile(r"""(?![\[{"'])(?:[^%]|%[YmdHMSjyGVuz%])*""")
 _REFERENCE = re.compile(r"\$\{(?:env|secret):[^}\s]*\}?")  # in text where nothing escapes it
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -57,6 +63,9 @@ class Param(Strict):
     default: Any = Field(default=None, description="Its value where a submit gives none.")
     required: StrictBool = Field(default=False, description="A job is refused that has no value for it.")
     choices: Listed[Any] | None = Field(default=None, description="The only values it may have; left out: any.")
+    format: StrictStr | None = Field(
+        default=None, description="Of a text whose default is a tick: its form, such as %Y/%m/%d."
+    )
     description: StrictStr | None = Field(default=None, description="What it is for, for people.")
 
 
@@ -68,6 +77,15 @@ def is_declared(written: Any) -> bool:
     if not isinstance(written, dict) or "type" not in written:
         return False
     return written["type"] in get_args(ParamType) or set(written) <= set(Param.model_fields)
+
+
+def tick_of(written: Any) -> str:
+    """``tick`` or ``previous_tick`` for a parameter that a schedule binds and that has no value yet; else empty."""
+    if not is_declared(written) or written["type"] not in _OF_TICKS:
+        return ""
+    default = written.get("default")
+    # A text may be the word itself.
+    return default if default in TICKS and (written["type"] != "text" or "format" in written) else ""
 
 
 def values_of(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,8 +110,13 @@ def fill(params: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[dict[str,
         except ValueError as error:
             problems.append(Problem(str(error), loc))
     for name, written in params.items():
-        if name not in given and is_declared(written) and written.get("required") and _value(written) is None:
-            kind = _EXPECTED.get(str(written["type"]), "a value")
+        if name in given or not is_declared(written) or _value(written) is not None:
+            continue
+        kind = _EXPECTED.get(str(written["type"]), "a value")
+        if tick := tick_of(written):
+            message = f"has the {tick} of its schedule, and this is no run of it; give a value: {kind}"
+            problems.append(Problem(message.replace("_", " "), ("params", name)))
+        elif written.get("required"):
             problems.append(Problem(f"a value is required, and none is given; expected {kind}", ("params", name)))
     return filled, problems
 
@@ -115,7 +138,7 @@ def with_value(written: Any, value: Any) -> Any:
         return written
     if wrong := _wrong(kind, value) or _no_choice(written.get("choices"), value):
         raise ValueError(wrong)
-    return {**written, "default": value}
+    return {**{key: part for key, part in written.items() if key != "format"}, "default": value}
 
 
 def without_value(written: Any) -> Any:
@@ -173,13 +196,35 @@ def _wrong_declaration(written: dict[str, Any], loc: Loc) -> Iterator[Problem]:
     bad = [(wrong, i) for i, choice in enumerate(param.choices or ()) if (wrong := _wrong(param.type, choice))]
     for wrong, i in bad:
         yield Problem(wrong, (*loc, "choices", i))
+    if param.format is not None:
+        if param.type != "text" or param.default not in TICKS:
+            yield Problem("only a text has one whose default is tick or previous_tick", (*loc, "format"))
+        elif not _FORMAT.fullmatch(param.format) or not re.sub("%%|[^%]", "", param.format):
+            expected = "expected text with some of %Y %m %d %H %M %S %j %y %G %V %u %z, such as %Y/%m/%d"
+            yield Problem(f"{expected}, not {describe(param.format)}", (*loc, "format"))
     if param.default is None:
+        return
+    if tick_of(written):
+        if param.choices is not None:
+            yield Problem("a parameter whose value is a tick has no choices", (*loc, "choices"))
         return
     if wrong := _wrong(param.type, param.default) or ("" if bad else _no_choice(param.choices, param.default)):
         yield Problem(wrong, (*loc, "default"))
 
 
+def unbound_ticks(schedule: ScheduleSpec | None, params: Mapping[str, Any]) -> Iterator[Problem]:
+    """Parameters that are bound to a tick before another one, where no clock makes ticks."""
+    if schedule is not None and (schedule.cron or schedule.every):
+        return
+    for name, written in params.items():
+        if tick_of(written) == "previous_tick":
+            message = "previous_tick is the one before in time; it needs a schedule: with cron: or every:"
+            yield Problem(message, ("params", name, "default"))
+
+
 def _value(written: Any) -> Any:
+    if tick_of(written):
+        return None
     return written.get("default") if is_declared(written) else written
 
 

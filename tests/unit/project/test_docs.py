@@ -38,6 +38,7 @@ from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED,
 from unstuck.coordinator.spec.messages import NOT_YET
 from unstuck.coordinator.spec.model import Defaults
 from unstuck.coordinator.spec.params import Param
+from unstuck.coordinator.spec.schedule import RunRetry, ScheduleSpec
 from unstuck.tasks.duration import parse_duration
 from unstuck.tasks.protocol import keys
 from unstuck.tasks.spec.group import ForkFrom, GroupSpec, Step
@@ -291,7 +292,7 @@ def same(written: str, field: FieldInfo) -> bool:
     default = field.get_default(call_default_factory=True)
     if default is PydanticUndefined or default is None:
         return written == ("none" if default is None else "required")
-    if default in ((), {}, [], Defaults()):
+    if default in ((), {}, [], Defaults(), RunRetry()):
         return written == "empty"
     text = bare(written)
     if isinstance(default, float) and "parse_duration" in str(field):
@@ -304,6 +305,8 @@ def same(written: str, field: FieldInfo) -> bool:
     [
         ("Job", JobSpec),
         ("Parameters", Param),
+        ("Schedule", ScheduleSpec),
+        ("Retries of runs", RunRetry),
         ("Defaults", Defaults),
         ("Group", GroupSpec),
         ("Step", Step),

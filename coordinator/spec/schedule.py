@@ -1,0 +1,243 @@
+"""When a job runs again, and how its missed, overlapping and failed runs are met: ``schedule:`` of a job spec."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterator, Sequence
+from datetime import UTC, datetime, tzinfo
+from functools import cache
+from importlib.resources import files
+from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
+
+from unstuck.coordinator.spec.problems import Loc, Problem, describe, listed, shorten
+from unstuck.tasks.duration import Seconds
+from unstuck.tasks.spec.fields import DatasetName, Listed, Strict
+from unstuck.tasks.spec.group import GroupSpec
+
+_CRON_FIELDS = {
+    "minute": "0 to 59",
+    "hour": "0 to 23",
+    "day of month": "1 to 31, L (the last) or LW (the last from Monday to Friday)",
+    "month": "1 to 12, or JAN to DEC",
+    "day of week": "0 to 7, or SUN to SAT; FRI#1 is the first Friday, 5L the last",
+}
+_NICKNAMES = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+MAX_AFTER = 100  # datasets that one schedule follows
+
+
+def instant(value: Any) -> datetime:
+    """The instant of a text such as ``2026-12-31T18:00:00+01:00``, or of an aware datetime. Raises: ValueError."""
+    try:
+        if isinstance(value, str) and _TIME.fullmatch(value):
+            value = datetime.fromisoformat(value)
+        if isinstance(value, datetime) and value.utcoffset() is not None:
+            value.astimezone(UTC)
+            return value
+    except (ValueError, OverflowError):  # the 31st of February; the year 0
+        pass
+    form = "2026-12-31T18:00:00+01:00, or 2026-12-31T17:00:00Z"
+    raise ValueError(f"expected a time with its offset from UTC, as {form}, not {_shown(value)}")
+
+
+Instant = Annotated[datetime, BeforeValidator(instant), WithJsonSchema({"type": "string", "format": "date-time"})]
+
+
+@cache
+def zone_of(name: str) -> tzinfo:
+    """The time zone of this name. Raises: ValueError: there is none.
+
+    Its rules are those of the package ``tzdata``, never those of the host: every coordinator of a release has the same.
+    """
+    zones = _zones()
+    if zones.get(name) != name:
+        near = [zones[one] for one in difflib.get_close_matches(name[:100].lower(), zones, n=5, cutoff=0.75)]
+        hint = f"; did you mean {' or '.join(list(dict.fromkeys(near))[:3])}?" if near else ""
+        raise ValueError(
+            f"{shorten(name)} is no time zone; expected UTC, or a name of IANA such as Europe/Berlin{hint}"
+        )
+    if name == "UTC":
+        return UTC
+    with files("tzdata").joinpath("zoneinfo", *name.split("/")).open("rb") as file:
+        return ZoneInfo.from_file(file, key=name)
+
+
+@cache
+def _zones() -> dict[str, str]:
+    """Each zone by its name; and by its name, and its place alone, in small letters, which only hints look for."""
+    names = files("tzdata").joinpath("zones").read_text(encoding="ascii").split()
+    # Not EST or CET, which many take for the time of a place with its daylight saving.
+    names = ["UTC", *sorted(name for name in names if "/" in name)]
+    places = {name.lower().replace("_", " ").rpartition("/")[2]: name for name in names}
+    return {**places, **{name.lower(): name for name in names}, **{name: name for name in names}}
+
+
+class After(Strict):
+    """Datasets of the warehouse whose new versions make a run."""
+
+    any_of: Annotated[Listed[DatasetName], Field(min_length=1, max_length=MAX_AFTER)] | None = Field(
+        default=None, description="A new version of any of them makes a run; the short form is the list alone."
+    )
+    all_of: Annotated[Listed[DatasetName], Field(min_length=1, max_length=MAX_AFTER)] | None = Field(
+        default=None, description="A run is made when each of them has a new version."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return {"any_of": value}
+        if not isinstance(value, dict | After):
+            raise ValueError(f"expected a list of datasets, or all_of: with such a list, not {_shown(value)}")  # noqa: TRY004
+        return value
+
+    @model_validator(mode="after")
+    def _is_one(self) -> After:
+        if (self.any_of is None) == (self.all_of is None):
+            raise ValueError("expected a list of datasets, or all_of: with such a list")
+        if twice := {name for name in self.datasets if self.datasets.count(name) > 1}:
+            raise ValueError(f"{listed(sorted(twice))}: named twice; keep one")
+        return self
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        return self.any_of or self.all_of or ()
+
+
+class RunRetry(Strict):
+    """How a failed run is tried again. The wait is ``backoff * 2**n`` up to ``max_backoff``."""
+
+    max: int = Field(default=10, ge=0, le=1000, strict=True, description="Failures in a row that are tried again.")
+    backoff: Seconds = Field(default=10.0, description="Wait before the first retry; it doubles with each.")
+    max_backoff: Seconds = Field(default=300.0, description="The longest wait before a retry.")
+
+
+class ScheduleSpec(Strict):
+    """When a job runs: by the clock, at a distance, after datasets, or (without any of these) by hand alone."""
+
+    cron: str | None = Field(
+        default=None,
+        strict=True,
+        max_length=200,
+        description="Five fields: minute, hour, day of month, month, day of week; on the clock of zone.",
+    )
+    zone: str | None = Field(
+        default=None,
+        strict=True,
+        max_length=100,
+        description="The time zone of cron, and of what parameters get from the tick; required with cron, else UTC.",
+    )
+    every: Seconds | None = Field(
+        default=None, description="The distance of the ticks, in whole seconds; counted from 1970-01-01T00:00Z."
+    )
+    after: After | None = Field(
+        default=None, description="Datasets: a new version of any of them makes a run; with all_of, of each of them."
+    )
+    only_if: Literal["arrived"] | None = Field(
+        default=None, description="arrived: no run while nothing new has arrived for the streams of the job."
+    )
+    overlap: Literal["skip", "wait", "allow"] = Field(
+        default="skip", description="What becomes of a tick while the run before it is not over."
+    )
+    missed: Literal["latest", "all", "none"] = Field(
+        default="latest", description="Which ticks are made up for after an outage."
+    )
+    missed_within: Seconds = Field(default=86400.0, description="Older ticks are not made up for.")
+    retry: RunRetry = Field(default=RunRetry(), description="How a failed run is tried again.")
+    until: Instant | None = Field(
+        default=None, description="No tick at this time or later, with its offset from UTC; left out: no end."
+    )
+    keep_runs: int = Field(default=100, ge=1, le=10_000, strict=True, description="Ended runs that the store keeps.")
+    jitter: Seconds = Field(
+        default=0.0, description="Runs begin up to so much later; always the same for one schedule."
+    )
+
+    @field_validator("cron")
+    @classmethod
+    def _is_cron(cls, value: str | None) -> str | None:
+        if value is not None and (wrong := _wrong_cron(value)):
+            raise ValueError(wrong)
+        return value
+
+    @field_validator("zone")
+    @classmethod
+    def _is_zone(cls, value: str | None) -> str | None:
+        if value is not None:
+            zone_of(value)
+        return value
+
+    @field_validator("every")
+    @classmethod
+    def _is_distance(cls, value: float | None) -> float | None:
+        if value is not None and (value < 1 or value != int(value)):
+            raise ValueError(f"expected whole seconds, at least 1s, not {value:g}s")
+        return value
+
+    @model_validator(mode="after")
+    def _fits(self) -> ScheduleSpec:
+        triggers = [name for name in ("cron", "every", "after") if getattr(self, name) is not None]
+        if len(triggers) > 1:
+            raise ValueError(f"{' and '.join(triggers)}: a schedule has one trigger; keep one of them")
+        if self.cron is not None and self.zone is None:
+            raise ValueError("cron: has no zone; say in which time zone its hours are, as zone: Europe/Berlin, or UTC")
+        if self.every is not None and self.jitter >= self.every:
+            raise ValueError("the jitter is not below every:, so that a run would begin after the next tick")
+        return self
+
+    @property
+    def time_zone(self) -> tzinfo:
+        return zone_of(self.zone or "UTC")
+
+
+def _shown(value: Any) -> str:
+    return shorten(str(value)) if isinstance(value, datetime) else describe(value)
+
+
+def _wrong_cron(text: str) -> str:
+    """Say why ``text`` is no cron expression that ever comes; empty if it is one."""
+    parts = text.split()
+    if len(parts) != 5:
+        written = _NICKNAMES.get(text.strip().lower())
+        hint = f"; write {written}" if written else "; for seconds, take every:" if len(parts) == 6 else ""
+        names = ", ".join(_CRON_FIELDS)
+        return f"expected five fields ({names}), such as 30 2 * * *, not {shorten(text)}{hint}"
+    for at, (field, expected) in enumerate(_CRON_FIELDS.items()):
+        if not _comes(" ".join(part if i == at else "*" for i, part in enumerate(parts))):
+            return f"{shorten(parts[at])} is no {field}; expected {expected}, or a list, range or step of these"
+    return "" if _comes(text) else f"{shorten(text)} never comes: there is no such day in 50 years"
+
+
+def _comes(text: str) -> bool:
+    try:
+        return next(CronSim(text, datetime(2000, 1, 1)), None) is not None
+    except CronSimError:
+        return False
+
+
+def schedule_problems(
+    schedule: ScheduleSpec | None, every: Sequence[GroupSpec], published: Collection[str]
+) -> Iterator[Problem]:
+    """Find what a schedule asks of its job, and the job does not have. ``published``: the outputs that it publishes."""
+    if schedule is None:
+        return
+    if schedule.after is not None:
+        for i, name in enumerate(schedule.after.datasets):
+            if name in published:
+                at: Loc = ("schedule", "after", i) if schedule.after.any_of else ("schedule", "after", "all_of", i)
+                yield Problem(f"{name!r} is published by the job itself, so each run would make the next", at)
+    if schedule.only_if == "arrived" and not any(group.streams for group in every):
+        message = "no group of the job reads a stream, so nothing can arrive"
+        yield Problem(message, ("schedule", "only_if"))
