@@ -45,7 +45,7 @@ from unstuck.coordinator.submitter import Submitter
 from unstuck.coordinator.views.code import different_code_for
 from unstuck.coordinator.views.fleet_view import FleetView, fleet_of
 from unstuck.coordinator.views.job_views import JobView, ListedJob, Queries, view_of
-from unstuck.coordinator.views.queues import full_pools, left_lying, nobody_takes
+from unstuck.coordinator.views.queues import full_pools, nobody_takes, unread_messages
 from unstuck.coordinator.views.versions import unlike_runners
 from unstuck.tasks.identity import user_here
 from unstuck.tasks.protocol.keys import Keys
@@ -131,10 +131,10 @@ class Client:
         warnings = tuple(map(str, unused_params(job_spec)))
         if found.new:
             return replace(found, warnings=warnings)
-        job = self._record(found.id)
+        job = self._job_record(found.id)
         if retry and job.status in RETRY_LEGAL:
             found = replace(self.retry(found.id, spec=job_spec, by=by), retried=found.id)
-            job = self._record(found.id)
+            job = self._job_record(found.id)
         elif other:
             mend = ", or this one with --retry"
             raise KeyConflict(
@@ -208,17 +208,17 @@ class Client:
         Raises: NoSuchJob.
         """
         state, now, due = self._state(job)
-        took, idle, fleet = self.queries.took(state), self.queries.idle(now), self.fleet(wanted=False)
-        lying, busy = left_lying(fleet, self.settings.stalled_after), nobody_takes(fleet)
+        durations, idle, fleet = self.queries.durations(state), self.queries.idle(now), self.fleet(wanted=False)
+        unread, busy = unread_messages(fleet, self.settings.stalled_after), nobody_takes(fleet)
         pools, code = full_pools(self.pools.all()), different_code_for(state, fleet.runners)
         env, unlike = self._environment(now), unlike_runners(self.queries.versions(job), fleet.runners)
-        return explain(state, env, due, SHOWN, took, idle, lying, busy, pools, code, unlike)
+        return explain(state, env, due, SHOWN, durations, idle, unread, busy, pools, code, unlike)
 
     def _state(self, job: str) -> tuple[JobState, float, float | None]:
         """Raises: NoSuchJob."""
         return self._found(job, self.queries.state(job))
 
-    def _record(self, job: str) -> JobRecord:
+    def _job_record(self, job: str) -> JobRecord:
         """The record alone: force-stop needs nothing else, so it works however damaged the rest is.
 
         Raises: NoSuchJob.
@@ -236,7 +236,7 @@ class Client:
         return Environment(
             now=now,
             nonce="",
-            slots={queue: len(there) for queue, there in listening.items()},
+            runners={queue: len(there) for queue, there in listening.items()},
             hosts={queue: {one.host for one in there if not one.unfit} for queue, there in listening.items()},
             dispatch_timeout=settings.dispatch_timeout,
             dispatch_window=settings.dispatch_window,
@@ -281,7 +281,7 @@ class Client:
 
         if given is not Command.FORCE_STOP:
             return self._apply(job, given, lambda state: judge(state.job), said, who)
-        return self._write(job, given, lambda: ((record := self._record(job)), judge(record)), said, who)
+        return self._write(job, given, lambda: ((record := self._job_record(job)), judge(record)), said, who)
 
     def alter(self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None) -> Commanded:
         """Change values of a job's spec, all or none. See `command`, and `commands.alter` for what may change when.
@@ -374,7 +374,7 @@ class Client:
             NoSuchJob: there is no such job.
         """
         began = time.monotonic()
-        while not (record := self._record(job)).terminal:  # a view of ten thousand groups takes its time
+        while not (record := self._job_record(job)).terminal:  # a view of ten thousand groups takes its time
             if timeout is not None and time.monotonic() - began >= timeout:
                 raise TimeoutError(f"job {job} is still {record.status}; it goes on without you")
             time.sleep(every)

@@ -127,14 +127,14 @@ def _listing(jobs: list[ListedJob], now: float, more: Mapping[str, list[str]]) -
     for column in listing.columns:
         column.no_wrap = True
     for n, job in enumerate(jobs):
-        took = (job.ended_at or now) - job.started_at if job.started_at else None
+        duration = (job.ended_at or now) - job.started_at if job.started_at else None
         listing.add_row(
             job.id,
             job.name,
             coloured(job.status),
             f"{job.done}/{'?' if job.total is None else job.total}",
             format_duration(max(0.0, now - job.submitted_at)),
-            "" if took is None else format_duration(max(0.0, took)),
+            "" if duration is None else format_duration(max(0.0, duration)),
             *(Text(texts[n]) for texts in more.values()),
         )
     return listing

@@ -169,9 +169,9 @@ def await_end(client: Client, job_id: str, console: Console, footer: Footer | No
 def conclusion(view: JobView) -> Iterator[Text]:
     """How the job ended, why, what was published, and where to look next."""
     job = view.job
-    took = format_duration(max(0.0, job.ended_at - (job.started_at or job.submitted_at)))
+    duration = format_duration(max(0.0, job.ended_at - (job.started_at or job.submitted_at)))
     reason = f": {first_line(job.reason.text)}" if job.reason else ""
-    yield Text.assemble(f"{job.name} {job.id} ", coloured(job.status), f" after {took}{reason}")
+    yield Text.assemble(f"{job.name} {job.id} ", coloured(job.status), f" after {duration}{reason}")
     for name, rows in sorted(job.published.items()):
         yield Text(f"  published {name}: {count_of(rows, 'row')}")
     if job.version:

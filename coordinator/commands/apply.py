@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from unstuck.coordinator.commands.job import Answer, Commanded, status_is_settled
+from unstuck.coordinator.commands.job import Answer, Commanded, status_has_followed
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.coordinator.store.job_store import Store
 
-SETTLE_TIME = 3.0  # seconds that a decision has to follow an earlier command before a command is refused for its status
+FOLLOW_TIME = 3.0  # seconds that a decision has to follow an earlier command before a command is refused for its status
 TRY_EVERY = 0.02
 
 
@@ -54,11 +54,11 @@ class CommandApplier:
         Raises:
             redis.RedisError: the store could not be asked; applying the command again is safe.
         """
-        command_id, until = self.mint(), self._clock() + SETTLE_TIME
+        command_id, until = self.mint(), self._clock() + FOLLOW_TIME
         while True:
             old, result = judge()
-            settled = not wait or status_is_settled(old) or self._clock() > until
-            if result.answer is Answer.REFUSED and not settled:
+            followed = not wait or status_has_followed(old) or self._clock() > until
+            if result.answer is Answer.REFUSED and not followed:
                 self._sleep(TRY_EVERY)
                 continue
             if result.answer is not Answer.DONE:

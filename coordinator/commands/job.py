@@ -100,7 +100,7 @@ def against_damage(job: JobRecord, damage: str) -> Commanded:
     return Commanded(Answer.REFUSED, job, ended if job.terminal else damage)
 
 
-def status_is_settled(job: JobRecord) -> bool:
+def status_has_followed(job: JobRecord) -> bool:
     """A decision has followed the last command, so the status shows what the user wanted."""
     if job.terminal or job.halted is not None:
         return True

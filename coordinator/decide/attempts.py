@@ -46,17 +46,17 @@ def read_attempt(draft: Draft, group_id: str) -> None:
             draft.offer(group_id, made)
         else:
             gone = Failure("ATTEMPT_GONE", "the record of the running attempt is gone")
-            settle(draft, group_id, Outcome(OutcomeKind.LOST, failure=gone))
+            apply_outcome(draft, group_id, Outcome(OutcomeKind.LOST, failure=gone))
         return
     if record.state is S.QUEUED and attempt.claimant:
         start(draft, group_id, record, attempt)
         record = draft.state.record(group_id)
     if attempt.outcome is not None:
-        settle(draft, group_id, attempt.outcome)
+        apply_outcome(draft, group_id, attempt.outcome)
     elif record.state is not S.QUEUED and lapsed(record, attempt, draft.env):
         kind: Literal["lapsed", "unclaimed"] = "lapsed" if attempt.claimant else "unclaimed"
         draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, kind))
-        settle(draft, group_id, None)
+        apply_outcome(draft, group_id, None)
 
 
 def start(draft: Draft, group_id: str, record: GroupRecord, attempt: AttemptRecord) -> None:
@@ -70,7 +70,7 @@ def start(draft: Draft, group_id: str, record: GroupRecord, attempt: AttemptReco
     draft.move(group_id, running, worker=attempt.worker, at=began)
 
 
-def settle(draft: Draft, group_id: str, outcome: Outcome | None) -> None:
+def apply_outcome(draft: Draft, group_id: str, outcome: Outcome | None) -> None:
     """An attempt has ended: its outcome decides what becomes of the group; None is a lapsed lease without one."""
     record, attempt = draft.state.record(group_id), draft.state.attempts.get(group_id)
     draft.drop_attempt(group_id)

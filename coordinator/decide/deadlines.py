@@ -32,7 +32,7 @@ BUSY_WAIT = (0.005, 0.1)
 AWAY_WAIT = (0.1, 2.0)
 
 
-def held_until(record: GroupRecord, attempt: AttemptRecord, env: Environment) -> float:
+def lease_end(record: GroupRecord, attempt: AttemptRecord, env: Environment) -> float:
     """When the lease of a running attempt ends, in seconds by the clock of the store.
 
     An attempt whose claim is gone (the store was rolled back after the commit that had read it) has one term from that
@@ -47,7 +47,7 @@ def lapsed(record: GroupRecord, attempt: AttemptRecord, env: Environment) -> boo
     A lease that ends later than one full term from now was given before the clock was set back (rule 7). Once the
     grace is over every living runner has renewed its lease.
     """
-    return env.takeover and not env.now <= held_until(record, attempt, env) <= env.now + env.lease_ttl + CLOCK_SLACK
+    return env.takeover and not env.now <= lease_end(record, attempt, env) <= env.now + env.lease_ttl + CLOCK_SLACK
 
 
 def offer_again_at(record: GroupRecord, env: Environment) -> float:
@@ -148,7 +148,7 @@ def due_at(state: JobState, env: Environment, more: bool = False) -> float:
             times.append(queue_timeout_at(state.job, record, queue_timeout, env) or 0.0)
         elif attempt is not None:
             # A lapsed lease is looked at again after a moment, when a grace may end.
-            held = min(held_until(record, attempt, env), now + env.lease_ttl)
+            held = min(lease_end(record, attempt, env), now + env.lease_ttl)
             times.append(held + 0.01 if held > now else now + 0.5)
     for group_id in state.by_state[S.BACKOFF]:
         times.append(retry_at(state.groups[group_id], state.planned(group_id).retry, env))

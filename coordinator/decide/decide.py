@@ -11,7 +11,7 @@ from dataclasses import replace
 from unstuck.coordinator.decide.attempts import read_attempt
 from unstuck.coordinator.decide.completion import complete
 from unstuck.coordinator.decide.deadlines import due_at
-from unstuck.coordinator.decide.dispatch import offer_again, queue_ready
+from unstuck.coordinator.decide.dispatch import offer_again, queue_runnable
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.intent import OUT_OF_TIME, apply_intent, cancel_all, fail_fast, reset_budgets
 from unstuck.coordinator.decide.joins import judge_joins
@@ -42,7 +42,7 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
         conclude(draft)
         return draft.decision
     if changed is None or not state.joins_judged:
-        state.ready.clear()
+        state.runnable.clear()
         state.joins_judged = True
         draft.touched.extend(state.plan.groups)
     resumed = draft.job.reset_budgets
@@ -64,7 +64,7 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
             fail_fast(draft)
             judge_joins(draft)
         if draft.job.halted is None:
-            queue_ready(draft)
+            queue_runnable(draft)
             if changed is None:
                 # While the job was held back, what was taken off the ready sets was dropped.
                 offer_again(draft, at_once=resumed)

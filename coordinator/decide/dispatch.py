@@ -20,7 +20,7 @@ EMPTY_FORK = "EMPTY_FORK"
 S = GroupState
 
 
-def queue_ready(draft: Draft) -> None:
+def queue_runnable(draft: Draft) -> None:
     """Mint attempts for what may go: retries whose time has come, then waiting members, within the limits."""
     state = draft.state
     room = Room(draft)
@@ -33,7 +33,7 @@ def queue_ready(draft: Draft) -> None:
     for group_id in [group_id for _, group_id in sorted(retries)] + returned:
         if room.for_(draft.planned(group_id).spec.lane) and not draft.decision.full:
             room.take(mint(draft, group_id))
-    for lane, names in draft.ready.items():
+    for lane, names in draft.runnable.items():
         while names and room.for_(lane) and not draft.decision.full:
             name = next(iter(names))
             ordinal = state.census[name].total()

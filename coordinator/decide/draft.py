@@ -23,7 +23,7 @@ class Draft:
         self.plan = state.plan
         self.env = env
         self.job = state.job
-        self.ready = state.ready
+        self.runnable = state.runnable
         self.decision = Decision(job=state.job, old=state.job)
         self.touched: deque[str] = deque()  # planned groups whose join must be judged
 

@@ -91,7 +91,7 @@ def cancel_waiting(draft: Draft, reason: Reason) -> None:
     """Cancel every group, and every member of a fork, that waits: for its needs, for its turn, for its next attempt."""
     recorded = [*draft.state.by_state[S.BACKOFF], *draft.state.by_state[S.WAITING]]
     cancel_each(draft, chain(recorded, without_record(draft)), reason)
-    draft.ready.clear()
+    draft.runnable.clear()
 
 
 def without_record(draft: Draft) -> Iterator[str]:

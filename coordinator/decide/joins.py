@@ -72,8 +72,8 @@ def judge_joins(draft: Draft) -> None:
     """Judge every group whose needs have changed, and those after it, until nothing moves."""
     while draft.touched and not draft.decision.full:
         name = draft.touched.popleft()
-        ready = draft.ready.get(draft.plan.groups[name].spec.lane, ())
-        if name not in ready and draft.waiting_members(name) > 0 and not draft.is_over(name):
+        runnable = draft.runnable.get(draft.plan.groups[name].spec.lane, ())
+        if name not in runnable and draft.waiting_members(name) > 0 and not draft.is_over(name):
             judge_one(draft, name)
     draft.decision.more |= bool(draft.touched)
 
@@ -101,7 +101,7 @@ def judge_one(draft: Draft, name: str) -> None:
         reason = Reason(EMPTY_FORK, "the fork has no values, so there is nothing to run")
         draft.move(name, GroupRecord(state=S.SKIPPED, reason=reason))
     else:
-        draft.ready.setdefault(spec.lane, {})[name] = None
+        draft.runnable.setdefault(spec.lane, {})[name] = None
 
 
 def condition_holds(draft: Draft, name: str) -> bool:

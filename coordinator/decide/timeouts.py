@@ -65,9 +65,9 @@ def check_hook_waits(draft: Draft) -> None:
 
 
 def _unserved(draft: Draft, queue: str, seconds: float) -> Reason:
-    slots = draft.env.slots.get(queue, 0)
-    if slots:
-        who = f"{slots} runner{'s' if slots > 1 else ''} listen on queue {queue}"
+    runners = draft.env.runners.get(queue, 0)
+    if runners:
+        who = f"{runners} runner{'s' if runners > 1 else ''} listen on queue {queue}"
         what = "they were busy: start more workers, or raise queue_timeout:"
     else:
         who = f"no runner listens on queue {queue}"

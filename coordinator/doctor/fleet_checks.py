@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from unstuck.coordinator.doctor.finding import Finding, ago, count_of, ok, problem, warning
 from unstuck.coordinator.views.fleet_view import FleetView
-from unstuck.coordinator.views.queues import STALLED_AFTER, left_lying, some, unfit_runners
+from unstuck.coordinator.views.queues import STALLED_AFTER, some, unfit_runners, unread_messages
 from unstuck.tasks.identity import RunsOn, minor
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 
@@ -66,12 +66,12 @@ def _queues(view: FleetView, stalled_after: float) -> Iterator[Finding]:
         if queue.name == CONTROL_QUEUE:
             start = "celery -A unstuck.coordinator worker -P threads"
         yield problem("QUEUES", text, f"Start a process for it: {start}")
-    lying = left_lying(view, stalled_after)
+    unread = unread_messages(view, stalled_after)
     for queue in view.queues:
-        if queue.name in lying:
+        if queue.name in unread:
             cure = RESTART_COORDINATOR if queue.name == CONTROL_QUEUE else RESTART_WORKER
-            yield problem("QUEUES", f"{count_of(queue.length, 'message')} on {lying[queue.name]}", cure)
-    if not unserved and not lying:
+            yield problem("QUEUES", f"{count_of(queue.length, 'message')} on {unread[queue.name]}", cure)
+    if not unserved and not unread:
         yield ok("QUEUES", some([f"{one.name} {one.length:,}" for one in view.queues]) or "no queue in use")
 
 

@@ -99,7 +99,7 @@ def ahead(at: float, env: Environment, due: float | None) -> float:
     return max(due, env.now)
 
 
-def held(job: JobRecord) -> bool:
+def stands_still(job: JobRecord) -> bool:
     """Nothing of it is started before a resume: it is paused, or halted and not asked to end."""
     return job.intent is Intent.PAUSE or (job.halted is not None and job.intent is Intent.RUN)
 
@@ -120,20 +120,20 @@ class JobFacts:
         state: JobState,
         env: Environment,
         due: float | None,
-        took: Mapping[str, float],
-        lying: Mapping[str, str],
+        durations: Mapping[str, float],
+        unread: Mapping[str, str],
         busy: Mapping[str, str],
         pools: Mapping[str, str],
         unlike: Mapping[tuple[str, bool], Unlike],
     ) -> None:
-        """``took``: seconds that groups took when they last succeeded. The last four: see `explain`."""
+        """``durations``: seconds that groups took when they last succeeded. The last four: see `explain`."""
         self.state, self.env, self.due = state, env, due
-        self.took, self.lying, self.busy, self.pools, self.unlike = took, lying, busy, pools, unlike
+        self.durations, self.unread, self.busy, self.pools, self.unlike = durations, unread, busy, pools, unlike
         draft = Draft(state, env)
         self.room = Room(draft)
         job = state.job
         self.look_at = ahead(0.0, env, due)  # when the job is looked at next
-        self.help = (f"unstuck resume {job.id}", f"unstuck cancel {job.id}") if held(job) else ways_to_end(job)
+        self.help = (f"unstuck resume {job.id}", f"unstuck cancel {job.id}") if stands_still(job) else ways_to_end(job)
         canceled = ""  # why every group that is not done and not at work is canceled, if so
         if job.intent not in (Intent.RUN, Intent.PAUSE):
             canceled = f"{job.intent} was asked for"
@@ -143,7 +143,7 @@ class JobFacts:
             canceled = f"group {state.first_failed} failed, and on_failure is cancel_others"
         at_once = job.intent in (Intent.RUN, Intent.FORCE_STOP)
         at_once |= job.intent is Intent.STOP and job.timed_out is not None
-        self.cut = at_once and not held(job)  # running attempts of what is canceled are ended, too
+        self.cut = at_once and not stands_still(job)  # running attempts of what is canceled are ended, too
         self._canceled, self._outlived = canceled, job.intent in (Intent.RUN, Intent.PAUSE) and job.timed_out is None
         self.done: dict[str, float] = {}  # planned group → when the last of its members that ended did so
         for group_id, record in state.groups.items():

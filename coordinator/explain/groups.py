@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 from unstuck.coordinator.decide.deadlines import (
     cancel_at,
-    held_until,
     hook_given_up_at,
     job_timeout_at,
+    lease_end,
     queue_timeout_at,
     retry_at,
 )
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.joins import NOT_FAILED, JoinResult, judge
-from unstuck.coordinator.explain.explanation import A_PERSON, Event, Explanation, JobFacts, held, timeout_of
+from unstuck.coordinator.explain.explanation import A_PERSON, Event, Explanation, JobFacts, stands_still, timeout_of
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent
@@ -83,7 +83,9 @@ def _waiting_for_needs(facts: JobFacts, name: str, planned: PlannedGroup, many: 
         short=f"waits for {needs}{more}",
         since=state.job.submitted_at,
         next=Event(what="what it needs is looked at again", at=facts.look_at),
-        ends=Event(what=A_PERSON) if held(state.job) else facts.ends("when its join can no longer be satisfied"),
+        ends=Event(what=A_PERSON)
+        if stands_still(state.job)
+        else facts.ends("when its join can no longer be satisfied"),
         help=facts.help,
     )
 
@@ -91,14 +93,14 @@ def _waiting_for_needs(facts: JobFacts, name: str, planned: PlannedGroup, many: 
 def _waiting_for_room(facts: JobFacts, name: str, planned: PlannedGroup, many: str, since: float) -> Explanation:
     job, queue, helps = facts.state.job, planned.spec.queue_name, facts.help
     lane = planned.spec.lane
-    ends = Event(what=A_PERSON) if held(job) else facts.ends("never by itself: it goes when it has room")
-    if held(job):
+    ends = Event(what=A_PERSON) if stands_still(job) else facts.ends("never by itself: it goes when it has room")
+    if stands_still(job):
         text = f"it may go, but {'pause was asked for' if job.intent is Intent.PAUSE else 'the job is halted'}"
         following = Event(what="it is queued when the job is resumed")
     elif not facts.room.for_(lane):
         text = f"it may go; {_no_room(facts, lane)}"
         following = Event(what="it is queued as soon as one of them ends or is claimed", at=facts.look_at)
-        if facts.room.in_parallel and not facts.env.slots.get(queue):
+        if facts.room.in_parallel and not facts.env.runners.get(queue):
             helps = (_worker(queue), *helps)
     else:
         text = "it may go, and is queued when the job is looked at next"
@@ -125,7 +127,7 @@ def _canceled(
 ) -> Explanation:
     """A group that no runner holds, of a job that ends: at once, or as soon as it is resumed."""
     when, ends = "when the job is looked at next", Event(what="when the job is looked at next", at=facts.look_at)
-    if held(facts.state.job):
+    if stands_still(facts.state.job):
         when, ends = "when the job is resumed", Event(what=A_PERSON)
     return Explanation(
         subject=subject,
@@ -165,7 +167,7 @@ def _backoff(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
     job, attempt, lane = facts.state.job, f"attempt {record.epoch + 1}", planned.spec.lane
     code, what = (record.reason.code, record.reason.text) if record.reason else ("", "it is to be tried again")
     timed = False
-    if held(job):
+    if stands_still(job):
         if record.last_error is not None and record.last_error.code == code:
             what = record.last_error.text  # without the time of the attempt, which was noted with the reason
         short = f"{attempt} when the job is resumed: {code}: {what}" if code else f"{attempt} when the job is resumed"
@@ -199,7 +201,7 @@ def _backoff(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
 
 def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: GroupRecord) -> Explanation:
     job, env, queue, helps = facts.state.job, facts.env, planned.spec.queue_name, facts.help
-    if held(job):
+    if stands_still(job):
         ends = Event(what=A_PERSON)
         if job.halted is not None:
             what = "nobody may take it before a resume: the job is halted"
@@ -208,10 +210,10 @@ def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Group
             what = f"{job.intent} was asked for"
             following = Event(what="it is taken back, if nobody has taken it", at=facts.look_at)
     else:
-        slots = env.slots.get(queue, 0)
-        if slots:
-            listen = "runners listen" if slots > 1 else "runner listens"
-            what = f"queue {queue}: {slots} {listen}, and none has taken it yet"
+        runners = env.runners.get(queue, 0)
+        if runners:
+            listen = "runners listen" if runners > 1 else "runner listens"
+            what = f"queue {queue}: {runners} {listen}, and none has taken it yet"
             if unlike := None if job.mixed else facts.unlike.get((queue, planned.spec.spark)):
                 what = f"{what}; {unlike.text}"
             if unlike and unlike.nobody:
@@ -219,8 +221,8 @@ def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Group
                 helps = (f"unstuck alter {job.id} --set mixed=true", "unstuck fleet", *helps)
             elif planned.spec.pool and planned.spec.pool in facts.pools:
                 what, helps = f"waits for {facts.pools[planned.spec.pool]}", ("unstuck pool list", *helps)
-            elif queue in facts.lying:
-                what, helps = f"{what}; messages lie on {facts.lying[queue]}", ("unstuck doctor", *helps)
+            elif queue in facts.unread:
+                what, helps = f"{what}; messages wait unread on {facts.unread[queue]}", ("unstuck doctor", *helps)
             elif queue in facts.busy:
                 what, helps = f"{what}; {facts.busy[queue]}", ("unstuck fleet", *helps)
         else:
@@ -252,17 +254,17 @@ def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Group
 def _running(facts: JobFacts, group_id: str, planned: PlannedGroup, record: GroupRecord) -> Explanation:
     state, env, attempt = facts.state, facts.env, facts.state.attempts.get(group_id)
     job = state.job
-    lease = min(held_until(record, attempt, env), env.now + env.lease_ttl) if attempt is not None else 0.0
+    lease = min(lease_end(record, attempt, env), env.now + env.lease_ttl) if attempt is not None else 0.0
     silent = max(0.0, env.now - (lease - env.lease_ttl)) if lease else 0.0
     what = f"worker {record.worker} runs attempt {record.epoch}; last heard of {format_duration(silent)} ago"
     if record.final_failure is not None:
         what += f"; it only calls the on_failure hook: {record.final_failure.text}"
-    took, ran = facts.took.get(group_id, 0.0), env.now - attempt.claimed_at if attempt is not None else 0.0
-    if took and ran > max(LONG * took, SHORT):
-        what += f"; it has run for {format_duration(ran)}, and took {format_duration(took)} when it last succeeded"
+    duration, ran = facts.durations.get(group_id, 0.0), env.now - attempt.claimed_at if attempt is not None else 0.0
+    if duration and ran > max(LONG * duration, SHORT):
+        what += f"; it has run for {format_duration(ran)}, and took {format_duration(duration)} when it last succeeded"
     ends = _running_ends(facts, planned, attempt)
     following = Event(what="the worker counts as lost if nothing was heard of it by then", at=facts.ahead(lease))
-    if job.halted is not None and held(job):
+    if job.halted is not None and stands_still(job):
         following = Event(what="its outcome counts when the job is resumed")
     elif facts.cut and (canceled := facts.canceled(planned)):
         what = f"{what}; {canceled}, and it can change nothing any more"

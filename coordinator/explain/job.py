@@ -19,7 +19,7 @@ from unstuck.coordinator.explain.explanation import (
     JobFacts,
     Unlike,
     ahead,
-    held,
+    stands_still,
     timeout_of,
     ways_to_end,
 )
@@ -42,9 +42,9 @@ def explain(
     env: Environment,
     due: float | None,
     members: int | None = SHOWN,
-    took: Mapping[str, float] | None = None,
+    durations: Mapping[str, float] | None = None,
     idle: Idle = AT_WORK,
-    lying: Mapping[str, str] | None = None,
+    unread: Mapping[str, str] | None = None,
     busy: Mapping[str, str] | None = None,
     pools: Mapping[str, str] | None = None,
     code: str = "",
@@ -55,9 +55,9 @@ def explain(
     Args:
         due: when the job is decided again at the latest; None if it has ended.
         members: of each fork, at most so many are explained one by one; None: all.
-        took: seconds that groups took when they last succeeded, in an earlier job; see `Queries.took`.
+        durations: seconds that groups ran when they last succeeded, in an earlier job; see `Queries.durations`.
         idle: for how long no coordinator has looked at any job; see `Queries.idle`.
-        lying: queues on which messages lie before idle runners, with the words for it; see `left_lying`.
+        unread: queues whose messages no idle runner reads, with the words for it; see `unread_messages`.
         busy: queues whose runners are all at work or unfit, with the words for it; see `nobody_takes`.
         pools: pools without a free slot, with the words for it; see `full_pools`.
         code: that its workers run different code, in words; see `different_code_for`.
@@ -70,7 +70,7 @@ def explain(
         return [job]
     if code:
         job = replace(job, what=f"{job.what}; {code}", help=("unstuck fleet", *job.help))
-    facts = JobFacts(state, env, due, took or {}, lying or {}, busy or {}, pools or {}, unlike or {})
+    facts = JobFacts(state, env, due, durations or {}, unread or {}, busy or {}, pools or {}, unlike or {})
     found: list[Explanation] = []
     for name, planned in state.plan.groups.items():
         found.extend(explain_group(facts, name, planned, members))
@@ -109,7 +109,7 @@ def _job(state: JobState, env: Environment, due: float | None) -> Explanation:
     job = state.job
     if job.terminal:
         return _ended(job)
-    if job.halted is not None and held(job):
+    if job.halted is not None and stands_still(job):
         return Explanation(
             subject=job.id,
             state=job.status,

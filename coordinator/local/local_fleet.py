@@ -138,10 +138,10 @@ class LocalFleet:
                     )
             for node in self._ping(sorted(filter(None, waiting))):
                 waiting.pop(node, None)
-            if not waiting and all(one.settled for one in self.processes):
+            if not waiting and all(one.steady for one in self.processes):
                 return True
             if time.monotonic() > deadline:
-                silent = list(waiting.values()) or [one for one in self.processes if not one.settled]
+                silent = list(waiting.values()) or [one for one in self.processes if not one.steady]
                 raise FleetFailed(
                     f"After {timeout:g} s there is no answer from {', '.join(one.name for one in silent)}. "
                     f"The end of the log of {silent[0].name} ({silent[0].log}):\n{silent[0].log_tail()}"

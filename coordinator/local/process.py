@@ -21,7 +21,7 @@ from unstuck.coordinator.local.parent_death import tied
 from unstuck.tasks.process.tree import Tree, describe_exit
 
 STABLE_AFTER = 30.0  # seconds; the next death of a process that lived this long counts as its first
-SETTLED_AFTER = 1.0  # seconds
+STEADY_AFTER = 1.0  # seconds
 FIRST_DELAY, LONGEST_DELAY = 0.5, 15.0  # seconds
 
 
@@ -78,9 +78,9 @@ class SupervisedProcess:
         return process.pid if process is not None and process.returncode is None else None
 
     @property
-    def settled(self) -> bool:
+    def steady(self) -> bool:
         """True once it has lived for a second; a program that cannot be imported does not get that far."""
-        return self.pid is not None and time.monotonic() - self._started > SETTLED_AFTER
+        return self.pid is not None and time.monotonic() - self._started > STEADY_AFTER
 
     def start(self) -> None:
         self._supervisor.start()

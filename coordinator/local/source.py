@@ -17,7 +17,7 @@ class SourceWatch:
         self.folders = [os.path.realpath(folder) for folder in folders]
         self._without = frozenset(os.path.realpath(folder) for folder in without)
         self._seen = self._look()
-        self._settling: set[str] = set()
+        self._changing: set[str] = set()
 
     def changed(self) -> list[str]:
         """Files that have changed, appeared or gone, once two looks in a row find no further change.
@@ -28,11 +28,11 @@ class SourceWatch:
         now = self._look()
         fresh = {path for path in now.keys() | self._seen.keys() if now.get(path) != self._seen.get(path)}
         self._seen = now
-        self._settling |= fresh
-        if fresh or not self._settling:
+        self._changing |= fresh
+        if fresh or not self._changing:
             return []
-        settled, self._settling = sorted(self._settling), set()
-        return settled
+        changed, self._changing = sorted(self._changing), set()
+        return changed
 
     def _look(self) -> dict[str, tuple[int, int]]:
         return {entry.path: stamp for folder in self.folders for entry, stamp in self._sources(folder)}

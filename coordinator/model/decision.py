@@ -45,14 +45,14 @@ class Environment:
         now: seconds, by the clock of Redis.
         nonce: fresh randomness for the epochs minted in this decision.
         takeover: the sweep has been alive and no grace runs: lapsed leases may be believed.
-        slots: runners that listen, per queue.
+        runners: how many listen, per queue.
         hosts: of those of them that are fit for Spark, per queue.
     """
 
     now: float
     nonce: str
     takeover: bool = True
-    slots: Mapping[str, int] = field(default_factory=dict)
+    runners: Mapping[str, int] = field(default_factory=dict)
     hosts: Mapping[str, Collection[str]] = field(default_factory=dict)
     sweep_every: float = 1.0
     dispatch_timeout: float = 10.0
@@ -68,7 +68,7 @@ class Environment:
 
     def window(self, lane: str) -> int:
         """How many offers of one job may stand in one lane."""
-        return self.dispatch_window or max(64, 4 * self.slots.get(queue_of(lane), 0))
+        return self.dispatch_window or max(64, 4 * self.runners.get(queue_of(lane), 0))
 
 
 @dataclass(slots=True)

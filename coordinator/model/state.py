@@ -56,8 +56,8 @@ class JobState:
         self.by_state: dict[GroupState, dict[str, None]] = {state: {} for state in GroupState}
         self.recovering: dict[str, None] = {}
         self.fatal: dict[str, None] = {}  # failed for good, and nothing after them lives with it
-        self.ready: dict[str, dict[str, None]] = {}  # per queue: groups that may go, with unqueued members
-        self.joins_judged = False  # ``ready`` holds all that may go
+        self.runnable: dict[str, dict[str, None]] = {}  # per queue: groups that may go, with unqueued members
+        self.joins_judged = False  # ``runnable`` holds all that may go
         self.needs: dict[str, Census] = {}  # per planned group: the states of all it needs
         self.fulls: dict[str, int | None] = {}  # per planned group: members counted into its successors' needs
         self.open_groups = 0  # planned groups that are not done

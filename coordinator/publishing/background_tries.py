@@ -44,7 +44,7 @@ class Warehouses:
         return abort(PublishRequest.of(state, time.time()), why, answered)
 
 
-Record = Callable[[str, PublishResult], bool]
+Decide = Callable[[str, PublishResult], bool]
 """Decides on the result of a try, for a job. False: the job was busy, and the result is not recorded yet."""
 
 
@@ -54,7 +54,7 @@ class Publisher:
     def __init__(
         self,
         warehouses: Warehouses,
-        record: Record,
+        decide: Decide,
         background: Background,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
@@ -62,12 +62,12 @@ class Publisher:
     ) -> None:
         """
         Args:
-            record: raises redis.RedisError if the store could not be asked.
+            decide: decides upon a result; raises redis.RedisError if the store could not be asked.
             background: runs each try.
             clock: monotonic seconds.
         """
         self._warehouses = warehouses
-        self._record = record
+        self._decide = decide
         self._background = background
         self._sleep = sleep
         self._clock = clock
@@ -105,7 +105,7 @@ class Publisher:
         try:
             # Only this process knows the result; lost, it would be found out only by publishing once more.
             for tries in range(1, MAX_BUSY):
-                if self._record(job, result):
+                if self._decide(job, result):
                     break
                 self._sleep(random_wait(BUSY_WAIT, tries, self._uniform))
         except redis.RedisError as error:
@@ -114,7 +114,7 @@ class Publisher:
     def _record_progress(self, job: str) -> None:
         """Record that a try goes on. A record that fails does no harm: the next one follows."""
         try:
-            self._record(job, GOES_ON)
+            self._decide(job, GOES_ON)
         except redis.RedisError as error:
             log.warning("job %s is being published, which could not be recorded: %s", job, error)
 

@@ -81,7 +81,7 @@ class Reconciler:
         self.errors: dict[str, str] = {}  # job → the error for which its last decision failed
         self._send_wake_ups = send_wake_ups
         self._listening: tuple[float, dict[str, list[RunnerStatus]]] = (0.0, {})
-        self._publisher = Publisher(warehouses, self._record, background, sleep, clock, uniform)
+        self._publisher = Publisher(warehouses, self._decide_published, background, sleep, clock, uniform)
 
     @property
     def exhausted(self) -> bool:
@@ -118,7 +118,7 @@ class Reconciler:
         groups = None if due or not reports else [delivered.report.token.group for delivered in reports]
         return self._perform(Pass(self, job, groups, reports))
 
-    def _record(self, job: str, result: PublishResult) -> bool:
+    def _decide_published(self, job: str, result: PublishResult) -> bool:
         """Decide upon the result of publishing. False: the job is busy."""
         return self._perform(Pass(self, job, published=result)) is not PassResult.BUSY
 
@@ -229,7 +229,7 @@ class Pass:
         """Load, decide and commit once."""
         if self._begun.ended and not any(delivered.report.refused for delivered in self.reports):
             self._reconciler.cache.pop(self.job, None)
-            return self._settle(Applied.TERMINAL, None)  # as after an outage: of a wide job there are many
+            return self._acknowledge(Applied.TERMINAL, None)  # as after an outage: of a wide job there are many
         at, cached = self._reconciler.cache.pop(self.job, (0.0, None))
         if not 0 <= self._begun.now - at < CACHE_SECONDS:
             cached = None
@@ -262,7 +262,7 @@ class Pass:
         acks = receipt(state, self.reports)
         job, now, due_seen = state.job, self._begun.now, self._begun.due_seen
         if job.terminal or (job.halted is not None and job.intent in (Intent.RUN, Intent.PAUSE)):
-            self._store.settle(self.job, None if job.terminal else now + HALTED_LOOK, due_seen, acks)
+            self._store.acknowledge(self.job, None if job.terminal else now + HALTED_LOOK, due_seen, acks)
             return CommitAnswer.APPLIED
         everything = self.groups is None
         decision = decide(state, self.groups, self._environment(state))
@@ -275,7 +275,7 @@ class Pass:
             # The pass began by pushing the due away, and has not looked at what may have made the job due.
             decision.due = min(decision.due, state.looked_at + self._sweep_every)
         if decision.empty:
-            self._store.settle(self.job, decision.due, due_seen, acks, decision.offers)
+            self._store.acknowledge(self.job, decision.due, due_seen, acks, decision.offers)
         else:
             commit_id = self._reconciler.ids()
             answer = self._store.commit(decision, commit_id, due_seen, acks, summary_of(state))
@@ -293,7 +293,7 @@ class Pass:
             now=now,
             nonce=self._reconciler.ids(),
             takeover=self._begun.takeover(settings.sweep_every),
-            slots={queue: len(there) for queue, there in listening.items()},
+            runners={queue: len(there) for queue, there in listening.items()},
             hosts={queue: {one.host for one in there if not one.unfit} for queue, there in listening.items()},
             sweep_every=settings.sweep_every,
             dispatch_timeout=settings.dispatch_timeout,
@@ -347,11 +347,11 @@ class Pass:
 
     def _look_later(self, counter: str, wait: float) -> CommitAnswer:
         """Look at the job again after ``wait`` seconds."""
-        return self._settle(counter, self._begun.now + wait)
+        return self._acknowledge(counter, self._begun.now + wait)
 
-    def _settle(self, counter: str, due: float | None) -> CommitAnswer:
+    def _acknowledge(self, counter: str, due: float | None) -> CommitAnswer:
         """Decide nothing: the reports are counted and acknowledged."""
         entries = tuple(delivered.entry for delivered in self.reports)
         acks = Acks(entries, {counter: len(entries)} if entries else {})
-        self._store.settle(self.job, due, self._begun.due_seen, acks)
+        self._store.acknowledge(self.job, due, self._begun.due_seen, acks)
         return CommitAnswer.APPLIED

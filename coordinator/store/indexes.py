@@ -28,22 +28,22 @@ class Indexes:
         self._redis = client
         self._store = store
         self._keys = keys
-        self._record = keys.of("\0").job
-        self._pattern = re.sub(r"([\\*?\[\]])", r"\\\1", self._record).replace("\0", "*")
+        self._record_key = keys.of("\0").job
+        self._pattern = re.sub(r"([\\*?\[\]])", r"\\\1", self._record_key).replace("\0", "*")
         self._script = Script(client, keys, __package__, "index_jobs")
         self._cursor, self._count = 0, KEYS_LOOKED_AT
 
     def repair(self) -> None:
         """Look at the next piece of the keys. Raises: redis.RedisError."""
         self._cursor, found = self._redis.scan(self._cursor, match=self._pattern, count=self._count, _type="hash")
-        before, _, after = self._record.partition("\0")
+        before, _, after = self._record_key.partition("\0")
         jobs = [key.removeprefix(before).removesuffix(after) for key in cast(list[str], found)]
         missing, *lineless = self._index(dict.fromkeys(jobs, ""))
         self._index({job: line for job in lineless if (line := self._line(job))})
         self._count = KEYS_AFTER_A_LOSS if missing else KEYS_LOOKED_AT
 
     def _index(self, lines: dict[str, str]) -> list[Any]:
-        change = {"jobs": lines, "job": self._record, "status": self._keys.status("")}
+        change = {"jobs": lines, "job": self._record_key, "status": self._keys.status("")}
         return list(self._script(change=json.dumps(change))) if lines else [0]
 
     def _line(self, job: str) -> str:

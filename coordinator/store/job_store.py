@@ -63,7 +63,7 @@ class Store:
         self._lease_ttl = lease_ttl
         self._retention = retention
         self._released_after = released_after
-        of_passes = ("lock_job", "unlock_or_again", "commit", "settle_unchanged")
+        of_passes = ("lock_job", "unlock_or_again", "commit", "acknowledge_reports")
         names = (*of_passes, "command", "note_sweep", "free_slots")
         self._scripts = {name: Script(client, keys, __package__, name) for name in names}
 
@@ -273,7 +273,7 @@ class Store:
         halted = replace(old, halted=reason, status=Status.PAUSED, paused_at=old.paused_at or now)
         self.commit(Decision(halted, old, due=now + HALTED_LOOK), commit_id, "", Acks(), summary)
 
-    def settle(
+    def acknowledge(
         self, job: str, due: float | None, due_seen: str, acks: Acks, offers: Mapping[Offer, str] = NO_OFFERS
     ) -> None:
         """Nothing changed: ack and count the reports, and set when the job is looked at next.
@@ -282,7 +282,7 @@ class Store:
         """
         offered = self._offers(offers, offers.values())
         change = {"due": _stamp(due), "due_seen": due_seen, **offered, **acks.to_dict()}
-        self._scripts["settle_unchanged"](job, change=json.dumps(change), consumer_group=REPORT_GROUP)
+        self._scripts["acknowledge_reports"](job, change=json.dumps(change), consumer_group=REPORT_GROUP)
 
     def _offers(self, offers: Mapping[Offer, str], lanes: Iterable[str]) -> dict[str, Any]:
         """The arguments of ``add_offers.lua``."""

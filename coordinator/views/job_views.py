@@ -219,7 +219,7 @@ class Queries:
         seconds = max(0.0, at - float(looked)) if looked else 0.0
         return Idle(seconds, float(period)) if period else Idle(seconds)
 
-    def took(self, state: JobState) -> dict[str, float]:
+    def durations(self, state: JobState) -> dict[str, float]:
         """Seconds that groups which run now took when they last succeeded, in an earlier job of the same name.
 
         Only groups that one of the last ``EARLIER`` jobs before this one has run, and at most 500 groups.
@@ -235,13 +235,13 @@ class Queries:
         pipe = self._redis.pipeline(transaction=False)
         for other in same[:SAME_NAME]:
             pipe.hmget(self._keys.of(other).groups, groups)
-        took: dict[str, float] = {}
+        durations: dict[str, float] = {}
         for texts in pipe.execute():
             for group_id, text in zip(groups, texts, strict=True):
-                record = GroupRecord.readable(text) if text and group_id not in took else None
+                record = GroupRecord.readable(text) if text and group_id not in durations else None
                 if record is not None and record.state is GroupState.SUCCEEDED and not record.adopted:
-                    took[group_id] = max(0.0, record.since - record.started_at)
-        return took
+                    durations[group_id] = max(0.0, record.since - record.started_at)
+        return durations
 
     def versions(self, job: str) -> dict[str, str]:
         """The minor versions of Python and Spark of the job's first claims, by name."""

@@ -14,7 +14,7 @@ STALLED_AFTER = 60.0  # seconds for which a message may wait beside idle runners
 SHOWN = 6  # names in one sentence
 
 
-def left_lying(view: FleetView, stalled_after: float) -> dict[str, str]:
+def unread_messages(view: FleetView, stalled_after: float) -> dict[str, str]:
     """Queues whose oldest message has waited more than ``stalled_after`` seconds although a listener should take it.
 
     Such a listener is a runner that has been idle for as long: where all runners are at work, messages wait for hours,

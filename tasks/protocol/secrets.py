@@ -105,7 +105,7 @@ class Secrets:
                 return self._reference(found[0])
         return None
 
-    def ready(self, text: str) -> int:
+    def unchangeable(self, text: str) -> int:
         """How much of ``text`` no text to come can change: all but the end of an unfinished line."""
         if self._found is None:
             return len(text)
@@ -180,16 +180,16 @@ class Stream:
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
-        self._held = ""
+        self._waiting = ""
 
     def feed(self, text: str) -> str:
-        text = self._held + text
-        ready = self._secrets.ready(text)
-        self._held = text[ready:]
-        return self._secrets.clean(text[:ready])
+        text = self._waiting + text
+        unchangeable = self._secrets.unchangeable(text)
+        self._waiting = text[unchangeable:]
+        return self._secrets.clean(text[:unchangeable])
 
     def finish(self) -> str:
-        text, self._held = self._held, ""
+        text, self._waiting = self._waiting, ""
         return self._secrets.clean(text)
 
 

@@ -40,7 +40,7 @@ from unstuck.tasks.protocol.staging import Staging
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.done_before import DoneBefore, on_record
 from unstuck.tasks.runner.log import AttemptLog, logging_restored
-from unstuck.tasks.runner.outcome import Finish, record, success
+from unstuck.tasks.runner.outcome import Finish, record_outcome, success
 from unstuck.tasks.runner.runner import WAREHOUSE_TIMEOUT, Held, Runner
 from unstuck.tasks.runner.snapshot import ProcessSnapshot
 from unstuck.tasks.runner.spark_session import open_session
@@ -77,7 +77,7 @@ class Attempt:
             claim: the answer of Redis, or why the attempt cannot begin.
             finish: records the outcome, as `Lease.finish`; None: that of the runner.
         """
-        self._record = finish or runner.lease.finish
+        self._put_outcome = finish or runner.lease.finish
         self._runner = runner
         self._token = token
         self._claim = claim
@@ -422,4 +422,4 @@ class Attempt:
             return "STALE"
         outcome = replace(outcome, zone=self._runner.settings.time_zone)
         reach(Point.BEFORE_FINISH, self._token.job)
-        return record(self._record, self._token, outcome)
+        return record_outcome(self._put_outcome, self._token, outcome)

@@ -40,7 +40,7 @@ def _done(marker: Marker) -> Done:
     return Done(marker.fingerprint, marker.code, bound_of(marker.made_on), marker.params)
 
 
-def record(finish: Finish, token: Token, outcome: Outcome) -> str:
+def record_outcome(finish: Finish, token: Token, outcome: Outcome) -> str:
     """Record the outcome. Returns it with the answer, for people.
 
     If Redis refuses it nothing is removed, because another attempt may adopt the files.

@@ -80,7 +80,7 @@ class Watchdog:
         self._shared = SharedHolding(int(hello["shared"]))
         self._holding = Holding()  # as it was at the last look
         self._token: Token | None = None  # in it
-        self._settled = False  # two looks in a row found the same
+        self._seen_twice = False  # two looks in a row found the same
         self._probe = WarehouseProbe(settings)
         java = 0
         if may_run_spark(settings, self._queues):
@@ -140,10 +140,10 @@ class Watchdog:
             self._token = Token.parse(held.token) if held.token else None
             self._state, self._answer, self._altered = WatchState(), None, None
         if (held.token, held.idle) != (before.token, before.idle):
-            self._settled = False
+            self._seen_twice = False
             self._next_tick = min(self._next_tick, time.monotonic() + SHOWN_WITHIN)
-        elif not self._settled:
-            self._settled = True
+        elif not self._seen_twice:
+            self._seen_twice = True
             if self._token is not None:
                 self._channel.follow(self._token.job)
             self._next_tick = 0.0

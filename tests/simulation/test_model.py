@@ -307,7 +307,7 @@ def test_a_pass_that_outlives_its_lock_cannot_swallow_a_wakeup(client: redis.Red
         pass  # a millisecond of the server's own clock
     assert lease.take(["spark"], "c", "w", "e") is not None
     lease.finish(token, Outcome(OutcomeKind.SUCCEEDED, staging=token.staging), "f")
-    store.settle("both", server_time(client) + 60, begun.due_seen, Acks())
+    store.acknowledge("both", server_time(client) + 60, begun.due_seen, Acks())
     assert "both" in store.due(server_time(client), 10)
     assert store.commit(decision, "c2", begun.due_seen, Acks(), summary) is CommitAnswer.APPLIED
     assert "both" in store.due(server_time(client), 10)

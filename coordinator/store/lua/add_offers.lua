@@ -1,4 +1,4 @@
--- add_offers: offers into their lanes, and a notice for polling runners; `commit` and `settle_unchanged` call it.
+-- add_offers: offers into their lanes, and a notice for polling runners; `commit` and `acknowledge_reports` call it.
 --
 -- keys: job turn turns lanes
 -- Called with {offers: [[lane, offer]], lanes: {lane: {queue, pool, ready, notify}}}; pool may be ''

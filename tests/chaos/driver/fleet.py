@@ -125,7 +125,7 @@ class ChaosFleet:
         runners = Counter(one.worker_pid for one in seen.runners if not one.silent)
         coordinators = {one.pid for one in seen.coordinators if not one.silent}
         slots = {name: self.size.slots if name.startswith("spark-") else self.size.light_slots for name in self.workers}
-        return all(self.child(name).settled for name in self.names) and (
+        return all(self.child(name).steady for name in self.names) and (
             all(runners[self.child(name).pid or 0] >= number for name, number in slots.items())
             and all(self.child(name).pid in coordinators for name in self.coordinators)
         )

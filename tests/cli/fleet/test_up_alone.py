@@ -169,7 +169,7 @@ def test_a_home_stays_locked_until_the_valkey_of_a_killed_fleet_has_ended(tmp_pa
     process = SupervisedProcess(program, tmp_path / "valkey.log", [].append, pass_fds=[lock])
     process.start()
     try:
-        wait_until(lambda: process.settled, 10, "the process to run")
+        wait_until(lambda: process.steady, 10, "the process to run")
         os.close(lock)  # as the kernel does for a process that is killed
         with pytest.raises(FleetRunning):
             Home(tmp_path).lock()

@@ -51,7 +51,9 @@ def test_a_queue_that_idle_runners_leave_lying_is_named_with_their_worker(
     found = wait_until(
         lambda: (now := why(coordinator, job)["a"]) and "idle" in now.what and now, 10, "that to be said"
     )
-    assert found.what.startswith("queue light: 1 runner listens, and none has taken it yet; messages lie on queue")
+    assert found.what.startswith(
+        "queue light: 1 runner listens, and none has taken it yet; messages wait unread on queue"
+    )
     assert "worker host-9:70" in found.what
     assert found.help[0] == "unstuck doctor"
 

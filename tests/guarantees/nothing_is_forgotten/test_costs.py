@@ -180,7 +180,7 @@ def test_outcomes_that_have_piled_up_cost_the_same_each_in_a_job_of_any_width(
 
 @pytest.mark.usefixtures("unhurried")
 def test_many_dynamic_forks_cost_a_report_no_more_than_one(make_coordinator: Callable[..., Coordinator]) -> None:
-    """settle: each collected key judges every group again: N sources are O(N^2)."""
+    """An outcome: each collected key judges every group again: N sources are O(N^2)."""
 
     def per_report(width: int) -> float:
         coordinator = make_coordinator(dispatch_window=10_000, sweep_every=3600)

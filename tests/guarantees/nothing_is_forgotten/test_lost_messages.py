@@ -54,13 +54,13 @@ def test_an_offer_that_was_only_not_taken_yet_keeps_its_turn(make_coordinator: C
     before = coordinator.redis.zrange(ready, 0, -1, withscores=True)
     assert len(before) == 6
     made: list[int] = []
-    settle = coordinator.store.settle
+    acknowledge = coordinator.store.acknowledge
 
     def noted(job: str, due: object, due_seen: object, acks: object, offers: Any = MappingProxyType({})) -> None:
         made.append(len(offers))
-        settle(job, due, due_seen, acks, offers)  # type: ignore[arg-type]
+        acknowledge(job, due, due_seen, acks, offers)  # type: ignore[arg-type]
 
-    coordinator.store.settle = noted  # type: ignore[method-assign, assignment]
+    coordinator.store.acknowledge = noted  # type: ignore[method-assign, assignment]
     wait_until(lambda: coordinator.sweep.run() >= 0 and made.count(3) >= 2, 20, "all six to be made again")
     assert coordinator.redis.zrange(ready, 0, -1, withscores=True) == before
 

@@ -54,11 +54,11 @@ def test_a_job_whose_end_was_forgotten_stays_due_for_a_pass_that_had_read_it(coo
     coordinator.store.end(job, "somebody")
     fails(coordinator, job)
     back()
-    coordinator.store.settle(job, None, begun.due_seen, Acks((), {}))
+    coordinator.store.acknowledge(job, None, begun.due_seen, Acks((), {}))
     assert coordinator.redis.zscore(coordinator.keys.due, job) is not None, "nobody would look at it again"
     coordinator.store.end(job, "somebody")
     fails(coordinator, job)
-    coordinator.store.settle(job, None, begun.due_seen, Acks((), {}))
+    coordinator.store.acknowledge(job, None, begun.due_seen, Acks((), {}))
     assert coordinator.redis.zscore(coordinator.keys.due, job) is None
 
 

@@ -152,7 +152,7 @@ def test_a_refused_report_delivered_twice_to_two_coordinators_is_one_event(
     assert len(refused(coordinator, job)) == 1
 
 
-@pytest.mark.parametrize("script", ["settle_unchanged", "commit"])
+@pytest.mark.parametrize("script", ["acknowledge_reports", "commit"])
 def test_a_script_that_acks_a_refused_report_and_is_repeated_writes_one_event(
     make_coordinator: Callable[..., Coordinator], script: str
 ) -> None:

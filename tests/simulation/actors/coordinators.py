@@ -136,10 +136,10 @@ class StoreAtHand:
 
         return self._call(f"command {old.id} {event['kind']}", effect)
 
-    def settle(
+    def acknowledge(
         self, job: str, due: float | None, due_seen: str, acks: Acks, offers: Mapping[Offer, str] = NO_OFFERS
     ) -> None:
-        self._call(f"settle {job}", lambda: self._core.settle(job, due, due_seen, acks, offers))
+        self._call(f"acknowledge {job}", lambda: self._core.acknowledge(job, due, due_seen, acks, offers))
 
     def halt(self, job: str, reason: Reason, commit_id: str, now: float) -> None:
         self._call(f"halt {job} {reason.text}", lambda: self._core.halt(job, reason, commit_id, now))

@@ -355,13 +355,13 @@ class Mirrored(ModelStore):
         self.compare(old.id)
         return model  # type: ignore[no-any-return]
 
-    def settle(
+    def acknowledge(
         self, job_id: str, due: float | None, due_seen: str, acks: Acks, offers: Mapping[Offer, str] = NO_OFFERS
     ) -> None:
         self._both(
             job_id,
-            lambda: super(Mirrored, self).settle(job_id, due, due_seen, acks, offers),
-            lambda: self._real.settle(job_id, due, self._due_seen[due_seen], self._acks(acks), offers),
+            lambda: super(Mirrored, self).acknowledge(job_id, due, due_seen, acks, offers),
+            lambda: self._real.acknowledge(job_id, due, self._due_seen[due_seen], self._acks(acks), offers),
         )
         self._same_offers()
         if due is None:

@@ -448,7 +448,7 @@ class ModelStore:
                 standing[offer] = last[lane] = job.turns[lane] = turn + step
                 self.notify(queue)
 
-    def settle(
+    def acknowledge(
         self, job_id: str, due: float | None, due_seen: str, acks: Acks, offers: Mapping[Offer, str] = NO_OFFERS
     ) -> None:
         self._acked(self.jobs[job_id], acks)

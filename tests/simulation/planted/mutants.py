@@ -131,7 +131,7 @@ MUTANTS = (
         broken.LOST_OFFER,
         65,
         line(
-            ModelStore.settle,
+            ModelStore.acknowledge,
             "self._add_offers(self.jobs[job_id], offers)",
             "any(map(self.ready.get, offers.values())) or self._add_offers(self.jobs[job_id], offers)",
         ),
@@ -281,7 +281,7 @@ MUTANTS = (
         "what a pause took back is not queued by the resume",
         broken.LATE_START,
         4,
-        line(dispatch.queue_ready, "for g in state.by_state[S.WAITING]", "for g in ()"),
+        line(dispatch.queue_runnable, "for g in state.by_state[S.WAITING]", "for g in ()"),
         commands=True,
     ),
     mutant(
@@ -298,7 +298,7 @@ MUTANTS = (
         "what came of publishing is dropped when the lock is busy",
         broken.LATE_ANSWER,
         1187,
-        line(Publisher._try, "if self._record(job, result):", "if self._record(job, result) or True:"),
+        line(Publisher._try, "if self._decide(job, result):", "if self._decide(job, result) or True:"),
         commands=True,
         within=1000,
     ),
@@ -325,7 +325,7 @@ MUTANTS = (
         "a backoff is over as soon as anybody looks",
         SHOWN,
         82,
-        line(dispatch.queue_ready, "<= draft.env.now", "<= draft.env.now + 5.0"),
+        line(dispatch.queue_runnable, "<= draft.env.now", "<= draft.env.now + 5.0"),
     ),
     mutant(
         "a fork that is half queued counts as done",

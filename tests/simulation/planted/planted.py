@@ -23,7 +23,7 @@ from unstuck.coordinator import client
 from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.job import Answer, Commanded
 from unstuck.coordinator.decide import attempts, decide, intent, joins, requests
-from unstuck.coordinator.decide.dispatch import queue_ready
+from unstuck.coordinator.decide.dispatch import queue_runnable
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.joins import JoinResult, judge
 from unstuck.coordinator.model.decision import Decision, Guard, PublishResult
@@ -218,14 +218,14 @@ class ClaimsWhateverIsWanted(ModelStore):
 
 def _failure_writes_the_intent() -> Patches:
     """Doris: the user paused, and a late failure scheduled the job again, over the pause."""
-    settle = attempts.settle
+    apply_outcome = attempts.apply_outcome
 
     def scheduled(draft: Draft, group_id: str, outcome: Outcome | None) -> None:
-        settle(draft, group_id, outcome)
+        apply_outcome(draft, group_id, outcome)
         if draft.state.record(group_id).state is GroupState.BACKOFF and draft.job.intent is Intent.PAUSE:
             draft.job = replace(draft.job, intent=Intent.RUN)
 
-    return [(attempts, "settle", scheduled)]
+    return [(attempts, "apply_outcome", scheduled)]
 
 
 def _retries_under_a_pause() -> Patches:
@@ -235,7 +235,7 @@ def _retries_under_a_pause() -> Patches:
     def obeyed_but_for_retries(draft: Draft) -> None:
         obey(draft)
         if draft.job.intent is Intent.PAUSE and draft.state.by_state[GroupState.BACKOFF]:
-            queue_ready(draft)
+            queue_runnable(draft)
 
     return [(decide, "apply_intent", obeyed_but_for_retries)]
 

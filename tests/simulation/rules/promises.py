@@ -178,7 +178,7 @@ class Promises:
         env = Environment(
             now=self._core.now,
             nonce="",
-            slots=self._slots(),
+            runners=self._slots(),
             dispatch_timeout=settings.dispatch_timeout,
             dispatch_window=settings.dispatch_window,
             lease_ttl=settings.lease_ttl,

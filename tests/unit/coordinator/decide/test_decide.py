@@ -92,7 +92,7 @@ def test_the_window_bounds_unclaimed_offers_per_queue() -> None:
 def test_the_window_grows_with_the_slots_that_listen_and_is_never_below_64() -> None:
     job = Job(group("g", for_each={"n": WIDE}))
     assert len(job.decide().offers) == 64
-    assert len(job.decide(slots={"spark": 100}).offers) == 400 - 64
+    assert len(job.decide(runners={"spark": 100}).offers) == 400 - 64
 
 
 def test_max_parallel_counts_every_attempt_that_is_not_over() -> None:

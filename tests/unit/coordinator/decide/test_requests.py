@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.jobs.job_in_memory import LEASE, LOST, Job, failure, group
 from unstuck.coordinator.commands.group import rerun, skip
-from unstuck.coordinator.commands.job import Answer, Command, Commanded, command, status_is_settled
+from unstuck.coordinator.commands.job import Answer, Command, Commanded, command, status_has_followed
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Environment, PublishResult
 from unstuck.coordinator.model.status import GroupState, Status
@@ -185,4 +185,4 @@ def test_a_member_is_not_skipped_while_its_fork_is_about_to_run_again() -> None:
     said = skip(job.state, "b[1]")
     assert said.answer is Answer.REFUSED
     assert "just being made to run again" in said.text
-    assert not status_is_settled(job.state.job), "so whoever asks is given a moment"
+    assert not status_has_followed(job.state.job), "so whoever asks is given a moment"

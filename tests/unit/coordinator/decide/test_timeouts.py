@@ -81,7 +81,7 @@ def test_the_sentence_names_how_many_runners_listen() -> None:
     job = Job(group("a", queue_timeout="1m"))
     job.decide()
     job.now += 60
-    job.decide(slots={"spark": 3})
+    job.decide(runners={"spark": 3})
     assert "3 runners listen on queue spark; they were busy" in job.reason("a").text
 
 

@@ -1,4 +1,4 @@
--- settle_unchanged: a decision that changed nothing still acks its reports, counts them and sets the job due.
+-- acknowledge_reports: a decision that changed nothing still acks its reports, counts them and sets the job due.
 --
 -- calls: add_offers
 -- keys: due reports counters events job turn turns lanes
