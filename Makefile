@@ -44,8 +44,8 @@ test-long: setup $(SPARK_CLASSES) jars  ## what takes minutes: a month of nights
 	$(BIN)/python -m pytest -m long $(ARGS)
 	SPARKS=4.0 $(BIN)/python -m tests.matrix -m long -k test_delta
 
-jars: setup  ## fetch the connectors of Spark to S3 and Delta tables into tests/.jars, with Maven (SPARKS="4.0 newest")
-	$(BIN)/python -m tests.support.spark.jars $(or $(SPARKS),4.0 newest)
+jars: setup  ## fetch Kafka, and the connectors of Spark to S3 and Delta tables, into tests/.jars, with Maven (SPARKS="4.0 newest kafka")
+	$(BIN)/python -m tests.support.spark.jars $(or $(SPARKS),4.0 newest kafka)
 
 test-matrix: setup  ## the Spark tests with PySpark 3.5, 4.0 and the newest (SPARKS="4.0 newest")
 	SPARKS="$(SPARKS)" $(BIN)/python -m tests.matrix $(ARGS)

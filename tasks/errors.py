@@ -81,6 +81,30 @@ class ForkValuesInvalid(Unrecoverable):
     code = "FORK_VALUES_INVALID"
 
 
+class OffsetsOutOfRange(Unrecoverable):
+    """A broker does not have the messages of a topic at which a stream goes on."""
+
+    code = "OFFSETS_OUT_OF_RANGE"
+
+
+class SourceReplaced(Unrecoverable):
+    """A topic was deleted and made again since a stream was read from it."""
+
+    code = "SOURCE_REPLACED"
+
+
+class BadRecord(Unrecoverable):
+    """A message of a stream is no row of its columns."""
+
+    code = "BAD_RECORD"
+
+
+class SourceUnavailable(UnstuckError):
+    """The folder, the store or the broker that a stream reads from does not answer, or does not let it read."""
+
+    code = "SOURCE_UNAVAILABLE"
+
+
 class SettingsInvalid(UnstuckError):
     """A variable UNSTUCK_… of the environment cannot be read, or holds what no process can run with."""
 

@@ -39,11 +39,13 @@ class KafkaPosition:
 
     Attributes:
         topic_id: of the topic, if the broker gives one; a topic that was deleted and made again has another.
+        lost: partition → from and up to where the broker had removed messages, which ``on_lost: skip`` has passed over.
     """
 
     next: dict[int, int] = field(default_factory=dict)
     began: dict[int, int] = field(default_factory=dict)
     topic_id: str = ""
+    lost: dict[int, tuple[int, int]] = field(default_factory=dict)
     kind: Literal["kafka"] = "kafka"
 
 

@@ -1,6 +1,7 @@
-"""Spark's connectors to S3 and to Delta tables, which no Python package has: ``make jars`` fetches them with Maven.
+"""Spark's connectors to S3 and to Delta tables, and a Kafka broker, which no Python package has: ``make jars`` fetches
+them with Maven.
 
-They stand in a folder for each version of Spark. A test that needs them is ``long``.
+They stand in a folder for each version of Spark, and in one for Kafka. A test that needs them is ``long``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ FOLDER = ROOT / "tests" / ".jars"
 # By the version of Spark: that of its Hadoop, and the newest Delta for it.
 HADOOP = {"3.5": "3.3.4", "4.0": "3.4.1", "4.3": "3.5.0"}
 DELTA = {"3.5": "delta-spark_2.12:3.3.2", "4.0": "delta-spark_2.13:4.0.1"}
+KAFKA = "4.1.0"
 _POM = """<project>
   <modelVersion>4.0.0</modelVersion>
   <groupId>unstuck</groupId><artifactId>jars</artifactId><version>1</version>
@@ -44,12 +46,16 @@ def class_path(*words: str) -> str:
     return str(FOLDER / spark() / "*")
 
 
-def fetch(spark: str) -> None:
-    """Fetch the jars for a version of Spark, unless they stand. Raises: subprocess.CalledProcessError."""
-    folder, new = FOLDER / spark, FOLDER / f"{spark}.new"
-    wanted: list[tuple[str, ...]] = [("org.apache.hadoop", "hadoop-aws", HADOOP[spark])]
-    if spark in DELTA:
-        wanted.append(("io.delta", *DELTA[spark].split(":")))
+def fetch(what: str) -> None:
+    """Fetch the jars for a version of Spark, or ``kafka``, unless they stand. Raises: subprocess.CalledProcessError."""
+    folder, new = FOLDER / what, FOLDER / f"{what}.new"
+    wanted: list[tuple[str, ...]] = []
+    if what == "kafka":
+        wanted.append(("org.apache.kafka", "kafka_2.13", KAFKA))
+    else:
+        wanted.append(("org.apache.hadoop", "hadoop-aws", HADOOP[what]))
+    if what in DELTA:
+        wanted.append(("io.delta", *DELTA[what].split(":")))
     pom = _POM.format("".join(_ONE.format(*one) for one in wanted))
     if folder.exists() and (folder / "pom.xml").read_text() == pom:
         return
@@ -67,5 +73,5 @@ if __name__ == "__main__":
     if shutil.which("mvn") is None:
         sys.exit("make jars needs Maven (mvn)")
     for one in sys.argv[1:] or os.environ.get("SPARKS", "").split() or [spark()]:
-        print(f"jars for Spark {one}", flush=True)
+        print(f"jars for {one}", flush=True)
         fetch(spark() if one == "newest" else one)

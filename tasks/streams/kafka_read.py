@@ -1,0 +1,189 @@
+"""The messages of a Kafka topic as rows: an Arrow table, or for Spark files that the driver writes as it reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unstuck.tasks.errors import BadRecord, SourceReplaced
+from unstuck.tasks.frames.output import stage_table
+from unstuck.tasks.frames.spark import read_parquet
+from unstuck.tasks.spec.kafka import KafkaInput
+from unstuck.tasks.spec.schemas import schema_of
+from unstuck.tasks.streams.kafka import Client, reach_of
+from unstuck.tasks.streams.position import KafkaPosition
+from unstuck.tasks.streams.records import arrow_schema, json_columns
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.marker import bytes_by_uri
+
+_MESSAGES = 10_000  # that are taken from the client at once
+_FILE_BYTES = 64 * 1024 * 1024  # of rows in memory that go into one file for Spark
+_TEXT = 300  # characters of a message that is no row
+
+
+@dataclass(frozen=True, slots=True)
+class PutAside:
+    """A message that is no row of the columns. ``text`` is the beginning of its value."""
+
+    partition: int
+    offset: int
+    error: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMessages:
+    """The messages that were read.
+
+    Attributes:
+        frame: an Arrow table, or a Spark frame.
+        position: up to where.
+    """
+
+    frame: Any
+    rows: int
+    position: KafkaPosition
+    put_aside: list[PutAside]
+
+
+def read_messages(
+    session: Any,
+    stream: KafkaInput,
+    options: Mapping[str, str],
+    position: KafkaPosition | None,
+    files: Files,
+    folder: str,
+    note: Callable[[int], None] = lambda rows: None,
+) -> ReadMessages:
+    """All that has arrived in a topic since ``position``, up to where it stood when this began.
+
+    Args:
+        session: the Spark session; None: an Arrow table is wanted.
+        options: those of ``stream``, with their references resolved.
+        position: None: the stream begins.
+        folder: of the staging of this attempt, for the files that Spark reads.
+        note: called with the number of rows as they come.
+
+    Raises:
+        BadRecord: a message is no row, and ``on_bad_record`` is ``fail``.
+        SourceUnavailable, SourceReplaced, OffsetsOutOfRange: the topic cannot be read, or not on from ``position``.
+        OSError: the warehouse failed.
+    """
+    put_aside: list[PutAside] = []
+    with Client(stream, options) as client:
+        reach = reach_of(stream, client.topic(), position)
+        tables = _tables(stream, client.messages(reach.open, _MESSAGES), put_aside)
+        frame, rows = (_whole if session is None else _spooled)(tables, stream, session, files, folder, note)
+        if reach.topic_id and (now := client.topic_id()) != reach.topic_id:
+            raise SourceReplaced(
+                f"the topic of {stream.stream} was deleted and made again while it was read: its id is {now}, and was "
+                f"{reach.topic_id}. Nothing was published. To read the new topic from its beginning, say generation: "
+                f"{stream.generation + 1}"
+            )
+    return ReadMessages(frame, rows, reach.position, put_aside)
+
+
+def _whole(tables: Iterator[Any], stream: KafkaInput, _: Any, __: Files, ___: str, note: Callable[[int], None]) -> Any:
+    import pyarrow as pa
+
+    found = [arrow_schema(schema_of(stream.fields)).empty_table()]
+    for table in tables:
+        found.append(table)
+        note(sum(map(len, found)))
+    whole = pa.concat_tables(found)
+    return whole, len(whole)
+
+
+def _spooled(
+    tables: Iterator[Any], stream: KafkaInput, session: Any, files: Files, folder: str, note: Callable[[int], None]
+) -> tuple[Any, int]:
+    import pyarrow as pa
+
+    written: dict[str, int] = {}
+    rows, held, size = 0, list[Any](), 0
+    files.remove_tree(folder)
+
+    def write() -> None:
+        staged = stage_table(files, f"{folder}/{len(written)}", pa.concat_tables(held))
+        written.update(bytes_by_uri(files, staged.files))
+        held.clear()
+
+    for table in tables:
+        held.append(table)
+        rows, size = rows + len(table), size + table.nbytes
+        note(rows)
+        if size >= _FILE_BYTES:
+            write()
+            size = 0
+    if held:
+        write()
+    return read_parquet(session, [(schema_of(stream.fields), written)]), rows
+
+
+def _tables(stream: KafkaInput, batches: Iterator[list[Any]], put_aside: list[PutAside]) -> Iterator[Any]:
+    """The rows of each batch of messages. Raises: BadRecord."""
+    import pyarrow as pa
+
+    schema = arrow_schema(schema_of(stream.fields))
+    value_fields = stream.value_fields
+    beside = schema.names[len(value_fields) :]
+    for messages in batches:
+        values = [message.value() for message in messages]
+        if stream.columns is not None:
+            table, bad = json_columns(value_fields, values, stream.on_other_columns)
+        elif stream.format == "text":
+            table, bad = _text(values)
+        else:
+            table, bad = pa.table({"value": pa.array(values, pa.binary())}), {}
+        if bad:
+            told = [_told(messages[number], why) for number, why in sorted(bad.items())]
+            if stream.on_bad_record == "fail":
+                first, text = told[0], json.dumps(told[0].text, ensure_ascii=False)
+                raise BadRecord(
+                    f"{stream.stream}: the message at offset {first.offset} of partition {first.partition} is no row: "
+                    f"{first.error}. It begins {text}. Nothing was published. Say on_bad_record: skip to put such "
+                    "messages aside, or mend what writes them"
+                )
+            put_aside += told
+            messages = [message for number, message in enumerate(messages) if number not in bad]
+        columns = [pa.array(_METADATA[name](messages), schema.field(name).type) for name in beside]
+        yield pa.table([*table.columns, *columns], schema=schema)
+
+
+def _text(values: Sequence[bytes | None]) -> tuple[Any, dict[int, str]]:
+    import pyarrow as pa
+
+    good, bad = list[str | None](), dict[int, str]()
+    for number, value in enumerate(values):
+        try:
+            good.append(None if value is None else value.decode())
+        except UnicodeDecodeError as error:
+            bad[number] = f"it is no text in UTF-8: {error.reason} at byte {error.start}"
+    return pa.table({"value": pa.array(good, pa.string())}), bad
+
+
+def _told(message: Any, why: str) -> PutAside:
+    text = (message.value() or b"")[: 4 * _TEXT].decode(errors="replace")[:_TEXT]
+    return PutAside(message.partition(), message.offset(), why, text)
+
+
+def _instants(messages: Sequence[Any]) -> list[int | None]:
+    found = (message.timestamp() for message in messages)
+    return [at * 1000 if kind else None for kind, at in found]  # microseconds; a kind of 0: the message has none
+
+
+def _headers(messages: Sequence[Any]) -> list[list[dict[str, Any]] | None]:
+    found = (message.headers() for message in messages)
+    return [one and [{"key": key, "value": value} for key, value in one] for one in found]
+
+
+_METADATA: dict[str, Callable[[Sequence[Any]], list[Any]]] = {
+    "key": lambda messages: [message.key() for message in messages],
+    "headers": _headers,
+    "timestamp": _instants,
+    "partition": lambda messages: [message.partition() for message in messages],
+    "offset": lambda messages: [message.offset() for message in messages],
+    "topic": lambda messages: [message.topic() for message in messages],
+}
