@@ -37,7 +37,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The part of a topic that one job reads: by partition, from one offset up to before another; and what the broker has removed."""
+    """The part of a topic that one job reads: by partition, from one offset up to before another."""
 
     topic_id: str
     begin: Mapping[int, int]
