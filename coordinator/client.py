@@ -32,6 +32,7 @@ from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.publishing.restore import Restored, restore
+from unstuck.coordinator.schedule_client import ScheduleClient
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.params import check_key
 from unstuck.coordinator.spec.unused import unused_params
@@ -79,6 +80,7 @@ class Client:
         self.dead_letters = DeadLetters(self._redis, Keys(self.settings.prefix))
         submissions = Submissions(self._redis, Keys(self.settings.prefix))
         self._submitter = Submitter(self.settings, self._redis, submissions, breaker)
+        self.schedules = ScheduleClient(self._redis, self.settings, self.queries, self._submitter.make_durable)
         self._applier = CommandApplier(self._store, lambda: secrets.token_hex(8), time.monotonic, time.sleep)
 
     def close(self) -> None:
@@ -330,7 +332,7 @@ class Client:
     ) -> Commanded:
         result = self._applier.apply(word, judge, reason, by, group, wait=not isinstance(word, Command))
         if result.answer is Answer.DONE:
-            self._submitter.make_durable(job)
+            self._submitter.make_durable(f"job {job}")
         return result
 
     def pause(self, job: str, *, reason: str = "", by: str | None = None, now: bool = False) -> Commanded:

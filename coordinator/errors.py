@@ -29,6 +29,12 @@ class NoSuchJob(UnstuckError):
     code = "NO_SUCH_JOB"
 
 
+class NoSuchSchedule(UnstuckError):
+    """No schedule of this name is in the store."""
+
+    code = "NO_SUCH_SCHEDULE"
+
+
 class NoSuchGroup(UnstuckError):
     """The job has no group of this name."""
 

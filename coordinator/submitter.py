@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import redis
 
@@ -31,19 +33,30 @@ class Submitter:
     breaker: CircuitBreaker
 
     def store_job(
-        self, job_spec: JobSpec, warehouse: str, key: str, by: str | None, reason: str, again: Retried | None = None
+        self,
+        job_spec: JobSpec,
+        warehouse: str,
+        key: str,
+        by: str | None,
+        reason: str,
+        again: Retried | None = None,
+        fields: Mapping[str, Any] | None = None,
     ) -> Submitted:
-        """The stored job, or the one that stands under its key; ``again``: it retries an ended job.
+        """The stored job, or the one that stands under its key.
+
+        Args:
+            again: it retries an ended job; without a ``key``, under one of its own.
+            fields: more of the record of a new job, such as its id.
 
         Raises: as `Client.submit`, and KeyTaken, NotEnded.
         """
         compiled = compile_to_store(job_spec)
         old = None if again is None else again.job
-        key = key if again is None else again.key(compiled.fingerprint)
+        key = key if key or again is None else again.key(compiled.fingerprint)
         # Before the warehouse is asked, which may be in trouble by now: a job that is stored must not be called not
         # stored, or its work is done again under another key.
         if key and (stored := self.submissions.submitted(key, compiled.fingerprint)) is not None:
-            self.make_durable(stored)
+            self.make_durable(f"job {stored}")
             return Submitted(stored, new=False)
         job_spec.check_zone(self.settings.time_zone)
         place = Warehouse(warehouse)
@@ -58,8 +71,9 @@ class Submitter:
         job_spec.check_versions(oldest if old is None else 0, base)  # what an ended job names may stay for its retry
         # A call of its own: one that was given up above and goes on must not make a warehouse.
         warehouse_id = standing or self.breaker.call(warehouse, refused, place.ensure_id)
+        known = {"id": new_job_id(time.time()), **(again.fields if again is not None else {}), **(fields or {})}
         job = JobRecord(
-            id=new_job_id(time.time()),
+            **known,
             name=job_spec.name,
             spec=compiled.spec,
             texts=compiled.texts,
@@ -70,7 +84,6 @@ class Submitter:
             warehouse_id=warehouse_id,
             base=base,
             key=key,
-            **(again.fields if again is not None else {}),
             priority=job_spec.priority,
             mixed=job_spec.mixed,
         )
@@ -79,15 +92,15 @@ class Submitter:
         try:
             job_id, new = self.submissions.submit(submission, summary, reason, vacuums)
         except VacuumSince:
-            return self.store_job(job_spec, warehouse, key, by, reason, again)
-        self.make_durable(job_id)
+            return self.store_job(job_spec, warehouse, key, by, reason, again, fields)
+        self.make_durable(f"job {job_id}")
         return Submitted(job_id, new, standing is None)
 
-    def make_durable(self, job: str) -> None:
+    def make_durable(self, what: str) -> None:
         """Wait until what is stored is as durable as ``UNSTUCK_DURABILITY`` says. Raises: NotDurable."""
         kind = self.settings.durability
         if kind == "everysec":
             return
         confirmed = self.client.waitaof(1, 0, 5000)[0] if kind == "fsync" else self.client.wait(1, 5000)
         if confirmed < 1:
-            raise NotDurable(f"job {job} was stored, but UNSTUCK_DURABILITY={kind} was not confirmed within 5s")
+            raise NotDurable(f"{what} was stored, but UNSTUCK_DURABILITY={kind} was not confirmed within 5s")

@@ -47,6 +47,9 @@ class Point(StrEnum):
     AFTER_TABLE = "after-table", "the Delta table has its commit; nothing says that all tables of the entry have theirs"
     AFTER_PUBLISH = "after-publish", "the publisher knows what became of the package; the record does not"
 
+    # In a coordinator that submits a run of a schedule; ``job`` is the name of the schedule.
+    BEFORE_SUBMIT = "before-submit", "a schedule has decided upon a run; its job is not in the store"
+
     # In the process that submits or gives a command.
     AFTER_SUBMIT = "after-submit", "the job is in the store; its author has not heard of it"
     AFTER_COMMAND = "after-command", "the command is on the record; its author has not heard of it"

@@ -20,7 +20,7 @@ class ExitCode(IntEnum):
     FINE = 0
     NOT_WELL = 1  # the awaited job did not finish well, or the fleet did not start
     USAGE = 2  # bad usage, spec or settings
-    NO_SUCH_JOB = 3  # or no such dead letter, or pool
+    NO_SUCH_JOB = 3  # or no such dead letter, pool or schedule
     REFUSED = 4  # the state of the job does not allow it
     UNREACHABLE = 5  # Redis cannot be reached, or refuses us
     BUG = 70
@@ -54,9 +54,9 @@ def explained(error: Exception) -> tuple[ExitCode, str] | None:
     """The exit code and the sentence for ``error``; None if the error is a bug of ours."""
     from pydantic import ValidationError
 
-    from unstuck.coordinator.errors import FleetRunning, NoSuchJob, NoSuchReport, NotDurable, Refused
+    from unstuck.coordinator.errors import FleetRunning, NoSuchJob, NoSuchReport, NoSuchSchedule, NotDurable, Refused
 
-    if isinstance(error, NoSuchJob | NoSuchReport):
+    if isinstance(error, NoSuchJob | NoSuchReport | NoSuchSchedule):
         return ExitCode.NO_SUCH_JOB, str(error)
     if isinstance(error, Unreachable | NotDurable):
         return ExitCode.UNREACHABLE, str(error)

@@ -26,7 +26,7 @@ T = TypeVar("T")
 LAST = "last"
 SHOWN = 20  # of what a command is meant for, listed before a person is asked
 STANDARD_INPUT = Path("-")
-_MINTED = re.compile(r"\d{8}T\d{6}-[a-z0-9]{8}")
+_MINTED = re.compile(r"\d{8}T\d{6}-[a-z0-9]{8,12}")
 _LOOK_AT = 100_000  # jobs; as many as a listing ever answers with
 
 

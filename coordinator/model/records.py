@@ -262,6 +262,7 @@ class JobRecord:
         counted_from: from when its timeout counts: the first claimed attempt, moved on by whatever it stood PAUSED.
         timed_out: its time is over, and it ends; the reason that it ends with.
         halted: why the job cannot go on by itself, if so; it is shown as PAUSED, though nobody asked for it.
+        schedule: of which it is a run; its end makes the schedule due.
         version: slot of the job's package in the warehouse log, once published; 0 if nothing was to publish.
         published: the rows of each dataset in it; ``replaced``: the partitions of each that it replaced.
     """
@@ -305,6 +306,7 @@ class JobRecord:
     key: str = ""
     chain_key: str = ""
     retry_of: str = ""
+    schedule: str = ""
     priority: str = "normal"  # as in ``spec``, like ``mixed``: the scripts read them here
     mixed: bool = False
     schema: int = JOB_SCHEMA

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from unstuck.coordinator.publishing.staging_gc import StagingCollector
 from unstuck.coordinator.reconcile.reconciler import PassResult, Reconciler
+from unstuck.coordinator.reconcile.schedules import Schedules
 from unstuck.coordinator.store.indexes import Indexes
 from unstuck.coordinator.store.job_store import Store
 from unstuck.tasks.settings import Settings
@@ -28,12 +29,14 @@ class Sweep:
         clock: Callable[[], float] = time.monotonic,
         collector: StagingCollector | None = None,
         indexes: Indexes | None = None,
+        schedules: Schedules | None = None,
     ) -> None:
         """
         Args:
             clock: monotonic seconds.
             collector: removes the staging of jobs that have ended; None: it stays.
             indexes: are repaired, a piece in each sweep; None: they stay as they are.
+            schedules: are decided where they are due, before the jobs; None: nobody decides them here.
         """
         self._clock = clock
         self._store = store
@@ -41,6 +44,7 @@ class Sweep:
         self._settings = settings
         self._collector = collector
         self._indexes = indexes
+        self._schedules = schedules
         self.ended_at: float | None = None  # the last sweep of this process, by ``clock``; for people only
 
     def run(self, after_each: Callable[[], None] = lambda: None) -> int:
@@ -63,6 +67,8 @@ class Sweep:
                 self._settings.lease_ttl,
             )
         self._wake(now)
+        if self._schedules is not None:
+            self._schedules.run()
         decided = 0
         ticked = self._clock()
         met: set[str] = set()

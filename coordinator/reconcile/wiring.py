@@ -10,15 +10,20 @@ from functools import cache
 
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.background_tries import Warehouses
+from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.publishing.staging_gc import StagingCollector
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.coordinator.reconcile.reconciler import Reconciler
+from unstuck.coordinator.reconcile.schedules import Schedules
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.store.indexes import Indexes
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.reports import ReportStream
+from unstuck.coordinator.store.schedules import ScheduleStore
 from unstuck.coordinator.store.staging_index import StagingIndex
+from unstuck.coordinator.store.submissions import Submissions
+from unstuck.coordinator.submitter import Submitter
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings, settings
 from unstuck.tasks.transport.celery_app import app as fleet
@@ -26,6 +31,7 @@ from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.probe import WarehouseProbe
 
 PUBLISHERS = 8  # jobs that one coordinator publishes at a time, in each warehouse
+SUBMITTERS = 4  # runs of schedules that one coordinator submits at a time, in each warehouse
 COLLECTOR_TERM = 3600.0  # seconds after which the sweep of a warehouse's staging counts as hanging, and is tried again
 COLLECTORS = 3  # threads of one coordinator that may hang in the sweep of one warehouse
 
@@ -50,7 +56,11 @@ def assemble(settings: Settings) -> Consumer:
     keys = Keys(settings.prefix)
     collecting = Background(1, "staging-collector", term=COLLECTOR_TERM, beside=COLLECTORS)
     collector = StagingCollector(StagingIndex(client, keys), store, collecting, settings)
-    sweep = Sweep(store, reconciler, settings, collector=collector, indexes=Indexes(client, keys, store))
+    submitter = Submitter(settings, client, Submissions(client, keys), CircuitBreaker())
+    submitting = Background(SUBMITTERS, "run-submitter")
+    schedules = Schedules(ScheduleStore(client, keys), store, submitter, submitting, mint, settings.lock_ttl)
+    indexes = Indexes(client, keys, store)
+    sweep = Sweep(store, reconciler, settings, collector=collector, indexes=indexes, schedules=schedules)
     name = f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}"
     stream = ReportStream(client, keys, name)
     heartbeat = Heartbeat(client, keys, name, WarehouseProbe(settings))

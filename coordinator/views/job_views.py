@@ -197,13 +197,17 @@ class Queries:
         listed: list[ListedJob] = []
         for start in range(0, len(found), 500):
             ids = [job for job, _ in found[start : start + 500]]
-            for text in cast(list[str | None], self._redis.hmget(self._keys.summary, ids)):
-                line = None if text is None else _listed(text)
-                if line is not None and (name is None or fnmatch.fnmatchcase(line.name, name)):
+            for line in self.listed(ids):
+                if name is None or fnmatch.fnmatchcase(line.name, name):
                     listed.append(line)
                 if len(listed) == limit:
                     return listed
         return listed
+
+    def listed(self, jobs: Sequence[str]) -> list[ListedJob]:
+        """Those of these jobs that are in the store, in their order."""
+        texts = cast(list[str | None], self._redis.hmget(self._keys.summary, jobs)) if jobs else []
+        return [_listed(text) for text in texts if text is not None]
 
     def events(self, job: str, after: str = "-", count: int = 10_000) -> list[tuple[str, dict[str, Any]]]:
         """The job's event log from the entry after ``after`` (``-``: from its beginning), the oldest first."""

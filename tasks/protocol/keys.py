@@ -29,11 +29,23 @@ class JobKeys:
         self.dirty = f"{base}:dirty"  # string: somebody met the lock busy: decide once more before letting go
 
 
+class ScheduleKeys:
+    """The keys of one schedule."""
+
+    def __init__(self, prefix: str, schedule: str) -> None:
+        base = f"{prefix}:schedule:{schedule}"
+        self.schedule = base  # hash: its record, the spec that it repeats, the ids of its last commit and command
+        self.schedule_events = f"{base}:events"  # stream: what happened, bounded
+        self.schedule_runs = f"{base}:runs"  # zset: job of a run → when it was submitted
+
+
 class Keys:
     """The keys under one prefix."""
 
     def __init__(self, prefix: str = "unstuck") -> None:
         self.prefix = prefix
+        self.schedules = f"{prefix}:schedules"  # hash: schedule → one line of JSON for ``schedule list``
+        self.schedules_due = f"{prefix}:schedules:due"  # zset: schedule → when it must be decided again
         self.due = f"{prefix}:due"  # zset: job → when it must be decided again; every non-terminal job is here
         self.jobs = f"{prefix}:jobs"  # zset: job → submit time
         self.ended = f"{prefix}:ended"  # zset: job → when it may be forgotten (retention)
@@ -61,6 +73,9 @@ class Keys:
 
     def of(self, job: str) -> JobKeys:
         return JobKeys(self.prefix, job)
+
+    def of_schedule(self, schedule: str) -> ScheduleKeys:
+        return ScheduleKeys(self.prefix, schedule)
 
     def status(self, status: str) -> str:
         return f"{self.prefix}:status:{status}"  # zset: job → submit time, per status

@@ -20,16 +20,21 @@ from tests.support.at_once import AtOnce
 from tests.support.servers import wait_until
 from unstuck import Client, Settings, Status
 from unstuck.coordinator.publishing.background_tries import Warehouses
+from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.publishing.staging_gc import StagingCollector
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.coordinator.reconcile.reconciler import Reconciler
+from unstuck.coordinator.reconcile.schedules import Schedules
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.coordinator.store.indexes import Indexes
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.reports import ReportStream
+from unstuck.coordinator.store.schedules import ScheduleStore
 from unstuck.coordinator.store.staging_index import StagingIndex
+from unstuck.coordinator.store.submissions import Submissions
+from unstuck.coordinator.submitter import Submitter
 from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
@@ -76,7 +81,11 @@ class Coordinator:
         index = StagingIndex(self.redis, self.keys)
         self.collector = StagingCollector(index, self.store, background, self.settings)
         indexes = Indexes(self.redis, self.keys, self.store)
-        self.sweep = Sweep(self.store, self.reconciler, self.settings, collector=self.collector, indexes=indexes)
+        submitter = Submitter(self.settings, self.redis, Submissions(self.redis, self.keys), CircuitBreaker())
+        schedules = ScheduleStore(self.redis, self.keys)
+        self.schedules = Schedules(schedules, self.store, submitter, background, mint, self.settings.lock_ttl)
+        parts: dict[str, Any] = {"collector": self.collector, "indexes": indexes, "schedules": self.schedules}
+        self.sweep = Sweep(self.store, self.reconciler, self.settings, **parts)
         name = f"host:1:{mint()}"
         self.stream = ReportStream(self.redis, self.keys, name)
         self.stream.open()

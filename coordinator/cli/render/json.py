@@ -8,6 +8,8 @@ from typing import Any
 from unstuck.coordinator.cli.render.terminal import iso
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.schedule import RunFailure, RunSuccess
+from unstuck.coordinator.schedules.view import ScheduleView
 from unstuck.coordinator.spec.params import values_of
 from unstuck.coordinator.views.job_views import ForkView, GroupView, JobView, ListedJob
 from unstuck.tasks.protocol.report import Failure
@@ -85,6 +87,24 @@ def explanation_json(one: Explanation) -> dict[str, Any]:
         "gives_up": one.ends.what,
         "gives_up_at": iso(one.ends.at),
     }
+
+
+def schedule_json(view: ScheduleView, ticks: int = 1) -> dict[str, Any]:
+    """How a schedule stands, with so many of its next ticks."""
+    record = view.record
+    return {
+        **fields_of(record, "name status intent since set_at set_by intent_at intent_by intent_why failures halted"),
+        "trigger": view.trigger,
+        "waits": view.waits,
+        "next": [iso(tick.timestamp()) for tick in view.next_ticks(ticks)],
+        "runs_now": [run.job or None for run in record.runs],
+        "next_try": iso(min((run.next_at for run in record.retries if run.next_at), default=None)),
+        **{name: _run_end(getattr(record, name)) for name in ("last_success", "first_error", "last_error")},
+    }
+
+
+def _run_end(ended: RunSuccess | RunFailure | None) -> dict[str, Any] | None:
+    return None if ended is None else {**asdict(ended), "tick": iso(ended.tick), "at": iso(ended.at)}
 
 
 def diff_json(view: JobView) -> dict[str, Any]:

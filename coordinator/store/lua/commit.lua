@@ -2,7 +2,7 @@
 --
 -- calls: add_offers
 -- keys: job groups inputs forks attempts events due reports counters summary alive status_before status_after ended
--- keys: plans submit_key chain_key staging_index staged turn turns lanes versions
+-- keys: plans submit_key chain_key staging_index staged turn turns lanes versions schedules_due
 -- args: job change consumer_group channel
 --
 -- status_before, status_after: the status indexes of the old and of the new status. channel: of the job's runners.
@@ -87,6 +87,8 @@ end
 -- Terminal: never due again, and kept for as long as the retention says.
 redis.call('ZREM', keys.due, args.job)
 redis.call('ZADD', keys.ended, stamp(time + change.expire), args.job)
+local schedule = redis.call('HGET', keys.job, 'schedule')
+if schedule then redis.call('ZADD', keys.schedules_due, 'XX', 'LT', stamp(time), schedule) end
 for _, key in ipairs({
     keys.job, keys.groups, keys.inputs, keys.forks, keys.attempts, keys.turns, keys.events, keys.plans, keys.submit_key,
     keys.chain_key, keys.versions,

@@ -1,6 +1,6 @@
 -- note_sweep: the sweep says that it is alive. A gap in its ticks means an outage: no lease is believed lapsed for one term.
 --
--- keys: alive due
+-- keys: alive due schedules_due
 -- args: period lease_ttl
 -- Answers {now, age of the last tick} (s)
 --
@@ -10,8 +10,10 @@ local gap = time - tonumber(redis.call('HGET', keys.alive, 'at') or '0')
 if gap > 3 * tonumber(args.period) or gap < 0 then
     -- A clock that was set back leaves every due ahead by as much, and during an outage nobody sees that it was: after
     -- an outage, as before the first tick of all, every job is looked at once and its due is set again.
-    for _, job in ipairs(redis.call('ZRANGE', keys.due, 0, -1)) do
-        redis.call('ZADD', keys.due, 'LT', stamp(time), job)
+    for _, index in ipairs({keys.due, keys.schedules_due}) do
+        for _, name in ipairs(redis.call('ZRANGE', index, 0, -1)) do
+            redis.call('ZADD', index, 'LT', stamp(time), name)
+        end
     end
     redis.call('HSET', keys.alive, 'grace_until', stamp(time + tonumber(args.lease_ttl)))
 end

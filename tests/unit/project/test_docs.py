@@ -375,7 +375,8 @@ def test_every_status_is_described_and_the_final_ones_are_named() -> None:
 def test_the_catalogue_of_keys_is_that_of_the_code() -> None:
     source = inspect.getsource(keys)
     kind = r"# (hash|list|set|stream|string|zset|pub/sub): "
-    fields, methods = {**vars(keys.JobKeys("P", "JOB")), **vars(keys.Keys("P"))}, keys.Keys("P")
+    fields = {**vars(keys.JobKeys("P", "JOB")), **vars(keys.ScheduleKeys("P", "SCHEDULE")), **vars(keys.Keys("P"))}
+    methods = keys.Keys("P")
     code = {fields[name]: found for name, found in re.findall(rf"self\.(\w+) = .*{kind}", source)}
     for name, of, found in re.findall(rf"def (\w+)\(self, ([^)]*)\) -> str:\n        return .*{kind}", source):
         code[getattr(methods, name)(*re.findall(r"\w+(?=:)", of.upper()))] = found

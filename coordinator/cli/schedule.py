@@ -1,0 +1,157 @@
+"""``unstuck schedule`` repeats jobs: it sets schedules, gives them commands and shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from unstuck.coordinator.cli.connection import connected
+from unstuck.coordinator.cli.exits import ExitCode
+from unstuck.coordinator.cli.options import AsJson, Because, By, read_spec
+from unstuck.coordinator.cli.render.json import listed_json, schedule_json
+from unstuck.coordinator.cli.render.terminal import clock, coloured, emit, for_people, one_line, stderr, stdout, table
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.commands.job import Answer
+from unstuck.coordinator.errors import NoSuchSchedule
+from unstuck.coordinator.schedules.commands import ScheduleCommand, ScheduleCommanded
+
+schedule = typer.Typer(help="Jobs that repeat: each run of a schedule is an ordinary job.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the schedule, which is that of its spec.")]
+Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="Names of schedules.")]
+
+
+@schedule.command("set", epilog="Example: unstuck schedule set schedules/*.yaml --reason 'nightly at two'")
+def set_schedules(
+    specs: Annotated[list[Path], typer.Argument(metavar="SPEC…", help="Job specs, YAML or JSON, with `schedule:`.")],
+    reason: Because = "",
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make schedules of job specs, or change those that there are. A spec that is the same changes nothing.
+
+    All specs are read before any of them is set.
+    """
+    read = [read_spec(path, None) for path in specs]
+    with connected() as connection:
+        results = [(spec.name, connection.client.schedules.set(spec, reason=reason, by=by)) for spec in read]
+    _answer(results, as_json)
+
+
+@schedule.command("list", epilog="Example: unstuck schedule list --json")
+def list_schedules(as_json: AsJson = False) -> None:
+    """List the schedules: their status, their next tick, and what each waits for."""
+    with connected() as connection:
+        views = connection.client.schedules.all()
+    if as_json:
+        emit([schedule_json(view) for view in views])
+        return
+    if not views:
+        stderr.print("No schedules. Make one with: unstuck schedule set SPEC   (a job spec with `schedule:`)")
+        return
+    shown = table("NAME", "STATUS", "TRIGGER", "NEXT", "LAST SUCCESS", "WAITS")
+    for view in views:
+        ticks = view.next_ticks(1)
+        well = view.record.last_success
+        next_at = clock(ticks[0].timestamp()) if ticks else ""
+        said = (view.record.name, coloured(view.record.status), view.trigger, next_at)
+        shown.add_row(*said, clock(well.at) if well else "", one_line(view.waits))
+    stdout.print(shown)
+
+
+@schedule.command("show", epilog="Example: unstuck schedule show nightly --next 5")
+def show_schedule(
+    name: Name,
+    count: Annotated[int, typer.Option("--next", min=0, max=1000, help="So many of its next ticks.")] = 3,
+    as_json: AsJson = False,
+) -> None:
+    """Show one schedule: how it stands, its next ticks, its last runs and its last events."""
+    with connected() as connection:
+        schedules = connection.client.schedules
+        view, events, runs = schedules.show(name), schedules.events(name, 10), schedules.runs(name, 10)
+    if as_json:
+        emit({**schedule_json(view, count), "runs": [listed_json(job) for job in runs], "events": events})
+        return
+    record = view.record
+    stdout.print(f"{record.name}  ", coloured(record.status), f"  {view.trigger}", sep="")
+    stdout.print(f"  {view.waits}")
+    for tick in view.next_ticks(count):
+        stdout.print(f"  next      {tick.astimezone().isoformat(sep=' ')}")
+    if well := record.last_success:
+        stdout.print(f"  last well {clock(well.at)}  job {well.job}, version {well.version or 'none'}")
+    if failed := record.last_error:
+        stdout.print(f"  failed    {clock(failed.at)}  {one_line(failed.text)}   unstuck logs {failed.job}")
+    for job in runs:
+        stdout.print(f"  run       {clock(job.submitted_at)}  job {job.id}  ", coloured(job.status), sep="")
+    for event in events:
+        print_event(event)
+
+
+def print_event(event: dict[str, Any]) -> None:
+    """One event of a schedule, in a line."""
+    said = " ".join(str(event[part]) for part in ("code", "job", "tick", "by", "text") if event.get(part))
+    stdout.print(f"  {clock(event['at'])}  {event['kind']}  {one_line(said)}")
+
+
+def _command(given: ScheduleCommand, summary: str) -> Callable[..., None]:
+    """The command ``given``, with ``summary`` as its help."""
+
+    def run(names: Names, reason: Because = "", by: By = None, as_json: AsJson = False) -> None:
+        with connected() as connection:
+            asked = [(name, _asked(connection.client, name, given, reason, by)) for name in names]
+        _answer(asked, as_json)
+
+    run.__doc__ = summary
+    return run
+
+
+def _asked(client: Client, name: str, given: ScheduleCommand, reason: str, by: str | None) -> ScheduleCommanded | str:
+    try:
+        return client.schedules.command(name, given, reason=reason, by=by)
+    except NoSuchSchedule as error:
+        return str(error)
+
+
+for _given, _summary in {
+    ScheduleCommand.PAUSE: "Start no run any more, until `resume`. A run that goes on may end.",
+    ScheduleCommand.RESUME: "Go on with a schedule that is PAUSED or HALTED, with its full retry budget, from now on.",
+    ScheduleCommand.RUN: "Run now: try at once what has failed, or make a run that belongs to no tick.",
+    ScheduleCommand.STOP: "End a schedule for good. A run that goes on may end.",
+}.items():
+    schedule.command(str(_given), epilog=f"Example: unstuck schedule {_given} nightly")(_command(_given, _summary))
+
+
+@schedule.command("remove", epilog="Example: unstuck schedule remove nightly")
+def remove_schedules(names: Names) -> None:
+    """Forget schedules and their event logs. The jobs of their runs stay."""
+    code = ExitCode.FINE
+    with connected() as connection:
+        for name in names:
+            try:
+                stdout.print(f"{connection.client.schedules.remove(name)}.")
+            except NoSuchSchedule as error:
+                stderr.print(str(error))
+                code = ExitCode.NO_SUCH_JOB
+    raise typer.Exit(code)
+
+
+def _answer(results: Sequence[tuple[str, ScheduleCommanded | str]], as_json: bool) -> None:
+    """Say what became of each schedule; leave with the worst code."""
+    out, code = for_people(as_json), ExitCode.FINE
+    answers = []
+    for name, result in results:
+        if isinstance(result, str):
+            code = ExitCode.NO_SUCH_JOB
+            answers.append({"name": name, "answer": "NO_SUCH_SCHEDULE", "text": result})
+            stderr.print(result)
+            continue
+        if result.answer is Answer.REFUSED:
+            code = max(code, ExitCode.REFUSED)
+        answers.append({"name": name, "answer": result.answer, "status": result.record.status, "text": result.text})
+        (stderr if result.answer is Answer.REFUSED else out).print(f"{result.text}.")
+    if as_json:
+        emit(answers)
+    raise typer.Exit(code)

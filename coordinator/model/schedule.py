@@ -1,0 +1,226 @@
+"""The record of a schedule, its status, and every legal move from one status to another.
+
+A schedule repeats a job spec; each of its runs is an ordinary job. Its status is derived only here (``derive``), apart
+from the user's intent, which only commands write.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pydantic import TypeAdapter
+
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.status import IllegalMove
+
+_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
+
+
+class ScheduleStatus(StrEnum):
+    """Where a schedule stands. Derived, never set by hand."""
+
+    WAITING = "WAITING"
+    RUNNING = "RUNNING"
+    RETRYING = "RETRYING"
+    PAUSED = "PAUSED"
+    HALTED = "HALTED"
+    STOPPED = "STOPPED"
+    FINISHED = "FINISHED"
+
+    @property
+    def terminal(self) -> bool:
+        return self in (ScheduleStatus.STOPPED, ScheduleStatus.FINISHED)
+
+
+class ScheduleIntent(StrEnum):
+    """The user's intent for a schedule. Written by user commands only."""
+
+    RUN = "run"
+    PAUSE = "pause"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: the job of a tick, or another try of one that has failed. Times are seconds since the epoch.
+
+    Attributes:
+        tick: the nominal time; of a run that a person asked for, when it was asked for.
+        number: of the try, from 1 on.
+        job: its id; empty until it is submitted.
+        at: when it was decided upon.
+        by: who asked for it; empty if its tick did.
+        retry_of: the job that failed before, whose finished work it takes over.
+        trouble: why it could not be submitted yet; ``tries`` how often that was so.
+        next_at: when it is submitted, or tried again.
+        final: of a run that has failed: why no further try mends it.
+    """
+
+    tick: float
+    number: int = 1
+    job: str = ""
+    at: float = 0.0
+    by: str = ""
+    retry_of: str = ""
+    trouble: Reason | None = None
+    tries: int = 0
+    next_at: float = 0.0
+    final: Reason | None = None
+
+    def key(self, schedule: str) -> str:
+        """The key of its job: submitting a tick twice is one job."""
+        return f"{schedule}@{tick_text(self.tick)}" + (f"/{self.number}" if self.number > 1 else "")
+
+    def job_id(self, schedule: str) -> str:
+        """The id of its job, which follows from its key: a store that was rolled back makes the same job again."""
+        number = int.from_bytes(hashlib.sha256(self.key(schedule).encode()).digest())
+        word = ""
+        while len(word) < 12:
+            number, letter = divmod(number, len(_LETTERS))
+            word += _LETTERS[letter]
+        return f"{_utc(self.tick):%Y%m%dT%H%M%S}-{word}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFailure:
+    """How a run failed, with the job that has its log."""
+
+    job: str
+    tick: float
+    at: float
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunSuccess:
+    """The last run that ended well; ``version`` is 0 if there was nothing to publish."""
+
+    job: str
+    tick: float
+    at: float
+    version: int = 0
+    rows: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRecord:
+    """The record of a schedule, as stored.
+
+    Attributes:
+        commit: uuid of the last commit; the compare-and-set of every commit.
+        spec: the job spec that it repeats, as canonical JSON; ``policy``: its part ``schedule``.
+        since: when it came into its status.
+        cursor: the last tick that was decided upon; it moves only forward.
+        busy_from, busy_until: when runs went on last: of ticks in between, ``overlap`` decides.
+        runs: those that go on, or are about to be submitted.
+        requests: runs that a person asked for and that are not decided upon yet.
+        retries: the next tries of runs that have failed.
+        failures: runs that failed in a row; only a success or a resume sets it back.
+        first_error, last_error: of these failures.
+        halted: why it cannot go on by itself, if so.
+        over: no tick is left.
+    """
+
+    name: str
+    commit: str
+    spec: str
+    policy: str
+    warehouse: str
+    status: ScheduleStatus = ScheduleStatus.WAITING
+    intent: ScheduleIntent = ScheduleIntent.RUN
+    since: float = 0.0
+    set_at: float = 0.0
+    set_by: str = ""
+    intent_at: float = 0.0
+    intent_by: str = ""
+    intent_why: str = ""
+    cursor: float = 0.0
+    busy_from: float = 0.0
+    busy_until: float = 0.0
+    runs: tuple[Run, ...] = ()
+    requests: tuple[Run, ...] = ()
+    retries: tuple[Run, ...] = ()
+    failures: int = 0
+    first_error: RunFailure | None = None
+    last_error: RunFailure | None = None
+    last_success: RunSuccess | None = None
+    halted: Reason | None = None
+    over: bool = False
+
+    @property
+    def trouble(self) -> Reason | None:
+        """Why a run could not be submitted yet."""
+        return next((run.trouble for run in self.runs if run.trouble), None)
+
+    def to_json(self) -> str:
+        """Compact JSON without what is at its default, and without the spec, which is a field of its own."""
+        told = _RECORD.dump_python(self, mode="json", exclude_defaults=True, exclude={"spec", "commit"})
+        return json.dumps(told, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str, commit: str, spec: str) -> ScheduleRecord:
+        """Fields that a later release added are dropped."""
+        return _RECORD.validate_python({**json.loads(text), "commit": commit, "spec": spec})
+
+
+_RECORD: TypeAdapter[ScheduleRecord] = TypeAdapter(ScheduleRecord)
+
+
+def derive(record: ScheduleRecord) -> ScheduleStatus:
+    """The status of a schedule."""
+    if record.intent is ScheduleIntent.STOP:
+        return ScheduleStatus.STOPPED
+    if record.over:
+        return ScheduleStatus.FINISHED
+    if record.intent is ScheduleIntent.PAUSE:
+        return ScheduleStatus.PAUSED
+    if record.halted:
+        return ScheduleStatus.HALTED
+    if record.failures or record.retries or record.trouble:
+        return ScheduleStatus.RETRYING
+    return ScheduleStatus.RUNNING if record.runs else ScheduleStatus.WAITING
+
+
+_W = ScheduleStatus
+_GOES_ON = (_W.WAITING, _W.RUNNING, _W.RETRYING)
+_OPEN = tuple(status for status in ScheduleStatus if not status.terminal)
+# From each of these, to which, and why. A later row says more about a move of an earlier one.
+_MOVES: tuple[tuple[Collection[ScheduleStatus], Collection[ScheduleStatus], str], ...] = (
+    ((_W.WAITING,), (_W.RUNNING,), "a tick has come, or a person asked for a run"),
+    ((_W.RUNNING,), (_W.WAITING,), "its run has ended well, or a person ended it"),
+    (
+        (_W.WAITING, _W.RUNNING),
+        (_W.RETRYING,),
+        "its run failed, or could not be submitted, and another try may mend it",
+    ),
+    ((_W.RETRYING,), (_W.WAITING, _W.RUNNING), "a run has ended well, or could be submitted after all"),
+    (_GOES_ON, (_W.HALTED,), "no further try can mend the failure, or none is left"),
+    ((_W.HALTED,), _GOES_ON, "the user resumed it, asked for a run, or set it again"),
+    ((*_GOES_ON, _W.HALTED), (_W.PAUSED,), "the user paused it; a run that goes on may end"),
+    ((_W.PAUSED,), (*_GOES_ON, _W.HALTED), "the user resumed it"),
+    (_OPEN, (_W.STOPPED,), "the user stopped it; a run that goes on may end"),
+    (_GOES_ON, (_W.FINISHED,), "no tick is left: `until` has come"),
+)
+SCHEDULE_MOVES = {(old, new): why for olds, news, why in _MOVES for old in _W if old in olds for new in news}
+
+
+def check_schedule_status(name: str, old: ScheduleStatus, new: ScheduleStatus) -> None:
+    """Raises: IllegalMove."""
+    if old is not new and (old, new) not in SCHEDULE_MOVES:
+        raise IllegalMove(f"schedule {name}", old, new)
+
+
+def tick_text(tick: float) -> str:
+    """A tick as it stands in keys: ISO 8601 in UTC, with Z."""
+    at = _utc(tick)
+    return at.isoformat(timespec="milliseconds" if at.microsecond else "seconds").replace("+00:00", "Z")
+
+
+def _utc(at: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(at, datetime.UTC)

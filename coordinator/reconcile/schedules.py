@@ -1,0 +1,148 @@
+"""Decides the schedules that are due, and submits their runs in the background: a submit reads the warehouse."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+from collections.abc import Callable
+from functools import partial
+
+import redis
+
+from unstuck.coordinator.commands.retry import retried
+from unstuck.coordinator.errors import Damaged, NewerJob
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.schedule import Run, ScheduleRecord
+from unstuck.coordinator.publishing.background import Background
+from unstuck.coordinator.schedules.decide import ScheduleDecision, decide, not_submitted, settled, submitted
+from unstuck.coordinator.schedules.outcome import RunSeen, seen_as
+from unstuck.coordinator.schedules.params import run_spec
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.problems import SpecError
+from unstuck.coordinator.store.answers import CommitAnswer, KeyTaken
+from unstuck.coordinator.store.job_store import Store
+from unstuck.coordinator.store.schedules import ScheduleChange, ScheduleStore
+from unstuck.coordinator.submitter import Submitter
+from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.transport.redis_client import unavailable
+
+log = logging.getLogger(__name__)
+MAX_TRIES = 100  # of one commit that others come before
+
+
+class Schedules:
+    """Decides schedules, one at a time. Two coordinators may do so at once: each commit is a compare-and-set."""
+
+    def __init__(
+        self,
+        schedules: ScheduleStore,
+        jobs: Store,
+        submitter: Submitter,
+        background: Background,
+        ids: Callable[[], str],
+        lock_ttl: float,
+    ) -> None:
+        """
+        Args:
+            background: submits off the caller's thread.
+            ids: mints fresh random words; they become commit ids.
+            lock_ttl: seconds for which a schedule is left to the coordinator that took it.
+        """
+        self._schedules, self._jobs, self._submitter = schedules, jobs, submitter
+        self._background, self._ids, self._lock_ttl = background, ids, lock_ttl
+
+    def run(self) -> int:
+        """Decide all schedules that are due. Returns how many. Raises: redis.RedisError: they stay due."""
+        decided = 0
+        while (taken := self._schedules.take_due(self._lock_ttl))[1]:
+            for name, due in taken[1].items():
+                try:
+                    self.decide(name, due)
+                except Exception as error:
+                    if unavailable(error):
+                        raise
+                    # It concerns this schedule alone, which is due again when its term is over.
+                    log.exception("schedule %s could not be decided; it stays due", name)
+            decided += len(taken[1])
+        return decided
+
+    def decide(self, name: str, due_seen: str = "") -> None:
+        """Decide one schedule, and submit what it asks for."""
+        for _ in range(MAX_TRIES):
+            record, now = self._schedules.load(name), self._schedules.now()
+            if record is None:
+                return
+            runs = {run.job: seen for run in record.runs if run.job and (seen := self._seen(run.job)) is not None}
+            decision = decide(record, runs, now)
+            if self._commit(record, decision, due_seen) is CommitAnswer.APPLIED:
+                for run in decision.submits(now):
+                    self._background((name, run.tick, run.number), record.warehouse, partial(self._submit, name, run))
+                return
+
+    def _commit(self, old: ScheduleRecord, decision: ScheduleDecision, due_seen: str = "") -> CommitAnswer:
+        change = ScheduleChange(
+            self._ids(), old.commit, decision.record, decision.events, due=decision.due, due_seen=due_seen
+        )
+        return self._schedules.commit(change)
+
+    def _seen(self, job: str) -> RunSeen | None:
+        """How the job of a run stands; None if it is not in the store."""
+        record = self._jobs.job(job)
+        if record is None:
+            return None
+        state = None
+        if record.terminal and record.status == "FAILED":
+            try:
+                state = self._jobs.load(job)
+            except (Damaged, NewerJob):
+                log.warning("the groups of job %s cannot be read: nobody can say whether it may be tried again", job)
+        return seen_as(record, state)
+
+    def _submit(self, name: str, run: Run, alive: Callable[[], None]) -> None:
+        """Submit ``run``, and note how that ended. What is not noted is submitted again, which is the same job."""
+        try:
+            record = self._schedules.load(name)
+            if record is None:
+                return
+            job, why, final = "", Reason("", ""), False
+            try:
+                job = self._job_of(record, run)
+            except SpecError as error:
+                why, final = Reason("SPEC_INVALID", str(error)[:2000]), True
+            except redis.RedisError:
+                raise
+            except Exception as error:  # noqa: BLE001 - a warehouse's client may raise anything
+                why = Reason(getattr(error, "code", "NOT_SUBMITTED"), f"{type(error).__name__}: {error}"[:500])
+            self._note(name, run, job, why, final)
+        except redis.RedisError as error:
+            log.warning("a run of schedule %s could not be submitted; it is tried again: %s", name, error)
+
+    def _job_of(self, record: ScheduleRecord, run: Run) -> str:
+        """Store the job of a run. Returns its id. Raises: SpecError, …"""
+        tick = datetime.datetime.fromtimestamp(run.tick, datetime.UTC)
+        spec = run_spec(JobSpec.from_values(json.loads(record.spec), None), tick)
+        key, by = run.key(record.name), run.by or f"schedule {record.name}"
+        fields = {"id": run.job_id(record.name), "schedule": record.name}
+        reach(Point.BEFORE_SUBMIT, record.name)
+        again = None
+        if run.retry_of and (failed := self._jobs.load(run.retry_of)) is not None:
+            again = retried(failed, (), False, "")
+        try:
+            return self._submitter.store_job(spec, record.warehouse, key, by, "", again, fields).id
+        except KeyTaken as taken:
+            return str(taken)  # submitted before the spec was changed
+
+    def _note(self, name: str, run: Run, job: str, why: Reason, final: bool) -> None:
+        for _ in range(MAX_TRIES):
+            record, now = self._schedules.load(name), self._schedules.now()
+            if record is None:
+                return
+            noted = submitted(record, run, job, now) if job else not_submitted(record, run, why, final, now)
+            if noted is None:
+                return
+            changed, event = settled(noted[0], now), noted[1]
+            runs = {job: now} if job else {}
+            change = ScheduleChange(self._ids(), record.commit, changed, [event], runs, due=now)
+            if self._schedules.commit(change) is CommitAnswer.APPLIED:
+                return

@@ -1,0 +1,147 @@
+"""The client of schedules: an app or the command line sets them, gives them commands and reads them."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import redis
+
+from unstuck.coordinator.commands.job import Answer
+from unstuck.coordinator.errors import NoSuchSchedule
+from unstuck.coordinator.model.schedule import ScheduleRecord
+from unstuck.coordinator.model.size import compile_to_store
+from unstuck.coordinator.schedules.commands import ScheduleCommand, ScheduleCommanded, command, set_again
+from unstuck.coordinator.schedules.decide import settled
+from unstuck.coordinator.schedules.view import ScheduleView, view_of
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.store.answers import CommitAnswer
+from unstuck.coordinator.store.schedules import ScheduleChange, ScheduleStore
+from unstuck.coordinator.views.job_views import ListedJob, Queries
+from unstuck.tasks.identity import user_here
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.settings import Settings
+
+Spec = JobSpec | Mapping[str, Any] | str | os.PathLike[str]
+
+
+class ScheduleClient:
+    """Set schedules and ask about them; `Client.schedules`."""
+
+    def __init__(
+        self, client: redis.Redis, settings: Settings, queries: Queries, make_durable: Callable[[str], None]
+    ) -> None:
+        self._queries = queries
+        self._store = ScheduleStore(client, Keys(settings.prefix))
+        self._settings, self._make_durable = settings, make_durable
+
+    def set(self, spec: Spec, *, reason: str = "", by: str | None = None) -> ScheduleCommanded:
+        """Make a schedule of a job spec, under its name, or change the one that there is. The same spec is no change.
+
+        Args:
+            spec: a JobSpec, a mapping, or the path of a YAML or JSON file; its ``schedule:`` says when it runs.
+            reason: why, for the event log of the schedule.
+            by: who asks; the OS user by default.
+
+        Returns: DONE; ALREADY: it is unchanged; REFUSED: the schedule has ended.
+
+        Raises:
+            SpecError: the spec is wrong; nothing was stored.
+            redis.RedisError: the store could not be asked; asking again is safe.
+        """
+        job_spec = JobSpec.of(spec, {})
+        compile_to_store(job_spec)
+        job_spec.check_zone(self._settings.time_zone)
+        text = job_spec.to_json()
+        new = ScheduleRecord(
+            name=job_spec.name,
+            commit="",
+            spec=text,
+            policy=json.dumps(json.loads(text).get("schedule") or {}),
+            warehouse=self._settings.warehouse,
+            set_by=by or user_here(),
+        )
+        return self._write(lambda now: set_again(self._store.load(new.name), new, now, reason))
+
+    def command(
+        self, name: str, given: ScheduleCommand, *, reason: str = "", by: str | None = None
+    ) -> ScheduleCommanded:
+        """Pause, resume, run or stop a schedule. Durable and idempotent: repeating it changes nothing.
+
+        Returns: DONE, ALREADY or REFUSED, with a sentence that says what holds and what can be done.
+
+        Raises:
+            NoSuchSchedule: there is no such schedule.
+            redis.RedisError: the store could not be asked; asking again is safe.
+        """
+        return self._write(lambda now: command(self._record(name), given, now, by or user_here(), reason))
+
+    def pause(self, name: str, *, reason: str = "", by: str | None = None) -> ScheduleCommanded:
+        """Start no run any more, until `resume`; one that goes on may end. See `command`."""
+        return self.command(name, ScheduleCommand.PAUSE, reason=reason, by=by)
+
+    def resume(self, name: str, *, reason: str = "", by: str | None = None) -> ScheduleCommanded:
+        """Go on with a schedule that is PAUSED or HALTED, with its full retry budget. See `command`."""
+        return self.command(name, ScheduleCommand.RESUME, reason=reason, by=by)
+
+    def run(self, name: str, *, reason: str = "", by: str | None = None) -> ScheduleCommanded:
+        """Run now: what has failed is tried at once, or a run is made that belongs to no tick. See `command`."""
+        return self.command(name, ScheduleCommand.RUN, reason=reason, by=by)
+
+    def stop(self, name: str, *, reason: str = "", by: str | None = None) -> ScheduleCommanded:
+        """End a schedule for good; a run that goes on may end. See `command`."""
+        return self.command(name, ScheduleCommand.STOP, reason=reason, by=by)
+
+    def remove(self, name: str) -> str:
+        """Forget a schedule and its event log; the jobs of its runs stay. Returns a text. Raises: NoSuchSchedule."""
+        while True:
+            record = self._record(name)
+            if self._store.remove(record) is not CommitAnswer.CONFLICT:
+                return f"schedule {name} is removed; the jobs of its runs stay"
+
+    def names(self) -> list[str]:
+        """The names of all schedules, in order."""
+        return self._store.names()
+
+    def all(self) -> list[ScheduleView]:
+        """All schedules, in the order of their names."""
+        return [self.show(name) for name in self.names()]
+
+    def show(self, name: str) -> ScheduleView:
+        """How a schedule stands. Raises: NoSuchSchedule."""
+        record = self._record(name)
+        return view_of(record, self._store.now(), self._store.due_at(name))
+
+    def events(self, name: str, most: int = 100) -> list[dict[str, Any]]:
+        """The newest events of a schedule, the oldest of them first. Raises: NoSuchSchedule."""
+        self._record(name)
+        return self._store.events(name, most)
+
+    def runs(self, name: str, most: int = 20) -> list[ListedJob]:
+        """The jobs of its runs, the newest first. Raises: NoSuchSchedule."""
+        self._record(name)
+        return self._queries.listed(self._store.runs(name, most))
+
+    def _record(self, name: str) -> ScheduleRecord:
+        if (record := self._store.load(name)) is None:
+            raise NoSuchSchedule(
+                f"no schedule {name} is in the store at {self._settings.prefix}; `unstuck schedule list` shows what is"
+            )
+        return record
+
+    def _write(self, judge: Callable[[float], ScheduleCommanded]) -> ScheduleCommanded:
+        """Judge and write a command until it is on record or refused, with one id for all tries."""
+        command_id = secrets.token_hex(8)
+        while True:
+            now = self._store.now()
+            result = judge(now)
+            if result.answer is not Answer.DONE:
+                return result
+            record = settled(result.record, now)
+            change = ScheduleChange(command_id, record.commit, record, result.events, due=now, commanded=True)
+            if self._store.commit(change) is CommitAnswer.APPLIED:
+                self._make_durable(f"schedule {record.name}")
+                return result

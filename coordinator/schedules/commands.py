@@ -1,0 +1,153 @@
+"""The commands for a schedule: what each does to its record, and in which states it is legal (pure).
+
+A repeated command changes nothing, and a refused one says in which state it was refused and what to do instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from unstuck.coordinator.commands.job import Answer
+from unstuck.coordinator.model.schedule import Run, ScheduleIntent, ScheduleRecord, ScheduleStatus
+from unstuck.coordinator.schedules.decide import Skip, passed, policy_of
+
+
+class ScheduleCommand(StrEnum):
+    PAUSE = "pause"
+    RESUME = "resume"
+    RUN = "run"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleCommanded:
+    """The result of a command: the record after it, its events, and a sentence for the user."""
+
+    answer: Answer
+    record: ScheduleRecord
+    text: str
+    events: tuple[dict[str, Any], ...] = ()
+
+
+def set_again(old: ScheduleRecord | None, new: ScheduleRecord, now: float, reason: str = "") -> ScheduleCommanded:
+    """Make a schedule, or change what it repeats. The same content changes nothing.
+
+    Args:
+        new: as it is to be made, by ``new.set_by``, if there is none yet.
+    """
+    event = {"kind": "SET", "at": now, "by": new.set_by, **({"text": reason} if reason else {})}
+    if old is None:
+        made = replace(new, cursor=now, since=now, set_at=now)
+        return ScheduleCommanded(Answer.DONE, made, f"schedule {new.name} is set", (event,))
+    if old.status.terminal:
+        return _refused(old, f"and a schedule that has ended never changes; {_set_anew(old)}")
+    if (old.spec, old.warehouse) == (new.spec, new.warehouse):
+        return ScheduleCommanded(Answer.ALREADY, old, f"schedule {old.name} is unchanged")
+    changed = replace(old, spec=new.spec, policy=new.policy, warehouse=new.warehouse, set_at=now, set_by=new.set_by)
+    if _trigger(old) != _trigger(changed):
+        changed = replace(changed, cursor=max(now, old.cursor))
+    events = (event,)
+    return ScheduleCommanded(Answer.DONE, _tried_at_once(changed), f"schedule {old.name} is changed", events)
+
+
+def command(
+    record: ScheduleRecord, given: ScheduleCommand, now: float, by: str = "", reason: str = ""
+) -> ScheduleCommanded:
+    """The answer to ``given``, and the record after it. ``now``: seconds, by the clock of Redis."""
+    if record.status.terminal:
+        if given is ScheduleCommand.STOP:
+            text = f"schedule {record.name} is {record.status} already"
+            return ScheduleCommanded(Answer.ALREADY, record, text)
+        return _refused(record, f"and a schedule that has ended never changes; {_set_anew(record)}")
+    result = _COMMANDS[given](record, now, by)
+    if result.answer is not Answer.DONE:
+        return result
+    said = {"by": by, "text": reason}
+    event = {"kind": f"USER_{given.upper()}", "at": now, "was": record.status, **{k: v for k, v in said.items() if v}}
+    asked = result.record
+    if asked.intent is not record.intent:
+        asked = replace(asked, intent_at=now, intent_by=by, intent_why=reason)
+    return replace(result, record=asked, events=(event, *result.events))
+
+
+def _pause(record: ScheduleRecord, now: float, by: str) -> ScheduleCommanded:
+    if record.intent is ScheduleIntent.PAUSE:
+        return ScheduleCommanded(Answer.ALREADY, record, f"schedule {record.name} is paused already")
+    text = f"schedule {record.name} is paused{_running(record)}"
+    return ScheduleCommanded(Answer.DONE, replace(record, intent=ScheduleIntent.PAUSE), text)
+
+
+def _resume(record: ScheduleRecord, now: float, by: str) -> ScheduleCommanded:
+    paused = record.intent is ScheduleIntent.PAUSE
+    if not paused and record.halted is None:
+        if record.status is ScheduleStatus.RETRYING:
+            return _refused(record, f"and tries again by itself; to try at once: `unstuck schedule run {record.name}`")
+        text = f"schedule {record.name} is {record.status}: it is not paused, so there is nothing to resume"
+        return ScheduleCommanded(Answer.ALREADY, record, text)
+    why = f"paused{f' by {record.intent_by}' if record.intent_by else ''}" if paused else "it was HALTED"
+    missed = passed(policy_of(record.policy), record.cursor, now)
+    events: tuple[dict[str, Any], ...] = ()
+    if missed is not None:
+        code = "PAUSED" if paused else "MISSED"
+        events = ({"kind": "SKIPPED", "at": now, "code": code, "text": Skip(code, why, *missed).told},)
+    fresh: dict[str, Any] = {"failures": 0, "first_error": None, "last_error": None, "cursor": max(now, record.cursor)}
+    goes_on = replace(_tried_at_once(record), intent=ScheduleIntent.RUN, **fresh)
+    text = f"schedule {record.name} goes on, with its full retry budget; its ticks count from now"
+    return ScheduleCommanded(Answer.DONE, goes_on, text, events)
+
+
+def _run(record: ScheduleRecord, now: float, by: str) -> ScheduleCommanded:
+    name = record.name
+    if record.retries:
+        return ScheduleCommanded(Answer.DONE, _tried_at_once(record), f"schedule {name} tries its failed run at once")
+    if trouble := record.trouble:
+        hurried = tuple(replace(run, next_at=now) if run.trouble else run for run in record.runs)
+        text = f"schedule {name} tries at once to submit its run, which had failed: {trouble.text}"
+        return ScheduleCommanded(Answer.DONE, replace(record, runs=hurried), text)
+    if record.requests:
+        return ScheduleCommanded(Answer.ALREADY, record, f"a run of schedule {name} had been asked for before")
+    if record.runs and policy_of(record.policy).overlap == "skip":
+        return ScheduleCommanded(Answer.ALREADY, record, f"a run of schedule {name} goes on{_running(record)}")
+    asked = Run(tick=int(now * 1000) / 1000, by=by or "a person")
+    changed = replace(_tried_at_once(record), requests=(asked,))
+    return ScheduleCommanded(Answer.DONE, changed, f"a run of schedule {name} is on record")
+
+
+def _stop(record: ScheduleRecord, now: float, by: str) -> ScheduleCommanded:
+    stopped = replace(record, intent=ScheduleIntent.STOP, requests=(), retries=())
+    return ScheduleCommanded(Answer.DONE, stopped, f"schedule {record.name} is stopped for good{_running(record)}")
+
+
+_COMMANDS: dict[ScheduleCommand, Callable[[ScheduleRecord, float, str], ScheduleCommanded]] = {
+    ScheduleCommand.PAUSE: _pause,
+    ScheduleCommand.RESUME: _resume,
+    ScheduleCommand.RUN: _run,
+    ScheduleCommand.STOP: _stop,
+}
+
+
+def _tried_at_once(record: ScheduleRecord) -> ScheduleRecord:
+    """``record`` with what has failed to be tried at once, also where the schedule was halted for it."""
+    retries = tuple(replace(run, next_at=0.0, final=None) for run in record.retries)
+    return replace(record, halted=None, retries=retries)
+
+
+def _trigger(record: ScheduleRecord) -> tuple[object, ...]:
+    policy = policy_of(record.policy)
+    return policy.cron, policy.zone, policy.every, policy.after
+
+
+def _running(record: ScheduleRecord) -> str:
+    jobs = ", ".join(run.job for run in record.runs if run.job)
+    return f"; job {jobs} goes on" if jobs else ""
+
+
+def _set_anew(record: ScheduleRecord) -> str:
+    return f"`unstuck schedule remove {record.name}`, and set it again"
+
+
+def _refused(record: ScheduleRecord, why: str) -> ScheduleCommanded:
+    return ScheduleCommanded(Answer.REFUSED, record, f"schedule {record.name} is {record.status}, {why}")

@@ -1,0 +1,349 @@
+"""Decides a schedule: from its record, its runs and the time, what is to be done next (pure).
+
+``decide_schedule`` names one step, and what explains a schedule asks it too. ``decide`` goes on until one is to wait.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.schedule import (
+    Run,
+    RunFailure,
+    RunSuccess,
+    ScheduleIntent,
+    ScheduleRecord,
+    check_schedule_status,
+    derive,
+    tick_text,
+)
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.schedules.outcome import RunSeen
+from unstuck.coordinator.schedules.trigger import next_tick, previous_tick, start_delay, ticks
+from unstuck.coordinator.spec.schedule import ScheduleSpec
+from unstuck.tasks.duration import format_duration
+from unstuck.tasks.spec.fields import STORED
+
+LATE = 60.0  # seconds for which a tick of `missed: none` may be late
+MAX_COUNTED = 10_000  # ticks of one skip: more are not counted
+MAX_STEPS = 100  # in one decision; the rest follow with due = now
+LOOK = 60.0  # seconds between looks at a schedule whose run goes on: the end of the run makes it due
+SUBMIT_LOOK = 5.0  # seconds between looks at a run that is being submitted, which another coordinator then tries
+IDLE_LOOK = 600.0  # seconds between looks at a schedule that waits for a person
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run has ended; ``seen`` is None if its job is not in the store any more."""
+
+    run: Run
+    seen: RunSeen | None
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """A run is to be submitted."""
+
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Ticks that get no run, with the reason."""
+
+    code: str
+    text: str
+    first: float
+    last: float
+    count: int
+
+    @property
+    def told(self) -> str:
+        """In words: ``12 ticks skipped, 2026-11-27T03:10:00Z to 2026-11-27T05:00:00Z: why``."""
+        many = f"more than {MAX_COUNTED:,}" if self.count > MAX_COUNTED else f"{self.count:,}"
+        span = tick_text(self.first) if self.count == 1 else f"{tick_text(self.first)} to {tick_text(self.last)}"
+        return f"{many} tick{'s' if self.count > 1 else ''} skipped, {span}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing is to be done before ``until``, or before something happens (None)."""
+
+    code: str
+    text: str
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """The schedule cannot go on by itself."""
+
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """No tick is left."""
+
+
+Step = Ended | Submit | Skip | Wait | Halt | Finish
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleDecision:
+    """The record of a schedule to commit, with its events and its next due."""
+
+    record: ScheduleRecord
+    events: tuple[dict[str, Any], ...]
+    due: float | None
+
+    def submits(self, now: float) -> list[Run]:
+        """The runs that are to be submitted; once more, if nobody has noted how that ended."""
+        return [run for run in self.record.runs if not run.job and run.next_at <= now]
+
+
+@lru_cache(1024)
+def policy_of(text: str) -> ScheduleSpec:
+    """The policy of a record."""
+    return ScheduleSpec.model_validate_json(text, context=STORED)
+
+
+def decide(record: ScheduleRecord, runs: Mapping[str, RunSeen], now: float) -> ScheduleDecision:
+    """Decide until there is nothing to do but wait.
+
+    Args:
+        runs: the jobs of ``record.runs`` that are in the store.
+        now: seconds, by the clock of Redis.
+    """
+    events: list[dict[str, Any]] = []
+    due: float | None = now
+    for _ in range(MAX_STEPS):
+        step = decide_schedule(record, runs, now)
+        if isinstance(step, Wait):
+            due = _look_at(record, step, now)
+            break
+        record, event = _after(record, step, now)
+        events += [event] if event else []
+    record = settled(record, now)
+    return ScheduleDecision(record, tuple(events), None if record.status.terminal and not record.runs else due)
+
+
+def decide_schedule(record: ScheduleRecord, runs: Mapping[str, RunSeen], now: float) -> Step:
+    """The next step."""
+    for run in record.runs:
+        if run.job and ((seen := runs.get(run.job)) is None or seen.status.terminal):
+            return Ended(run, seen)
+    if record.intent is ScheduleIntent.STOP:
+        return Wait("STOPPED", "it is stopped for good")
+    if record.over:
+        return Wait("FINISHED", "no tick is left")
+    policy = policy_of(record.policy)
+    free = not record.runs or policy.overlap == "allow"
+    if record.requests and free:
+        return Submit(record.requests[0])
+    if record.intent is ScheduleIntent.PAUSE:
+        return Wait("PAUSED", f"it is paused{f' by {record.intent_by}' if record.intent_by else ''}")
+    if record.halted is None and (final := next((run.final for run in record.retries if run.final), None)):
+        return Halt(final)
+    if record.halted is not None:
+        return Wait("HALTED", record.halted.text)
+    if free and (come := next((run for run in record.retries if run.next_at <= now), None)):
+        return Submit(come)
+    if not free:
+        return _while_running(record)
+    if record.retries and policy.overlap != "allow":
+        again = min(record.retries, key=lambda run: run.next_at)
+        text = (
+            f"the run of {tick_text(again.tick)} failed, and is tried again in {format_duration(again.next_at - now)}"
+        )
+        return Wait("BACKOFF", text, again.next_at)
+    return _by_tick(record, policy, now)
+
+
+def settled(record: ScheduleRecord, now: float) -> ScheduleRecord:
+    """``record`` with its status as it follows from the rest. Raises: IllegalMove."""
+    status = derive(record)
+    check_schedule_status(record.name, record.status, status)
+    return record if status is record.status else replace(record, status=status, since=now)
+
+
+def passed(policy: ScheduleSpec, after: float, to: float) -> tuple[float, float, int] | None:
+    """The first tick after ``after``, the last one up to ``to``, and how many these are; None if there is none."""
+    first = next_tick(policy, _at(after))
+    if first is None or first.timestamp() > to:
+        return None
+    last = previous_tick(policy, _at(to) + datetime.timedelta(microseconds=1)) or first
+    count = 0
+    for count, _ in enumerate(ticks(policy, _at(after), _at(to)), 1):
+        if count > MAX_COUNTED:
+            break
+    return first.timestamp(), last.timestamp(), count
+
+
+def _while_running(record: ScheduleRecord) -> Wait:
+    run = record.runs[0]
+    if run.trouble is not None:
+        return Wait(
+            run.trouble.code,
+            f"the run of {tick_text(run.tick)} could not be submitted: {run.trouble.text}",
+            run.next_at,
+        )
+    if not run.job:
+        return Wait("SUBMITTING", f"the run of {tick_text(run.tick)} is being submitted")
+    return Wait("RUN_GOES_ON", f"job {run.job} goes on, the run of {tick_text(run.tick)}")
+
+
+def _by_tick(record: ScheduleRecord, policy: ScheduleSpec, now: float) -> Step:
+    """The next step by the clock."""
+    delay = start_delay(policy, record.name).total_seconds()
+    come = upto = now - delay
+    if policy.overlap == "skip" and record.cursor < record.busy_until:
+        upto = min(record.busy_from, come)
+        if record.cursor >= upto or not passed(policy, record.cursor, upto):
+            during = passed(policy, record.cursor, min(record.busy_until, come))
+            if during:
+                return Skip("OVERLAP", "the run before was not over", *during)
+            upto = come
+    found = passed(policy, record.cursor, upto)
+    if found is not None:
+        return _made_up(policy, found, record.cursor, come)
+    nxt = next_tick(policy, _at(max(record.cursor, come)))
+    if nxt is not None:
+        at = nxt.timestamp()
+        return Wait("NEXT_TICK", f"its next tick is {tick_text(at)}", at + delay)
+    clocked = policy.cron is not None or policy.every is not None
+    if (clocked or (policy.until is not None and policy.until.timestamp() <= now)) and not record.runs:
+        return Finish()
+    if clocked:
+        return Wait("RUN_GOES_ON", "its last run goes on")
+    until = None if policy.until is None else policy.until.timestamp()
+    return Wait("BY_HAND", "it runs when somebody asks for a run", until)
+
+
+def _made_up(policy: ScheduleSpec, found: tuple[float, float, int], cursor: float, now: float) -> Step:
+    """Decide about ticks that have come: the first is run, or some are skipped."""
+    first, last, count = found
+    within = policy.missed_within if policy.missed != "none" else LATE
+    if now - last > max(within, LATE):
+        return Skip("MISSED", f"they are older than {format_duration(within)}", first, last, count)
+    begin = first
+    if policy.missed == "all" and now - first > max(within, LATE):
+        begin = (next_tick(policy, _at(now - within)) or _at(last)).timestamp()
+    elif policy.missed != "all":
+        begin = last
+    if begin > first and (missed := passed(policy, cursor, begin - 1e-6)):
+        return Skip("MISSED", f"nobody could run them in time, and `missed` is `{policy.missed}`", *missed)
+    return Submit(Run(tick=begin))
+
+
+def _after(record: ScheduleRecord, step: Step, now: float) -> tuple[ScheduleRecord, dict[str, Any] | None]:
+    """The record after ``step``, and the event of it."""
+    match step:
+        case Ended(run, seen):
+            return _ended(record, run, seen, now)
+        case Submit(run):
+            rest: dict[str, Any] = {
+                "requests": tuple(one for one in record.requests if one is not run),
+                "retries": tuple(one for one in record.retries if one is not run),
+            }
+            by_tick = run.number == 1 and not run.by
+            begun = replace(run, at=now, next_at=0.0, final=None)
+            cursor = max(record.cursor, run.tick) if by_tick else record.cursor
+            return replace(record, runs=(*record.runs, begun), cursor=cursor, **rest), None
+        case Skip(code):
+            event = {"kind": "SKIPPED", "at": now, "code": code, "text": step.told}
+            return replace(record, cursor=max(record.cursor, step.last)), event
+        case Halt(reason):
+            event = {"kind": "HALTED", "at": now, "code": reason.code, "text": reason.text}
+            return replace(record, halted=reason), event
+        case Finish():
+            return replace(record, over=True), {"kind": "FINISHED", "at": now, "text": "no tick is left"}
+    raise AssertionError(step)
+
+
+def _ended(
+    record: ScheduleRecord, run: Run, seen: RunSeen | None, now: float
+) -> tuple[ScheduleRecord, dict[str, Any] | None]:
+    others = tuple(one for one in record.runs if one is not run)
+    if seen is None:
+        # A store that was rolled back: submitting the run again is the same job, and finds its package if it stands.
+        return replace(record, runs=(*others, replace(run, job=""))), None
+    busy_from = record.busy_from if record.cursor < record.busy_from else run.at
+    record = replace(record, runs=others, busy_from=busy_from, busy_until=max(record.busy_until, seen.ended_at))
+    event = {"kind": f"RUN_{seen.status}", "at": now, "job": run.job, "tick": tick_text(run.tick)}
+    if seen.reason is not None:
+        event |= {"code": seen.reason.code, "text": seen.reason.text}
+    if seen.status is Status.FINISHED:
+        well = RunSuccess(run.job, run.tick, seen.ended_at, seen.version, seen.rows)
+        record = replace(record, last_success=well, failures=0, first_error=None, last_error=None)
+    elif seen.status is Status.FAILED:
+        record = _failed(record, run, seen, now)
+    return record, event
+
+
+def _failed(record: ScheduleRecord, run: Run, seen: RunSeen, now: float) -> ScheduleRecord:
+    policy, reason = policy_of(record.policy), seen.reason or Reason("FAILED", "it failed")
+    failure = RunFailure(run.job, run.tick, seen.ended_at, reason.code, reason.text)
+    failures = record.failures + 1
+    record = replace(record, failures=failures, first_error=record.first_error or failure, last_error=failure)
+    final = Reason(reason.code, f"no further try can mend it: {reason.text}") if seen.final else None
+    if final is None and failures > policy.retry.max:
+        if policy.cron is not None:
+            return record  # its next tick is the next try
+        final = Reason("RETRIES_EXHAUSTED", f"{failures} runs failed in a row; the last: {reason.text}")
+    wait = min(policy.retry.max_backoff, policy.retry.backoff * 2.0 ** min(failures - 1, 60))
+    again = Run(run.tick, run.number + 1, by=run.by, retry_of=run.job, next_at=now + wait, final=final)
+    return replace(record, retries=(*record.retries, again))
+
+
+def submitted(record: ScheduleRecord, run: Run, job: str, now: float) -> tuple[ScheduleRecord, dict[str, Any]] | None:
+    """The record once ``run`` is submitted as ``job``, and the event; None if that is noted already."""
+    if (mine := _pending(record, run)) is None:
+        return None
+    done = replace(mine, job=job, trouble=None, tries=0, next_at=0.0)
+    event = {"kind": "RUN_SUBMITTED", "at": now, "job": job, "tick": tick_text(run.tick)}
+    if run.number > 1:
+        event["text"] = f"try {run.number} of this tick"
+    event |= {"by": run.by} if run.by else {}
+    return _with_run(record, mine, done), event
+
+
+def not_submitted(
+    record: ScheduleRecord, run: Run, why: Reason, final: bool, now: float
+) -> tuple[ScheduleRecord, dict[str, Any]] | None:
+    """The record if ``run`` could not be submitted. ``final``: trying again would not help."""
+    if (mine := _pending(record, run)) is None:
+        return None
+    event = {"kind": "NOT_SUBMITTED", "at": now, "tick": tick_text(run.tick), "code": why.code, "text": why.text}
+    if final:
+        again = replace(mine, final=why, trouble=None)
+        others = tuple(one for one in record.runs if one is not mine)
+        return replace(record, runs=others, retries=(*record.retries, again)), event
+    retry = policy_of(record.policy).retry
+    wait = min(retry.max_backoff, retry.backoff * 2.0 ** min(mine.tries, 60))
+    later = replace(mine, trouble=why, tries=mine.tries + 1, next_at=now + wait)
+    return _with_run(record, mine, later), event
+
+
+def _pending(record: ScheduleRecord, run: Run) -> Run | None:
+    known = (one for one in record.runs if (one.tick, one.number) == (run.tick, run.number))
+    return next((one for one in known if not one.job), None)
+
+
+def _with_run(record: ScheduleRecord, old: Run, new: Run) -> ScheduleRecord:
+    return replace(record, runs=tuple(new if one is old else one for one in record.runs))
+
+
+def _look_at(record: ScheduleRecord, wait: Wait, now: float) -> float:
+    """When the schedule is looked at next: at the time that it waits for, and from time to time in any case."""
+    times = [now + LOOK if run.job else max(run.next_at, now + SUBMIT_LOOK) for run in record.runs]
+    return min([*times, now + IDLE_LOOK if wait.until is None else wait.until])
+
+
+def _at(seconds: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC)

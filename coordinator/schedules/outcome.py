@@ -1,0 +1,55 @@
+"""How the job of a run ended: whether another try may mend its failure (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from unstuck.coordinator.model.records import JobRecord, Reason
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import Status
+
+# Of publishing. A retry takes the finished work over, and so would be refused for the same reason.
+FINAL = frozenset(
+    {
+        "DUPLICATE_OUTPUT",
+        "SCHEMA_MISMATCH",
+        "PARTITION_MISMATCH",
+        "EXPECTATION_FAILED",
+        "FORMAT_MISMATCH",
+        "TABLE_UNFIT",
+        "KEYS_UNFIT",
+        "CANNOT_RESUME",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSeen:
+    """How the job of a run stands. ``final``: no further try can mend its failure."""
+
+    status: Status
+    ended_at: float = 0.0
+    reason: Reason | None = None
+    final: bool = False
+    version: int = 0
+    rows: dict[str, int] = field(default_factory=dict)
+
+
+def seen_as(job: JobRecord, state: JobState | None = None) -> RunSeen:
+    """The job of a run; ``state``: of one that has failed, if it can be read."""
+    reason, final = job.reason, False
+    if job.status is Status.FAILED and reason is not None:
+        final = reason.code in FINAL
+        if state is not None and reason.code == "GROUP_FAILED" and (group := state.first_failed):
+            reason, final = _of_group(state, group, reason)
+    status = job.status if job.status.terminal or not job.terminal else Status.FAILED  # it has lost its status
+    return RunSeen(status, job.ended_at, reason, final, job.version, dict(job.published))
+
+
+def _of_group(state: JobState, group: str, reason: Reason) -> tuple[Reason, bool]:
+    """The failure of the first group that failed, in the place of GROUP_FAILED."""
+    record = state.groups[group]
+    error, why = record.last_error, record.reason
+    if error is None or (why is not None and why.code in ("QUEUE_TIMEOUT", "POISON")):
+        return (Reason(why.code, reason.text) if why is not None else reason), False
+    return Reason(error.code, reason.text), bool(state.planned(group).retry.why_final(error))

@@ -1,0 +1,66 @@
+"""How a schedule stands, for people and programs (pure)."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from unstuck.coordinator.model.schedule import ScheduleRecord
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.schedules.decide import Wait, decide_schedule, policy_of
+from unstuck.coordinator.schedules.outcome import RunSeen
+from unstuck.coordinator.schedules.trigger import ticks
+
+_FAR = datetime.datetime(9000, 1, 1, tzinfo=datetime.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleView:
+    """A schedule at one moment.
+
+    Attributes:
+        at: that moment, in seconds by the clock of Redis; ``due``: when a coordinator looks at the schedule next.
+        waits: what it waits for, by the deciding rules.
+    """
+
+    record: ScheduleRecord
+    at: float
+    due: float | None
+    waits: str
+
+    @property
+    def trigger(self) -> str:
+        """When it runs, in words: ``every 10s``, ``30 2 * * * Europe/Berlin``."""
+        policy = json.loads(self.record.policy)
+        if policy.get("cron"):
+            return f"{policy['cron']} {policy['zone']}"
+        if policy.get("every"):
+            every = policy["every"]
+            return f"every {every if isinstance(every, str) else f'{every:g}s'}"
+        after = policy.get("after")
+        if after:
+            names = after if isinstance(after, list) else next(iter(after.values()))
+            return f"after {', '.join(names)}"
+        return "by hand"
+
+    def next_ticks(self, count: int) -> Sequence[datetime.datetime]:
+        """Its next ticks, in UTC; none while it is not to run by itself."""
+        if self.record.status.terminal:
+            return []
+        after = datetime.datetime.fromtimestamp(max(self.at, self.record.cursor), datetime.UTC)
+        return list(islice(ticks(policy_of(self.record.policy), after, _FAR), count))
+
+    def spec(self) -> dict[str, Any]:
+        """The job spec that it repeats."""
+        return dict(json.loads(self.record.spec))
+
+
+def view_of(record: ScheduleRecord, now: float, due: float | None) -> ScheduleView:
+    """``record`` as it stands at ``now``."""
+    going_on = {run.job: RunSeen(Status.RUNNING) for run in record.runs}
+    step = decide_schedule(record, going_on, now)
+    return ScheduleView(record, now, due, step.text if isinstance(step, Wait) else "a coordinator decides it next")

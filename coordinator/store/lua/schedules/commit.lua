@@ -1,0 +1,33 @@
+-- commit: what a decision or a command changed of a schedule, all or nothing. Compare-and-set on the last commit.
+--
+-- keys: schedule schedule_events schedule_runs schedules schedules_due
+-- args: change
+--
+-- change: {name, id, expect, commanded, record, spec, line, events: [], runs: {job: when it was submitted}, due, due_seen} (JSON)
+-- expect: '' to make the schedule. commanded: whether a person asked for it. due: never again where it is null
+-- Answers APPLIED | CONFLICT | MISSING
+--
+-- A commit that finds its own id is APPLIED: its first reply was lost. A command is found also after later commits, or
+-- its repeat would be given once more.
+local change = cjson.decode(args.change)
+local commit, commanded = unpack(redis.call('HMGET', keys.schedule, 'commit', 'commanded'))
+commit = commit or ''
+if commit == change.id or commanded == change.id then return 'APPLIED' end
+if commit ~= change.expect then return commit == '' and 'MISSING' or 'CONFLICT' end
+local time = now()
+redis.call('HSET', keys.schedule, 'commit', change.id, 'record', change.record, 'spec', change.spec)
+if change.commanded then redis.call('HSET', keys.schedule, 'commanded', change.id) end
+redis.call('HSET', keys.schedules, change.name, change.line)
+for _, event in ipairs(change.events) do
+    redis.call('XADD', keys.schedule_events, 'MAXLEN', '~', 2000, '*', 'event', event)
+end
+for job, at in pairs(change.runs) do redis.call('ZADD', keys.schedule_runs, at, job) end
+if change.due == cjson.null then
+    redis.call('ZREM', keys.schedules_due, change.name)
+elseif redis.call('ZSCORE', keys.schedules_due, change.name) == change.due_seen and time < tonumber(change.due_seen) then
+    redis.call('ZADD', keys.schedules_due, change.due, change.name)
+else
+    -- Somebody made it due since it was taken: that look must not be lost.
+    redis.call('ZADD', keys.schedules_due, 'LT', change.due, change.name)
+end
+return 'APPLIED'

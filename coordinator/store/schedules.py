@@ -1,0 +1,107 @@
+"""Stores schedules in Redis: their records, their event logs, the jobs of their runs, and when each must be decided."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import redis
+
+from unstuck.coordinator.model.schedule import ScheduleRecord
+from unstuck.coordinator.store.answers import CommitAnswer
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.lua import Script
+
+TAKEN_AT_ONCE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleChange:
+    """A change of a schedule, as a commit writes it.
+
+    Attributes:
+        id: made before the first try; it becomes the schedule's commit.
+        expect: the commit that the change was judged by; empty to make the schedule.
+        runs: jobs that it has submitted, each with when it did.
+        due: when it is decided next; None: never again.
+        due_seen: its due when it was taken.
+        commanded: a person asked for it.
+    """
+
+    id: str
+    expect: str
+    record: ScheduleRecord
+    events: Iterable[Mapping[str, Any]] = ()
+    runs: Mapping[str, float] | None = None
+    due: float | None = None
+    due_seen: str = ""
+    commanded: bool = False
+
+
+class ScheduleStore:
+    """Schedules in one Redis. ``client`` must decode responses."""
+
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self._redis, self._keys = client, keys
+        names = ("take_due", "commit", "remove")
+        self._scripts = {name: Script(client, keys, __package__, f"schedules/{name}") for name in names}
+
+    def take_due(self, term: float) -> tuple[float, dict[str, str]]:
+        """The time of Redis, and the schedules that are due, each with its new due: it is taken for ``term`` s."""
+        now, *taken = self._scripts["take_due"](term=term, most=TAKEN_AT_ONCE)
+        return float(now), dict(zip(taken[::2], taken[1::2], strict=True))
+
+    def now(self) -> float:
+        """Seconds, by the clock of Redis."""
+        seconds, micros = self._redis.time()
+        return float(seconds + micros / 1e6)
+
+    def load(self, name: str) -> ScheduleRecord | None:
+        """The record of a schedule; None if there is none."""
+        keys = self._keys.of_schedule(name)
+        found = cast(list[str | None], self._redis.hmget(keys.schedule, "record", "commit", "spec"))
+        record, commit, spec = (text or "" for text in found)
+        return ScheduleRecord.from_json(record, commit, spec) if record else None
+
+    def commit(self, change: ScheduleChange) -> CommitAnswer:
+        """Write a change, all or nothing, if no other commit came after the load."""
+        record = change.record
+        told = {
+            "name": record.name,
+            "id": change.id,
+            "expect": change.expect,
+            "commanded": change.commanded,
+            "record": record.to_json(),
+            "spec": record.spec,
+            "line": json.dumps({"name": record.name, "status": record.status}),
+            "events": [json.dumps(dict(event), separators=(",", ":")) for event in change.events],
+            "runs": dict(change.runs or {}),
+            "due": None if change.due is None else f"{change.due:.6f}",
+            "due_seen": change.due_seen,
+        }
+        keys = vars(self._keys.of_schedule(record.name))
+        return CommitAnswer(self._scripts["commit"](change=json.dumps(told), **keys))
+
+    def remove(self, record: ScheduleRecord) -> CommitAnswer:
+        """Forget a schedule, and all that is known of it but the jobs of its runs."""
+        keys = vars(self._keys.of_schedule(record.name))
+        return CommitAnswer(self._scripts["remove"](name=record.name, expect=record.commit, **keys))
+
+    def names(self) -> list[str]:
+        """The names of all schedules, in order."""
+        return sorted(cast(list[str], self._redis.hkeys(self._keys.schedules)))
+
+    def due_at(self, name: str) -> float | None:
+        """When the schedule is decided next."""
+        return self._redis.zscore(self._keys.schedules_due, name)
+
+    def runs(self, name: str, most: int) -> list[str]:
+        """The jobs of its runs, the newest first."""
+        return cast(list[str], self._redis.zrevrange(self._keys.of_schedule(name).schedule_runs, 0, most - 1))
+
+    def events(self, name: str, most: int) -> list[dict[str, Any]]:
+        """The newest events, the oldest of them first."""
+        found: Any = self._redis.xrevrange(self._keys.of_schedule(name).schedule_events, count=most)
+        return [json.loads(fields["event"]) for _, fields in reversed(found)]

@@ -1,0 +1,161 @@
+"""A tick of a schedule is one run: not two, whoever dies in between, and none is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import redis
+
+from tests.support.coordinator import Coordinator, failed, group
+from tests.support.failpoints import Death, Died, armed
+from tests.support.servers import wait_until
+from unstuck import Status
+from unstuck.coordinator.schedules.view import ScheduleView
+from unstuck.tasks.failpoints import Point
+
+
+def spec(**schedule: Any) -> dict[str, Any]:
+    return {"name": "ticking", "schedule": schedule, "groups": [group("a", retry={"max": 0})]}
+
+
+def runs(coordinator: Coordinator) -> list[str]:
+    return [job.id for job in coordinator.client.schedules.runs("ticking")]
+
+
+def view(coordinator: Coordinator) -> ScheduleView:
+    return coordinator.client.schedules.show("ticking")
+
+
+def next_run(coordinator: Coordinator, known: int) -> str:
+    """Sweep until there is a run more than ``known``."""
+
+    def found() -> bool:
+        coordinator.sweep.run()
+        return len(runs(coordinator)) > known
+
+    wait_until(found, 20, "a run of the next tick")
+    return runs(coordinator)[0]
+
+
+def test_each_tick_is_one_job_and_its_end_makes_the_schedule_due(coordinator: Coordinator) -> None:
+    coordinator.client.schedules.set(spec(every="1s"))
+    first = next_run(coordinator, 0)
+    assert coordinator.drive(first) is Status.FINISHED
+    due = coordinator.redis.zscore(coordinator.keys.schedules_due, "ticking")
+    ended = coordinator.show(first).job.ended_at
+    assert due is not None
+    assert due <= ended + 1, "its end is the next thing that a coordinator looks at"
+    second = next_run(coordinator, 1)
+    keys = [coordinator.show(job).job.key for job in (first, second)]
+    assert keys[0] < keys[1]
+    assert keys[0].startswith("ticking@20")
+    assert view(coordinator).record.last_success is not None
+
+
+@pytest.mark.parametrize("point", [Point.BEFORE_SUBMIT, Point.AFTER_SUBMIT])
+def test_a_coordinator_that_dies_while_it_submits_a_run_leaves_one_job_of_the_tick(
+    make_coordinator: Callable[..., Coordinator], point: Point
+) -> None:
+    first = make_coordinator(lock_ttl=0.5)
+    first.client.schedules.set(spec())
+    first.client.schedules.run("ticking")
+    death = Death([point])
+    with armed(death), suppress(Died):
+        first.schedules.run()
+    assert death.at is point
+    second = make_coordinator(lock_ttl=0.5)
+    job = next_run(second, 0)
+    assert [one.id for one in second.client.jobs()] == [job]
+    assert second.drive(job) is Status.FINISHED
+    second.sweep.run()
+    assert view(second).record.last_success is not None
+    assert len(second.client.jobs()) == 1
+
+
+def test_two_coordinators_that_decide_one_tick_make_one_job(make_coordinator: Callable[..., Coordinator]) -> None:
+    """Both have read the record before either writes."""
+    one, other = make_coordinator(), make_coordinator()
+    one.client.schedules.set(spec())
+    one.client.schedules.run("ticking")
+    read = one.schedules._schedules.load
+
+    def read_and_let_the_other_decide(name: str) -> Any:
+        record = read(name)
+        one.schedules._schedules.load = read  # type: ignore[method-assign]
+        other.schedules.decide("ticking")
+        return record
+
+    one.schedules._schedules.load = read_and_let_the_other_decide  # type: ignore[method-assign]
+    one.schedules.decide("ticking")
+    assert len(one.client.jobs()) == 1
+    assert len(view(one).record.runs) == 1
+
+
+def test_a_lost_reply_to_a_command_or_a_decision_changes_nothing(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """redis-py asks again, and the script finds its own id."""
+    coordinator.client.schedules.set(spec())
+    for store in (coordinator.client.schedules._store, coordinator.schedules._schedules):
+        script = store._scripts["commit"]
+
+        def twice(script: Any = script, **values: Any) -> Any:
+            first, again = script(**values), script(**values)
+            assert first == again == "APPLIED"
+            return again
+
+        monkeypatch.setitem(store._scripts, "commit", twice)
+    coordinator.client.schedules.run("ticking")
+    coordinator.schedules.run()
+    assert len(coordinator.client.jobs()) == 1
+    kinds = [event["kind"] for event in coordinator.client.schedules.events("ticking")]
+    assert kinds == ["SET", "USER_RUN", "RUN_SUBMITTED"]
+
+
+def test_a_failed_run_is_retried_as_a_retry_does_it_under_the_key_of_its_tick(coordinator: Coordinator) -> None:
+    two = {**spec(retry={"backoff": "1ms"}), "groups": [group("a"), group("b", "a", retry={"max": 0})]}
+    coordinator.client.schedules.set(two)
+    coordinator.client.schedules.run("ticking")
+    first = next_run(coordinator, 0)
+    coordinator.read()
+    coordinator.work(coordinator.offers(first)[0])
+    coordinator.read()
+    coordinator.work(coordinator.offers(first)[0], failed())
+    coordinator.read()
+    assert coordinator.status(first) is Status.FAILED
+    second = next_run(coordinator, 1)
+    job = coordinator.show(second).job
+    assert (job.retry_of, job.key) == (first, f"{coordinator.show(first).job.key}/2")
+    standing = view(coordinator).record
+    assert (standing.status, standing.failures) == ("RETRYING", 1)
+    assert standing.last_error is not None
+    assert standing.last_error.job == first
+    assert coordinator.drive(second) is Status.FINISHED
+    coordinator.sweep.run()
+    assert view(coordinator).record.status == "WAITING"
+
+
+def test_a_failure_in_the_code_halts_the_schedule_at_once(coordinator: Coordinator) -> None:
+    coordinator.client.schedules.set(spec())
+    coordinator.client.schedules.run("ticking")
+    job = next_run(coordinator, 0)
+    coordinator.read()
+    coordinator.work(coordinator.offers(job)[0], failed("TOO_MANY_REJECTED_ROWS", recoverable=False))
+    coordinator.read()
+    coordinator.sweep.run()
+    standing = view(coordinator).record
+    assert (standing.status, standing.halted and standing.halted.code) == ("HALTED", "TOO_MANY_REJECTED_ROWS")
+
+
+def test_a_schedule_that_is_removed_does_not_come_back_when_its_run_ends(
+    coordinator: Coordinator, client: redis.Redis
+) -> None:
+    coordinator.client.schedules.set(spec())
+    coordinator.client.schedules.run("ticking")
+    job = next_run(coordinator, 0)
+    coordinator.client.schedules.remove("ticking")
+    assert coordinator.drive(job) is Status.FINISHED
+    assert [key for key in client.keys("*schedule*")] == []  # noqa: C416

@@ -1,0 +1,375 @@
+"""What is decided about a schedule: which tick gets a run, which is skipped and why, and what a failure leads to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.schedule import Run, ScheduleIntent, ScheduleRecord, ScheduleStatus, derive, tick_text
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.schedules.commands import ScheduleCommand, command, set_again
+from unstuck.coordinator.schedules.decide import ScheduleDecision, decide, not_submitted, settled, submitted
+from unstuck.coordinator.schedules.outcome import RunSeen
+
+T0 = 1_800_000_000.0  # a whole multiple of 60 and 10
+FAILED = Reason("STEP_FAILED", "it broke")
+
+
+def record(**policy: Any) -> ScheduleRecord:
+    policy = policy or {"every": "60s"}
+    new = ScheduleRecord("s", "c", json.dumps({"schedule": policy}), json.dumps(policy), "/w", set_by="ann")
+    return set_again(None, new, T0).record
+
+
+class Play:
+    """A schedule, with what becomes of its runs."""
+
+    def __init__(self, start: ScheduleRecord) -> None:
+        self.record, self.now = start, T0
+        self.runs: dict[str, RunSeen] = {}
+        self.events: list[dict[str, Any]] = []
+        self.submitted: list[str] = []
+        self.due: float | None = T0
+
+    def at(self, seconds: float) -> ScheduleDecision:
+        """Decide ``T0 + seconds``, and submit what is to be submitted."""
+        self.now = T0 + seconds
+        decision = decide(self.record, self.runs, self.now)
+        self.record, self.due = decision.record, decision.due
+        self.events += decision.events
+        for run in decision.submits(self.now):
+            noted = submitted(self.record, run, run.key("s"), self.now)
+            assert noted is not None
+            self.record = settled(noted[0], self.now)
+            self.runs[run.key("s")] = RunSeen(Status.RUNNING)
+            self.submitted.append(run.key("s"))
+        return decision
+
+    def ends(self, status: Status, seconds: float, reason: Reason | None = None, **more: Any) -> ScheduleDecision:
+        """The oldest run ends, and the schedule is decided."""
+        self.runs[self.record.runs[0].job] = RunSeen(status, T0 + seconds, reason, **more)
+        return self.at(seconds)
+
+    def fails(self, seconds: float, **more: Any) -> ScheduleDecision:
+        return self.ends(Status.FAILED, seconds, FAILED, **more)
+
+    def command(self, given: str, seconds: float | None = None) -> str:
+        self.now = self.now if seconds is None else T0 + seconds
+        result = command(self.record, ScheduleCommand(given), self.now, "bob", "why not")
+        self.record = settled(result.record, self.now)
+        self.events += result.events
+        return result.answer
+
+    @property
+    def status(self) -> str:
+        return str(self.record.status)
+
+    def skipped(self) -> list[tuple[str, str]]:
+        return [(event["code"], event["text"]) for event in self.events if event["kind"] == "SKIPPED"]
+
+
+def key(seconds: float, number: int = 1) -> str:
+    return f"s@{tick_text(T0 + seconds)}" + (f"/{number}" if number > 1 else "")
+
+
+def test_each_tick_is_one_run_and_the_next_one_is_waited_for() -> None:
+    play = Play(record())
+    play.at(30)
+    assert (play.submitted, play.status, play.due) == ([], "WAITING", T0 + 60)
+    play.at(60.4)
+    assert (play.submitted, play.status) == ([key(60)], "RUNNING")
+    play.ends(Status.FINISHED, 70, version=3, rows={"out": 5})
+    assert (play.status, play.due) == ("WAITING", T0 + 120)
+    assert play.record.last_success is not None
+    assert play.record.last_success.version == 3
+    play.at(120)
+    assert play.submitted == [key(60), key(120)]
+
+
+def test_a_run_that_nobody_has_noted_is_submitted_again_under_the_same_key_and_id() -> None:
+    start = record()
+    first = decide(start, {}, T0 + 60)
+    again = decide(first.record, {}, T0 + 65)
+    (one,), (other,) = first.submits(T0 + 60), again.submits(T0 + 65)
+    assert one.key("s") == other.key("s") == key(60)
+    assert one.job_id("s") == other.job_id("s")
+    assert again.record.cursor == T0 + 60
+
+
+def test_ticks_that_nobody_decided_are_one_event_and_one_run() -> None:
+    play = Play(record())
+    play.at(60 * 12 + 1)
+    assert play.submitted == [key(720)]
+    assert play.skipped() == [
+        (
+            "MISSED",
+            f"11 ticks skipped, {tick_text(T0 + 60)} to {tick_text(T0 + 660)}: nobody could run them in time, and "
+            "`missed` is `latest`",
+        )
+    ]
+
+
+def test_all_missed_ticks_are_run_one_after_the_other_where_the_schedule_says_so() -> None:
+    play = Play(record(every="60s", missed="all", missed_within="5m"))
+    play.at(601)
+    for seconds in (610, 620, 630, 640, 650):
+        play.ends(Status.FINISHED, seconds)
+    assert play.submitted == [key(at) for at in (360, 420, 480, 540, 600)]
+    assert [text.split(",")[0] for _, text in play.skipped()] == ["5 ticks skipped"]
+    play.at(660)
+    assert play.submitted[-1] == key(660)
+
+
+def test_no_missed_tick_is_run_where_the_schedule_says_so() -> None:
+    play = Play(record(every="5m", missed="none"))
+    play.at(899)
+    assert (play.submitted, play.due) == ([], T0 + 900)
+    play.at(903)
+    assert play.submitted == [key(900)], "a tick that comes just now is not missed"
+
+
+def test_ticks_during_a_run_are_skipped_as_overlap() -> None:
+    play = Play(record())
+    play.at(60)
+    play.at(130)
+    assert play.submitted == [key(60)]
+    play.ends(Status.FINISHED, 185)
+    assert play.skipped() == [
+        ("OVERLAP", f"2 ticks skipped, {tick_text(T0 + 120)} to {tick_text(T0 + 180)}: the run before was not over")
+    ]
+    assert play.due == T0 + 240
+
+
+def test_a_tick_waits_for_the_run_before_it_where_the_schedule_says_so() -> None:
+    play = Play(record(every="60s", overlap="wait"))
+    play.at(60)
+    play.at(130)
+    assert play.submitted == [key(60)]
+    play.ends(Status.FINISHED, 131)
+    assert play.submitted == [key(60), key(120)]
+
+
+def test_runs_overlap_where_the_schedule_allows_it() -> None:
+    play = Play(record(every="60s", overlap="allow"))
+    play.at(60)
+    play.at(120)
+    assert play.submitted == [key(60), key(120)]
+    play.ends(Status.FINISHED, 125)
+    assert [run.job for run in play.record.runs] == [key(120)]
+    assert play.status == "RUNNING"
+
+
+def test_a_failed_run_is_tried_again_under_its_tick_until_it_succeeds() -> None:
+    play = Play(record())
+    play.at(60)
+    play.fails(61)
+    assert (play.status, play.due) == ("RETRYING", T0 + 71)
+    play.at(71)
+    assert (play.submitted[-1], play.status) == (key(60, 2), "RETRYING")
+    assert play.record.runs[0].retry_of == key(60)
+    play.fails(72)
+    assert play.due == T0 + 92, "the wait doubles"
+    play.at(92)
+    assert (play.submitted[-1], play.record.failures) == (key(60, 3), 2)
+    play.ends(Status.FINISHED, 93)
+    assert (play.status, play.record.failures, play.record.first_error) == ("WAITING", 0, None)
+
+
+def test_the_count_of_failures_is_set_back_by_nothing_but_a_success_or_a_resume() -> None:
+    play = Play(record())
+    play.at(60)
+    play.fails(61)
+    play.at(71)
+    play.ends(Status.CANCELED, 72, Reason("USER_CANCELED", "by a person"))
+    assert (play.record.failures, play.status) == (1, "RETRYING")
+    play.at(120)
+    play.fails(121)
+    assert play.record.failures == 2
+    assert play.command("run") == "DONE"
+    assert play.record.failures == 2
+    play.command("pause")
+    assert play.record.failures == 2
+    play.command("resume")
+    assert play.record.failures == 0
+
+
+def test_it_halts_when_the_retries_are_used_up_and_a_resume_tries_the_same_tick() -> None:
+    play = Play(record(every="60s", retry={"max": 1}))
+    play.at(60)
+    play.fails(61)
+    play.at(71)
+    play.fails(72)
+    assert play.status == "HALTED"
+    assert play.record.halted is not None
+    assert play.record.halted.code == "RETRIES_EXHAUSTED"
+    play.at(500)
+    assert play.submitted == [key(60), key(60, 2)]
+    assert play.command("resume") == "DONE"
+    assert (play.status, play.record.failures) == ("RETRYING", 0)
+    play.at(501)
+    assert play.submitted[-1] == key(60, 3)
+
+
+def test_a_failure_that_no_try_can_mend_halts_at_once() -> None:
+    play = Play(record())
+    play.at(60)
+    play.fails(61, final=True)
+    assert play.status == "HALTED"
+    assert play.record.halted is not None
+    assert play.record.halted.code == "STEP_FAILED"
+
+
+def test_a_spec_that_cannot_be_submitted_halts_and_setting_it_again_tries_the_tick_at_once() -> None:
+    decision = decide(record(), {}, T0 + 60)
+    (run,) = decision.submits(T0 + 60)
+    noted = not_submitted(decision.record, run, Reason("SPEC_INVALID", "no such version"), True, T0 + 60)
+    assert noted is not None
+    halted = decide(settled(noted[0], T0 + 60), {}, T0 + 60).record
+    assert halted.status is ScheduleStatus.HALTED
+    policy = json.dumps({"every": "60s"})
+    mended = replace(halted, spec=json.dumps({"schedule": {"every": "60s"}, "more": 1}), policy=policy)
+    again = decide(settled(set_again(halted, mended, T0 + 62).record, T0 + 62), {}, T0 + 62)
+    assert [one.key("s") for one in again.submits(T0 + 62)] == [key(60)]
+
+
+def test_a_warehouse_that_is_away_is_retrying_and_counts_as_no_failure() -> None:
+    decision = decide(record(), {}, T0 + 60)
+    (run,) = decision.submits(T0 + 60)
+    noted = not_submitted(decision.record, run, Reason("WAREHOUSE_SILENT", "no answer"), False, T0 + 60)
+    assert noted is not None
+    waiting = decide(settled(noted[0], T0 + 60), {}, T0 + 61)
+    assert (waiting.record.status, waiting.record.failures) == (ScheduleStatus.RETRYING, 0)
+    assert waiting.submits(T0 + 61) == []
+    assert waiting.due == T0 + 70
+    assert len(waiting.submits(T0 + 70)) == 1
+
+
+def test_a_cron_whose_tick_failed_for_good_goes_on_with_the_next_one_and_stays_retrying() -> None:
+    play = Play(record(cron="*/10 * * * *", zone="UTC", retry={"max": 1}))
+    play.at(600)
+    play.fails(601)
+    play.at(611)
+    play.fails(612)
+    assert (play.status, play.due) == ("RETRYING", T0 + 1200)
+    play.at(1200)
+    assert (play.submitted[-1], play.status) == (key(1200), "RETRYING")
+    play.ends(Status.FINISHED, 1201)
+    assert play.status == "WAITING"
+
+
+def test_a_pause_is_ended_by_a_resume_alone() -> None:
+    play = Play(record())
+    play.at(60)
+    play.command("pause", 61)
+    play.fails(62)
+    assert play.status == "PAUSED"
+    play.at(7200)
+    assert play.submitted == [key(60)]
+    play.command("resume", 7201)
+    assert play.skipped() == [
+        ("PAUSED", f"119 ticks skipped, {tick_text(T0 + 120)} to {tick_text(T0 + 7200)}: paused by bob")
+    ]
+    play.at(7201)
+    assert play.submitted[-1] == key(60, 2), "what had failed is tried at once"
+
+
+def test_a_run_that_a_person_asked_for_belongs_to_no_tick_also_under_a_pause() -> None:
+    play = Play(record())
+    play.command("pause", 10)
+    assert play.command("run", 20.5) == "DONE"
+    assert play.command("run", 20.6) == "ALREADY"
+    play.at(21)
+    assert (play.submitted, play.status) == (["s@2027-01-15T08:00:20.500Z"], "PAUSED")
+    play.ends(Status.FINISHED, 30)
+    assert play.record.cursor == T0
+
+
+def test_it_is_finished_when_no_tick_is_left() -> None:
+    play = Play(record(every="60s", until=tick_text(T0 + 130)))
+    play.at(120)
+    play.at(200)
+    assert play.status == "RUNNING"
+    play.ends(Status.FINISHED, 201)
+    assert (play.submitted, play.status, play.due) == ([key(120)], "FINISHED", None)
+
+
+def test_a_changed_trigger_counts_from_now() -> None:
+    start = record()
+    policy = json.dumps({"every": "90s"})
+    new = replace(start, spec=json.dumps({"schedule": {"every": "90s"}}), policy=policy)
+    play = Play(settled(set_again(start, new, T0 + 1000).record, T0 + 1000))
+    play.at(1001)
+    assert (play.submitted, play.due) == ([], T0 + 1080)
+
+
+def test_a_run_whose_job_is_not_in_the_store_any_more_is_submitted_again() -> None:
+    play = Play(record())
+    play.at(60)
+    play.runs.clear()
+    play.at(61)
+    assert play.submitted == [key(60), key(60)]
+
+
+def test_a_stopped_schedule_follows_its_run_to_its_end_and_starts_none() -> None:
+    play = Play(record())
+    play.at(60)
+    assert play.command("stop", 61) == "DONE"
+    play.at(300)
+    assert (play.submitted, play.status) == ([key(60)], "STOPPED")
+    assert play.due is not None
+    play.ends(Status.FINISHED, 310)
+    assert (play.status, play.due, play.record.runs) == ("STOPPED", None, ())
+
+
+STANDS: dict[ScheduleStatus, ScheduleRecord] = {
+    ScheduleStatus.WAITING: record(),
+    ScheduleStatus.RUNNING: replace(record(), runs=(Run(T0, job="j"),)),
+    ScheduleStatus.RETRYING: replace(record(), failures=1, retries=(Run(T0, 2, next_at=T0 + 60),)),
+    ScheduleStatus.PAUSED: replace(record(), intent=ScheduleIntent.PAUSE),
+    ScheduleStatus.HALTED: replace(record(), halted=Reason("RETRIES_EXHAUSTED", "no try is left")),
+    ScheduleStatus.STOPPED: replace(record(), intent=ScheduleIntent.STOP),
+    ScheduleStatus.FINISHED: replace(record(), over=True),
+}
+ANSWERS = {
+    # status: (pause, resume, run, stop, set), and the status after each
+    "WAITING": ("PAUSED", "ALREADY", "WAITING", "STOPPED", "WAITING"),
+    "RUNNING": ("PAUSED", "ALREADY", "ALREADY", "STOPPED", "RUNNING"),
+    "RETRYING": ("PAUSED", "REFUSED", "RETRYING", "STOPPED", "RETRYING"),
+    "PAUSED": ("ALREADY", "WAITING", "PAUSED", "STOPPED", "PAUSED"),
+    "HALTED": ("PAUSED", "WAITING", "WAITING", "STOPPED", "WAITING"),
+    "STOPPED": ("REFUSED", "REFUSED", "REFUSED", "ALREADY", "REFUSED"),
+    "FINISHED": ("REFUSED", "REFUSED", "REFUSED", "ALREADY", "REFUSED"),
+}
+
+
+@pytest.mark.parametrize("status", ScheduleStatus)
+def test_every_command_in_every_status(status: ScheduleStatus) -> None:
+    standing = settled(STANDS[status], T0)
+    assert derive(standing) is status
+    changed = replace(standing, spec='{"other": 1}')
+    results = [command(standing, given, T0 + 5, "bob", "because") for given in ScheduleCommand]
+    results.append(set_again(standing, changed, T0 + 5))
+    told = []
+    for result in results:
+        told.append(str(settled(result.record, T0 + 5).status) if result.answer == "DONE" else str(result.answer))
+        assert standing.name in result.text
+        if result.answer == "REFUSED":
+            assert str(status) in result.text
+            assert "unstuck schedule" in result.text, "it says what to do instead"
+    assert tuple(told) == ANSWERS[status]
+    assert list(ScheduleCommand) == ["pause", "resume", "run", "stop"]
+
+
+def test_a_resume_of_a_schedule_that_retries_is_refused_with_the_advice_to_run_it() -> None:
+    result = command(settled(STANDS[ScheduleStatus.RETRYING], T0), ScheduleCommand.RESUME, T0)
+    assert result.answer == "REFUSED"
+    assert "unstuck schedule run s" in result.text
+
+
+def test_the_same_spec_set_again_changes_nothing() -> None:
+    start = record()
+    assert set_again(start, replace(start, set_by="eve"), T0 + 5).answer == "ALREADY"
