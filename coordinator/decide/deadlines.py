@@ -1,63 +1,33 @@
-"""When a job, a group or an attempt must be looked at again: pure functions, to decide and to explain with.
-
-A time on the record that lies too far ahead was written before the clock was set back: it counts as reached.
-"""
+"""When a job, a group or an attempt must be looked at again: pure functions, to decide and to explain with."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
-
+from unstuck.coordinator.decide.backoff import LOSS_BACKOFF
+from unstuck.coordinator.decide.clock import come_if_beyond
+from unstuck.coordinator.decide.intent import cancel_at
+from unstuck.coordinator.decide.leases import lease_end
 from unstuck.coordinator.model.decision import Environment
-from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord
+from unstuck.coordinator.model.records import GroupRecord, JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.tasks.spec.group import Hooks
 from unstuck.tasks.spec.retry import RetryPolicy
 
 S = GroupState
-Uniform = Callable[[float, float], float]
-"""Draws a number between two others, as ``random.uniform`` does."""
-CLOCK_SLACK = 1.0  # seconds; as in commit.lua
 MAX_PUBLISH_WAIT = 60.0
 PUBLISH_HANGS = 120.0  # seconds without a sign of life after which a try of publishing counts as hanging, at first
 MAX_PUBLISH_HANGS = 900.0  # the same, at last
 IDLE_LOOK = 600.0  # seconds between looks at a job without an attempt, beside the times that stand on its record
-MAX_DOUBLINGS = 100  # of a wait: more would overflow a float
-# A lost worker is our failure: the first relaunch is at once, the next ones give a sick host time to be noticed.
-LOSS_BACKOFF = (0.0, 2.0, 10.0)
-# How long to wait for a lock that somebody else holds, and for a store that is away.
-# Seconds at most, at first and at last.
-BUSY_WAIT = (0.005, 0.1)
-AWAY_WAIT = (0.1, 2.0)
-
-
-def lease_end(record: GroupRecord, attempt: AttemptRecord, env: Environment) -> float:
-    """When the lease of a running attempt ends, in seconds by the clock of the store.
-
-    An attempt whose claim is gone (the store was rolled back after the commit that had read it) has one term from that
-    commit on. A living runner claims it again in that time; without this limit nobody would notice a dead one.
-    """
-    return attempt.lease if attempt.claimant else record.since + env.lease_ttl
-
-
-def lapsed(record: GroupRecord, attempt: AttemptRecord, env: Environment) -> bool:
-    """The lease is over and may be believed to be.
-
-    A lease that ends later than one full term from now was given before the clock was set back (rule 7). Once the
-    grace is over every living runner has renewed its lease.
-    """
-    return env.takeover and not env.now <= lease_end(record, attempt, env) <= env.now + env.lease_ttl + CLOCK_SLACK
 
 
 def offer_again_at(record: GroupRecord, env: Environment) -> float:
     """When an offer that nobody has taken is made once more, since it may be lost."""
-    return _come_if_beyond(record.since, env.now) + env.dispatch_timeout
+    return come_if_beyond(record.since, env.now) + env.dispatch_timeout
 
 
 def retry_at(record: GroupRecord, policy: RetryPolicy, env: Environment) -> float:
     """When a group in BACKOFF may be tried again."""
-    return _come_if_beyond(record.next_at, env.now + max(policy.max_backoff, *LOSS_BACKOFF))
+    return come_if_beyond(record.next_at, env.now + max(policy.max_backoff, *LOSS_BACKOFF))
 
 
 def queue_timeout_at(
@@ -95,14 +65,9 @@ def job_timeout_at(job: JobRecord, timeout: float | None, env: Environment) -> f
     return min(job.counted_from, env.now) + paused + timeout
 
 
-def cancel_at(job: JobRecord, env: Environment) -> float:
-    """When a job that is to be canceled ends without its runners."""
-    return _come_if_beyond(job.intent_at, env.now + env.cancel_deadline) + env.cancel_deadline
-
-
 def publish_at(job: JobRecord, env: Environment) -> float:
     """When publishing is to be tried (again), or the try that is under way looked after."""
-    return _come_if_beyond(job.publish_next, env.now + max(env.publish_timeout, MAX_PUBLISH_WAIT))
+    return come_if_beyond(job.publish_next, env.now + max(env.publish_timeout, MAX_PUBLISH_WAIT))
 
 
 def publish_hangs_at(job: JobRecord) -> float:
@@ -159,28 +124,3 @@ def due_at(state: JobState, env: Environment, more: bool = False) -> float:
     # A time that has come but could not be used (no room, no allowance, a grace) needs no early look: the event that
     # makes room wakes the job.
     return max(min((at for at in times if at > now), default=later), soon)
-
-
-def _come_if_beyond(at: float, limit: float) -> float:
-    return at if at <= limit + CLOCK_SLACK else 0.0
-
-
-def random_wait(wait: tuple[float, float], tries: int, uniform: Uniform) -> float:
-    """Seconds to wait after ``tries`` tries. The one wait here that is drawn at random and not from a seed."""
-    first, longest = wait
-    return uniform(0.0, min(longest, first * 2.0 ** min(max(0, tries - 1), MAX_DOUBLINGS)))
-
-
-def backoff(policy: RetryPolicy, failures: int, seed: str) -> float:
-    """Seconds to wait after the ``failures``-th failure in a row: ``backoff * 2**(failures-1)``, capped, with jitter.
-
-    The jitter is drawn from ``seed``, so that deciding the same thing twice gives the same time. It only shortens the
-    wait, by its share at most.
-    """
-    plain = min(policy.max_backoff, policy.backoff * 2.0 ** min(max(0, failures - 1), MAX_DOUBLINGS))
-    return plain * (1 - random.Random(seed).random() * policy.jitter)
-
-
-def loss_backoff(losses: int) -> float:
-    """Seconds to wait after the ``losses``-th worker in a row was lost under a group."""
-    return LOSS_BACKOFF[min(max(1, losses), len(LOSS_BACKOFF)) - 1]

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 
-from unstuck.coordinator.decide.deadlines import cancel_at
+from unstuck.coordinator.decide.clock import come_if_beyond
 from unstuck.coordinator.decide.draft import Draft
-from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.decision import Environment
+from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.status import GroupState, Intent
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.token import fork_member
@@ -46,6 +47,11 @@ def pause(draft: Draft) -> None:
     if draft.job.pause_now:
         for group_id in draft.state.by_state[S.RUNNING]:
             draft.instruct(group_id, "DRAIN")
+
+
+def cancel_at(job: JobRecord, env: Environment) -> float:
+    """When a job that is to be canceled ends without its runners."""
+    return come_if_beyond(job.intent_at, env.now + env.cancel_deadline) + env.cancel_deadline
 
 
 def cancel(draft: Draft) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unstuck.coordinator.decide.deadlines import CLOCK_SLACK, hook_given_up_at, job_timeout_at, queue_timeout_at
+from unstuck.coordinator.decide.clock import CLOCK_SLACK
+from unstuck.coordinator.decide.deadlines import hook_given_up_at, job_timeout_at, queue_timeout_at
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.status import GroupState, Intent, Status

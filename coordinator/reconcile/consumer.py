@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import redis
 
-from unstuck.coordinator.decide.deadlines import AWAY_WAIT, BUSY_WAIT, Uniform, random_wait
+from unstuck.coordinator.decide.backoff import AWAY_WAIT, BUSY_WAIT, Uniform, random_wait
 from unstuck.coordinator.decide.receipts import Delivered
 from unstuck.coordinator.reconcile.heartbeat import EVERY, Heartbeat
 from unstuck.coordinator.reconcile.reconciler import PassResult, Reconciler

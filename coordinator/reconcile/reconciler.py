@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
-from unstuck.coordinator.decide.deadlines import Uniform
+from unstuck.coordinator.decide.backoff import Uniform
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.decide.receipts import Applied, Delivered, receipt
 from unstuck.coordinator.errors import NewerJob

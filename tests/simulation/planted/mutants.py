@@ -13,7 +13,18 @@ from tests.simulation.model.store import ModelStore
 from tests.simulation.planted.planting import Patches, Planted, edited
 from tests.simulation.rules import broken
 from tests.simulation.rules.broken import FORGOTTEN, ONE, SHOWN, WAIT, WORD
-from unstuck.coordinator.decide import attempts, deadlines, dispatch, intent, joins, publishing, timeouts
+from unstuck.coordinator.decide import (
+    backoff,
+    clock,
+    deadlines,
+    dispatch,
+    failures,
+    intent,
+    joins,
+    leases,
+    publishing,
+    timeouts,
+)
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.background_tries import Publisher
 from unstuck.coordinator.reconcile.consumer import Consumer
@@ -146,7 +157,7 @@ MUTANTS = (
         "a lease is believed for twice its term",
         broken.LOST_WORKER,
         19,
-        line(deadlines.lapsed, "not env.now <=", "not env.now - env.lease_ttl <="),
+        line(leases.lapsed, "not env.now <=", "not env.now - env.lease_ttl <="),
     ),
     mutant("a takeover without the grace after an outage", ONE, 2, _no_grace),
     mutant(
@@ -159,18 +170,18 @@ MUTANTS = (
             "pass",
         ),
     ),
-    mutant("a backoff grows tenfold", broken.LONG_BACKOFF, 8, line(deadlines.backoff, "2.0 **", "10.0 **")),
+    mutant("a backoff grows tenfold", broken.LONG_BACKOFF, 8, line(backoff.backoff, "2.0 **", "10.0 **")),
     mutant(
         "a lost worker makes the backoff of a failure longer",
         broken.LONG_BACKOFF,
         143,
-        line(attempts._failed, "backoff(policy, failures,", "backoff(policy, failures + record.losses,"),
+        line(failures.fail, "backoff(policy, failures,", "backoff(policy, failures + record.losses,"),
     ),
     mutant(
         "a failure does not set the count of lost workers back",
         broken.LONG_BACKOFF,
         228,
-        line(attempts._failed, "replace(charged, losses=0)", "charged"),
+        line(failures.fail, "replace(charged, losses=0)", "charged"),
     ),
     mutant(
         "a resume does not set the count of lost workers back",
@@ -318,7 +329,7 @@ MUTANTS = (
         "a takeover that the commit does not look at again",
         ONE,
         170,
-        line(attempts.read_attempt, "draft.decision.guards.append(Guard(", "(lambda guard: None)(Guard("),
+        line(leases.end_lapsed, "draft.decision.guards.append(Guard(", "(lambda guard: None)(Guard("),
         commands=True,
     ),
     mutant(
@@ -349,14 +360,14 @@ MUTANTS = (
         "a cancel has its deadline from when it was obeyed",
         broken.LATE_CANCEL,
         253,
-        line(deadlines.cancel_at, "+ env.cancel_deadline\n", "+ 2 * env.cancel_deadline\n"),
+        line(intent.cancel_at, "+ env.cancel_deadline\n", "+ 2 * env.cancel_deadline\n"),
         commands=True,
     ),
     mutant(
         "a time that lies ahead since the clock was set back is waited for",
         broken.LATE_PUBLISH,
         490,
-        line(deadlines._come_if_beyond, "return at if at <= limit + CLOCK_SLACK else 0.0", "return at"),
+        line(clock.come_if_beyond, "return at if at <= limit + CLOCK_SLACK else 0.0", "return at"),
         commands=True,
     ),
     mutant(

@@ -220,7 +220,7 @@ def _failure_writes_the_intent() -> Patches:
     """Doris: the user paused, and a late failure scheduled the job again, over the pause."""
     apply_outcome = attempts.apply_outcome
 
-    def scheduled(draft: Draft, group_id: str, outcome: Outcome | None) -> None:
+    def scheduled(draft: Draft, group_id: str, outcome: Outcome) -> None:
         apply_outcome(draft, group_id, outcome)
         if draft.state.record(group_id).state is GroupState.BACKOFF and draft.job.intent is Intent.PAUSE:
             draft.job = replace(draft.job, intent=Intent.RUN)

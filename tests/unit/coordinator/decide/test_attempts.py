@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.jobs.job_in_memory import LEASE, LOST, NO_JITTER, Job, failure, group
 from unstuck.coordinator.commands.job import Command
-from unstuck.coordinator.decide.attempts import MAX_RELEASES
+from unstuck.coordinator.decide.failures import MAX_RELEASES
 from unstuck.coordinator.model.decision import Environment, PublishResult
 from unstuck.coordinator.model.records import Alteration, Reason
 from unstuck.coordinator.model.status import GroupState, Status

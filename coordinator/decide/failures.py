@@ -1,0 +1,76 @@
+"""An attempt that failed, was lost or was handed back: the next try of its group, or the group's end (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from unstuck.coordinator.decide.backoff import backoff, loss_backoff
+from unstuck.coordinator.decide.draft import Draft
+from unstuck.coordinator.model.records import FinalFailure, GroupRecord, Reason
+from unstuck.coordinator.model.status import GroupState
+from unstuck.tasks.duration import format_duration
+from unstuck.tasks.protocol.report import Failure
+
+S = GroupState
+MAX_RELEASES = 50
+
+
+def fail(draft: Draft, group_id: str, record: GroupRecord, failure: Failure) -> None:
+    """A step failed: charge the group's retries, and try again if one is left."""
+    policy, failures = draft.planned(group_id).retry, record.failures + 1
+    charged = replace(_remembered(record, failure), failures=failures)
+    if why := policy.why_final(failure):
+        _end(draft, group_id, charged, Reason(failure.code, f"{failure.text} ({why})"))
+    elif failures > policy.max:
+        tried = "it was not to be retried" if not policy.max else f"all {policy.max} retries are used up"
+        _end(draft, group_id, charged, Reason(failure.code, f"{failure.text} ({tried})"))
+    else:
+        wait = backoff(policy, failures, f"{draft.env.nonce}/{group_id}/{record.epoch}")
+        text = f"{failure.text} (retry {failures} of {policy.max} in {format_duration(wait)})"
+        _retry(draft, group_id, replace(charged, losses=0), wait, Reason(failure.code, text))
+
+
+def lose(draft: Draft, group_id: str, record: GroupRecord, failure: Failure) -> None:
+    """A worker was lost: charge that, and try again unless so many in a row were."""
+    limit, losses = draft.planned(group_id).spec.worker_losses, record.losses + 1
+    charged = replace(_remembered(record, failure), losses=losses)
+    if losses >= limit:
+        many = "1 worker was" if losses == 1 else f"{losses} workers in a row were"
+        text = f"{many} lost under this group, so it may be what kills them: {failure.text}"
+        _end(draft, group_id, charged, Reason("POISON", text))
+    else:
+        reason = Reason(failure.code, f"{failure.text} (loss {losses}; {limit} in a row end it)")
+        _retry(draft, group_id, charged, loss_backoff(losses), reason)
+
+
+def release(draft: Draft, group_id: str, record: GroupRecord, why: str) -> None:
+    """An attempt was handed back, which is charged to nobody: try again at once."""
+    charged = replace(record, releases=record.releases + 1)
+    if charged.releases > MAX_RELEASES:
+        text = f"handed back {charged.releases} times without an end: {why}"
+        _end(draft, group_id, charged, Reason("RELEASED", text))
+    else:
+        _retry(draft, group_id, charged, 0.0, Reason("RELEASED", why))
+
+
+def _remembered(record: GroupRecord, failure: Failure) -> GroupRecord:
+    """First and last error are both kept; a lost worker never hides the user's own error."""
+    return replace(record, first_error=record.first_error or failure, last_error=failure)
+
+
+def _end(draft: Draft, group_id: str, record: GroupRecord, reason: Reason) -> None:
+    """The group has failed for good. Before that is shown, an attempt of its own calls its ``on_failure`` hook."""
+    hooks = draft.planned(group_id).spec.hooks
+    if record.final_failure is not None:
+        draft.fail_after_hook(group_id, f"{reason.code}: {reason.text}")
+    elif hooks is None or not hooks.on_failure:
+        draft.move(group_id, replace(record, state=S.FAILED, reason=reason))
+    else:
+        final_failure = FinalFailure(reason.code, reason.text, record.epoch, draft.env.now)
+        told = Reason(reason.code, f"{reason.text}; its on_failure hook is called before it is FAILED")
+        _retry(draft, group_id, replace(record, losses=0, final_failure=final_failure), 0.0, told)
+
+
+def _retry(draft: Draft, group_id: str, record: GroupRecord, wait: float, reason: Reason) -> None:
+    at = draft.env.now + wait
+    draft.move(group_id, replace(record, state=S.BACKOFF, next_at=at, reason=reason), next_at=at)
