@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import secrets
@@ -11,11 +12,20 @@ from typing import Any
 import redis
 
 from unstuck.coordinator.commands.job import Answer
-from unstuck.coordinator.errors import NoSuchSchedule
-from unstuck.coordinator.model.schedule import ScheduleRecord
+from unstuck.coordinator.errors import BadRequest, NoSuchSchedule
+from unstuck.coordinator.model.schedule import Redo, ScheduleRecord
 from unstuck.coordinator.model.size import compile_to_store
-from unstuck.coordinator.schedules.commands import ScheduleCommand, ScheduleCommanded, command, set_again
-from unstuck.coordinator.schedules.decide import settled
+from unstuck.coordinator.schedules.backfill import Bound, Wanted
+from unstuck.coordinator.schedules.commands import (
+    BackfillCommand,
+    ScheduleCommand,
+    ScheduleCommanded,
+    backfill_command,
+    begin_backfill,
+    command,
+    set_again,
+)
+from unstuck.coordinator.schedules.decide import policy_of, settled
 from unstuck.coordinator.schedules.view import ScheduleView, view_of
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.answers import CommitAnswer
@@ -95,6 +105,62 @@ class ScheduleClient:
         """End a schedule for good; a run that goes on may end. See `command`."""
         return self.command(name, ScheduleCommand.STOP, reason=reason, by=by)
 
+    def backfill(
+        self,
+        name: str,
+        first: Bound,
+        last: Bound,
+        *,
+        parallel: int = 1,
+        redo: Redo = "none",
+        backwards: bool = False,
+        reason: str = "",
+        by: str | None = None,
+    ) -> ScheduleCommanded:
+        """Run the ticks of a time that is past. Coordinators do so; giving it again changes nothing.
+
+        Args:
+            first, last: times with their offset, or dates, which are days in the zone of the schedule; ends included.
+            parallel: how many runs may go on at once.
+            redo: of ticks that had a run before: ``none``, the ``failed``, or ``all`` are run again.
+            backwards: begin with the newest tick.
+
+        Returns: DONE, ALREADY or REFUSED, with a sentence.
+
+        Raises:
+            BadRequest: ``first`` or ``last`` is no time.
+            NoSuchSchedule: there is no such schedule.
+            redis.RedisError: the store could not be asked; asking again is safe.
+        """
+
+        def judge(now: float) -> ScheduleCommanded:
+            record = self._record(name)
+            wanted = _wanted(record, first, last, parallel=parallel, redo=redo, backwards=backwards)
+            return begin_backfill(record, wanted, now, by or user_here(), reason)
+
+        return self._write(judge)
+
+    def backfill_ticks(
+        self, name: str, first: Bound, last: Bound, *, backwards: bool = False
+    ) -> list[tuple[datetime.datetime, str]]:
+        """The ticks that a backfill would have, in their order, each with the newest run that it had; or empty.
+
+        Raises: as `backfill`, and BadRequest if there would be none or too many.
+        """
+        record, now = self._record(name), self._store.now()
+        policy, wanted = policy_of(record.policy), _wanted(record, first, last, backwards=backwards)
+        if wrong := wanted.problem(policy, now):
+            raise BadRequest(f"schedule {name} cannot be backfilled: {wrong}")
+        ticks = wanted.ticks(policy, now)
+        had = self._store.runs_between(name, min(ticks).timestamp(), max(ticks).timestamp())
+        return [(tick, had.get(tick.timestamp(), "")) for tick in ticks]
+
+    def command_backfill(
+        self, name: str, given: BackfillCommand, *, reason: str = "", by: str | None = None
+    ) -> ScheduleCommanded:
+        """Pause, resume or cancel the backfill of a schedule; runs that go on may end. See `command`."""
+        return self._write(lambda now: backfill_command(self._record(name), given, now, by or user_here(), reason))
+
     def remove(self, name: str) -> str:
         """Forget a schedule and its event log; the jobs of its runs stay. Returns a text. Raises: NoSuchSchedule."""
         while True:
@@ -145,3 +211,11 @@ class ScheduleClient:
             if self._store.commit(change) is CommitAnswer.APPLIED:
                 self._make_durable(f"schedule {record.name}")
                 return result
+
+
+def _wanted(record: ScheduleRecord, first: Bound, last: Bound, **more: Any) -> Wanted:
+    """Raises: BadRequest."""
+    try:
+        return Wanted.between(policy_of(record.policy), first, last, **more)
+    except ValueError as error:
+        raise BadRequest(f"{error}; or a date such as 2026-12-31, which is a day in the zone of the schedule") from None

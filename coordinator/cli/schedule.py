@@ -12,14 +12,27 @@ from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.options import AsJson, Because, By, read_spec
 from unstuck.coordinator.cli.render.json import listed_json, schedule_json
-from unstuck.coordinator.cli.render.terminal import clock, coloured, emit, for_people, one_line, stderr, stdout, table
+from unstuck.coordinator.cli.render.terminal import (
+    clock,
+    coloured,
+    count_of,
+    emit,
+    for_people,
+    iso,
+    one_line,
+    stderr,
+    stdout,
+    table,
+)
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.job import Answer
 from unstuck.coordinator.errors import NoSuchSchedule
-from unstuck.coordinator.schedules.commands import ScheduleCommand, ScheduleCommanded
+from unstuck.coordinator.model.schedule import Redo
+from unstuck.coordinator.schedules.commands import BackfillCommand, ScheduleCommand, ScheduleCommanded
 
 schedule = typer.Typer(help="Jobs that repeat: each run of a schedule is an ordinary job.", no_args_is_help=True)
 
+_TIME = "A time with its offset, as 2026-01-01T00:00Z, or a date: a day in the zone of the schedule."
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the schedule, which is that of its spec.")]
 Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="Names of schedules.")]
 
@@ -58,7 +71,9 @@ def list_schedules(as_json: AsJson = False) -> None:
         well = view.record.last_success
         next_at = clock(ticks[0].timestamp()) if ticks else ""
         said = (view.record.name, coloured(view.record.status), view.trigger, next_at)
-        shown.add_row(*said, clock(well.at) if well else "", one_line(view.waits))
+        backfill = view.record.backfill
+        fills = f"; backfill {backfill.status}: {backfill.told}" if backfill is not None and not backfill.over else ""
+        shown.add_row(*said, clock(well.at) if well else "", one_line(view.waits + fills))
     stdout.print(shown)
 
 
@@ -79,7 +94,9 @@ def show_schedule(
     stdout.print(f"{record.name}  ", coloured(record.status), f"  {view.trigger}", sep="")
     stdout.print(f"  {view.waits}")
     for tick in view.next_ticks(count):
-        stdout.print(f"  next      {tick.astimezone().isoformat(sep=' ')}")
+        stdout.print(f"  next      {tick.astimezone(view.zone).isoformat(sep=' ')}")
+    if backfill := record.backfill:
+        stdout.print("  backfill  ", coloured(backfill.status), f"  {backfill.told}", sep="")
     if well := record.last_success:
         stdout.print(f"  last well {clock(well.at)}  job {well.job}, version {well.version or 'none'}")
     if failed := record.last_error:
@@ -122,6 +139,57 @@ for _given, _summary in {
     ScheduleCommand.STOP: "End a schedule for good. A run that goes on may end.",
 }.items():
     schedule.command(str(_given), epilog=f"Example: unstuck schedule {_given} nightly")(_command(_given, _summary))
+
+
+@schedule.command("backfill", epilog="Example: unstuck schedule backfill nightly --from 2026-01-01 --to 2026-01-31")
+def backfill_schedule(
+    name: Name,
+    first: Annotated[str | None, typer.Option("--from", metavar="TIME", help=_TIME)] = None,
+    last: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Likewise; included.")] = None,
+    parallel: Annotated[int, typer.Option(help="So many runs may go on at once.")] = 1,
+    redo: Annotated[
+        Redo, typer.Option(help="Of ticks that had a run before: run none, the failed, or all again.")
+    ] = "none",
+    backwards: Annotated[bool, typer.Option("--backwards", help="Begin with the newest tick.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the ticks, with the runs they had.")] = False,
+    pause: Annotated[bool, typer.Option("--pause", help="Start none of its runs until --resume.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a paused or halted backfill.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Start no run any more; those that go on may end.")] = False,
+    reason: Because = "",
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the ticks of a time that is past, at low priority. Coordinators do so: nothing depends on this command.
+
+    Given again, it goes on with what is missing: a tick that had a run is left as it is, unless --redo says otherwise.
+    """
+    asked = [given for given, is_asked in zip(BackfillCommand, (pause, resume, cancel), strict=True) if is_asked]
+    if len(asked) + (first is not None or last is not None) != 1 or (not asked and (first is None or last is None)):
+        raise typer.BadParameter("give --from and --to, or one of --pause, --resume and --cancel")
+    with connected() as connection:
+        schedules = connection.client.schedules
+        if asked:
+            result = schedules.command_backfill(name, asked[0], reason=reason, by=by)
+        elif dry_run:
+            _show_ticks(connection.client, name, str(first), str(last), backwards, as_json)
+            return
+        else:
+            how: dict[str, Any] = {"parallel": parallel, "redo": redo, "backwards": backwards}
+            result = schedules.backfill(name, str(first), str(last), **how, reason=reason, by=by)
+    _answer([(name, result)], as_json)
+
+
+def _show_ticks(client: Client, name: str, first: str, last: str, backwards: bool, as_json: bool) -> None:
+    """Print what a backfill would run; nothing is changed."""
+    ticks = client.schedules.backfill_ticks(name, first, last, backwards=backwards)
+    zone = client.schedules.show(name).zone
+    if as_json:
+        emit([{"tick": iso(tick.timestamp()), "had": job or None} for tick, job in ticks])
+        return
+    for tick, job in ticks:
+        stdout.print(f"  {tick.astimezone(zone).isoformat(sep=' ')}{f'  had job {job}' if job else ''}")
+    had = sum(1 for _, job in ticks if job)
+    stdout.print(f"{count_of(len(ticks), 'tick')}, {had:,} of which had a run; nothing is changed.")
 
 
 @schedule.command("remove", epilog="Example: unstuck schedule remove nightly")

@@ -12,12 +12,14 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 from pydantic import TypeAdapter
 
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import IllegalMove
 
+Redo = Literal["none", "failed", "all"]
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 
 
@@ -109,6 +111,77 @@ class RunSuccess:
 
 
 @dataclass(frozen=True, slots=True)
+class Backfill:
+    """Ticks of the past that a person asked for.
+
+    Attributes:
+        first, last: the range, its ends included; ``total``: how many ticks are in it.
+        parallel: how many runs may go on at once.
+        redo: of ticks that had a run before: ``none``, the ``failed``, or ``all`` are run again.
+        at, by: when it was given, and by whom.
+        next: the tick that is run next; None if all have been.
+        runs: those that go on, or are about to be submitted.
+        had: ticks that had a run before, and were left as they are.
+        well, failed: ticks whose run ended well, or did not.
+        failures: runs that failed in a row; ``next_at``: when the next one may begin.
+        paused, paused_by: whether a person paused it, and who.
+    """
+
+    first: float
+    last: float
+    total: int
+    at: float
+    by: str
+    next: float | None
+    parallel: int = 1
+    redo: Redo = "none"
+    backwards: bool = False
+    runs: tuple[Run, ...] = ()
+    had: int = 0
+    well: int = 0
+    failed: int = 0
+    failures: int = 0
+    last_error: RunFailure | None = None
+    next_at: float = 0.0
+    paused: bool = False
+    paused_by: str = ""
+    halted: Reason | None = None
+    canceled: bool = False
+    ended_at: float = 0.0
+
+    @property
+    def over(self) -> bool:
+        return self.ended_at > 0
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it may start runs."""
+        return not (self.paused or self.halted or self.canceled or self.over)
+
+    @property
+    def author(self) -> str:
+        """The author of its runs, in words that no other backfill has."""
+        return f"{self.by} (backfill of {tick_text(self.at)})"
+
+    @property
+    def status(self) -> str:
+        """In one word, for people."""
+        if self.canceled:
+            return "CANCELED" if self.over else "CANCELING"
+        if self.over:
+            return "ENDED"
+        return "PAUSED" if self.paused else "HALTED" if self.halted else "RUNNING"
+
+    @property
+    def told(self) -> str:
+        """How far it is, in words."""
+        done = self.had + self.well + self.failed
+        parts = [f"{self.well:,} well", f"{self.failed:,} failed", f"{self.had:,} had a run before"]
+        said = ", ".join(part for part in parts if not part.startswith("0 "))
+        return f"{done:,} of {self.total:,} ticks{f' ({said})' if said else ''}"
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduleRecord:
     """The record of a schedule, as stored.
 
@@ -125,6 +198,7 @@ class ScheduleRecord:
         first_error, last_error: of these failures.
         halted: why it cannot go on by itself, if so.
         over: no tick is left.
+        backfill: the last one that was given; its runs are not among ``runs``.
     """
 
     name: str
@@ -152,6 +226,12 @@ class ScheduleRecord:
     last_success: RunSuccess | None = None
     halted: Reason | None = None
     over: bool = False
+    backfill: Backfill | None = None
+
+    @property
+    def going_on(self) -> tuple[Run, ...]:
+        """All runs that go on, or are about to be submitted."""
+        return (*self.runs, *(self.backfill.runs if self.backfill is not None else ()))
 
     @property
     def trouble(self) -> Reason | None:

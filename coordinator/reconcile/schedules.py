@@ -73,7 +73,7 @@ class Schedules:
             record, now = self._schedules.load(name), self._schedules.now()
             if record is None:
                 return
-            runs = {run.job: seen for run in record.runs if run.job and (seen := self._seen(run.job)) is not None}
+            runs = {run.job: seen for run in record.going_on if run.job and (seen := self._seen(run.job)) is not None}
             decision = decide(record, runs, now)
             if self._commit(record, decision, due_seen) is CommitAnswer.APPLIED:
                 for run in decision.submits(now):
@@ -122,6 +122,8 @@ class Schedules:
         """Store the job of a run. Returns its id. Raises: SpecError, …"""
         tick = datetime.datetime.fromtimestamp(run.tick, datetime.UTC)
         spec = run_spec(JobSpec.from_values(json.loads(record.spec), None), tick)
+        if (run.tick, run.number) not in [(one.tick, one.number) for one in record.runs]:  # of a backfill
+            spec = spec.model_copy(update={"priority": "low"})
         key, by = run.key(record.name), run.by or f"schedule {record.name}"
         fields = {"id": run.job_id(record.name), "schedule": record.name}
         reach(Point.BEFORE_SUBMIT, record.name)

@@ -11,7 +11,8 @@ from enum import StrEnum
 from typing import Any
 
 from unstuck.coordinator.commands.job import Answer
-from unstuck.coordinator.model.schedule import Run, ScheduleIntent, ScheduleRecord, ScheduleStatus
+from unstuck.coordinator.model.schedule import Backfill, Run, ScheduleIntent, ScheduleRecord, ScheduleStatus
+from unstuck.coordinator.schedules.backfill import Wanted
 from unstuck.coordinator.schedules.decide import Skip, passed, policy_of
 
 
@@ -20,6 +21,12 @@ class ScheduleCommand(StrEnum):
     RESUME = "resume"
     RUN = "run"
     STOP = "stop"
+
+
+class BackfillCommand(StrEnum):
+    PAUSE = "pause"
+    RESUME = "resume"
+    CANCEL = "cancel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +80,65 @@ def command(
     return replace(result, record=asked, events=(event, *result.events))
 
 
+def begin_backfill(
+    record: ScheduleRecord, wanted: Wanted, now: float, by: str = "", reason: str = ""
+) -> ScheduleCommanded:
+    """Run ticks of the past. Given again while it goes on, it changes nothing but ``parallel``."""
+    policy, old, name = policy_of(record.policy), record.backfill, record.name
+    if record.status is ScheduleStatus.STOPPED:
+        return _refused(record, f"and a schedule that has ended never changes; {_set_anew(record)}")
+    if wrong := wanted.problem(policy, now):
+        return ScheduleCommanded(Answer.REFUSED, record, f"schedule {name} cannot be backfilled: {wrong}")
+    new = wanted.begun(policy, now, by)
+    event = {"kind": "USER_BACKFILL", "at": now, "by": by, "text": reason or f"{new.total:,} ticks"}
+    if old is not None and not old.over:
+        if _range(old) != _range(new):
+            text = f"and its backfill goes on: {old.told}; to end it: `unstuck schedule backfill {name} --cancel`"
+            return _refused(record, text)
+        if old.parallel == new.parallel or old.canceled:
+            return ScheduleCommanded(Answer.ALREADY, record, f"{_backfill(record)} is {old.status}: {old.told}")
+        new = replace(old, parallel=new.parallel)
+    text = f"{_backfill(record)} is on record: {new.told}, at most {new.parallel} at once"
+    if record.intent is ScheduleIntent.PAUSE:
+        text += f"; it waits until the schedule is resumed: `unstuck schedule resume {name}`"
+    return ScheduleCommanded(Answer.DONE, replace(record, backfill=new), text, (event,))
+
+
+def backfill_command(
+    record: ScheduleRecord, given: BackfillCommand, now: float, by: str = "", reason: str = ""
+) -> ScheduleCommanded:
+    """Pause, resume or cancel the backfill of a schedule; runs that go on may end."""
+    old, said = record.backfill, _backfill(record)
+    if old is None or old.over:
+        if old is not None and old.canceled and given is BackfillCommand.CANCEL:
+            return ScheduleCommanded(Answer.ALREADY, record, f"{said} is canceled already: {old.told}")
+        return _refused(record, "and no backfill of it goes on")
+    match given:
+        case BackfillCommand.PAUSE:
+            new, text = replace(old, paused=True, paused_by=by), "is paused"
+        case BackfillCommand.RESUME:
+            new, text = _resumed(old), "goes on"
+        case BackfillCommand.CANCEL:
+            new, text = replace(old, canceled=True), "is canceled; its runs that go on may end"
+    if old.canceled or new == old or (given is BackfillCommand.PAUSE and old.paused):
+        return ScheduleCommanded(Answer.ALREADY, record, f"{said} is {old.status}: {old.told}")
+    event = {"kind": f"USER_BACKFILL_{given.upper()}", "at": now, "by": by, **({"text": reason} if reason else {})}
+    return ScheduleCommanded(Answer.DONE, replace(record, backfill=new), f"{said} {text}: {new.told}", (event,))
+
+
+def _range(backfill: Backfill) -> tuple[object, ...]:
+    return backfill.first, backfill.last, backfill.redo, backfill.backwards
+
+
+def _resumed(backfill: Backfill) -> Backfill:
+    runs = tuple(replace(run, next_at=0.0, trouble=None) if not run.job else run for run in backfill.runs)
+    return replace(backfill, runs=runs, paused=False, paused_by="", halted=None, failures=0, next_at=0.0)
+
+
+def _backfill(record: ScheduleRecord) -> str:
+    return f"the backfill of schedule {record.name}"
+
+
 def _pause(record: ScheduleRecord, now: float, by: str) -> ScheduleCommanded:
     if record.intent is ScheduleIntent.PAUSE:
         return ScheduleCommanded(Answer.ALREADY, record, f"schedule {record.name} is paused already")
@@ -117,7 +183,8 @@ def _run(record: ScheduleRecord, now: float, by: str) -> ScheduleCommanded:
 
 
 def _stop(record: ScheduleRecord, now: float, by: str) -> ScheduleCommanded:
-    stopped = replace(record, intent=ScheduleIntent.STOP, requests=(), retries=())
+    backfill = record.backfill and replace(record.backfill, canceled=True)
+    stopped = replace(record, intent=ScheduleIntent.STOP, requests=(), retries=(), backfill=backfill)
     return ScheduleCommanded(Answer.DONE, stopped, f"schedule {record.name} is stopped for good{_running(record)}")
 
 

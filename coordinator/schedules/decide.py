@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule import (
+    Backfill,
     Run,
     RunFailure,
     RunSuccess,
@@ -23,6 +24,7 @@ from unstuck.coordinator.model.schedule import (
     tick_text,
 )
 from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.schedules.backfill import advance
 from unstuck.coordinator.schedules.outcome import RunSeen
 from unstuck.coordinator.schedules.trigger import next_tick, previous_tick, start_delay, ticks
 from unstuck.coordinator.spec.schedule import ScheduleSpec
@@ -104,7 +106,9 @@ class ScheduleDecision:
 
     def submits(self, now: float) -> list[Run]:
         """The runs that are to be submitted; once more, if nobody has noted how that ended."""
-        return [run for run in self.record.runs if not run.job and run.next_at <= now]
+        backfill = self.record.backfill
+        runs = self.record.runs if backfill is not None and backfill.halted else self.record.going_on
+        return [run for run in runs if not run.job and run.next_at <= now]
 
 
 @lru_cache(1024)
@@ -117,7 +121,7 @@ def decide(record: ScheduleRecord, runs: Mapping[str, RunSeen], now: float) -> S
     """Decide until there is nothing to do but wait.
 
     Args:
-        runs: the jobs of ``record.runs`` that are in the store.
+        runs: the jobs of its runs that are in the store.
         now: seconds, by the clock of Redis.
     """
     events: list[dict[str, Any]] = []
@@ -129,8 +133,15 @@ def decide(record: ScheduleRecord, runs: Mapping[str, RunSeen], now: float) -> S
             break
         record, event = _after(record, step, now)
         events += [event] if event else []
+    if record.backfill is not None:
+        held = record.intent is ScheduleIntent.PAUSE
+        backfill, told = advance(record.backfill, policy_of(record.policy), runs, now, held=held)
+        record, events = replace(record, backfill=backfill), events + told
     record = settled(record, now)
-    return ScheduleDecision(record, tuple(events), None if record.status.terminal and not record.runs else due)
+    looks = [] if (record.status.terminal and not record.runs) or due is None else [due]
+    if record.backfill is not None and not record.backfill.over:
+        looks.append(_look_at_backfill(record.backfill, now))
+    return ScheduleDecision(record, tuple(events), min(looks, default=None))
 
 
 def decide_schedule(record: ScheduleRecord, runs: Mapping[str, RunSeen], now: float) -> Step:
@@ -303,46 +314,66 @@ def _failed(record: ScheduleRecord, run: Run, seen: RunSeen, now: float) -> Sche
 
 def submitted(record: ScheduleRecord, run: Run, job: str, now: float) -> tuple[ScheduleRecord, dict[str, Any]] | None:
     """The record once ``run`` is submitted as ``job``, and the event; None if that is noted already."""
-    if (mine := _pending(record, run)) is None:
-        return None
-    done = replace(mine, job=job, trouble=None, tries=0, next_at=0.0)
+    changed = _noted(record, run, lambda mine: replace(mine, job=job, trouble=None, tries=0, next_at=0.0))
     event = {"kind": "RUN_SUBMITTED", "at": now, "job": job, "tick": tick_text(run.tick)}
     if run.number > 1:
         event["text"] = f"try {run.number} of this tick"
     event |= {"by": run.by} if run.by else {}
-    return _with_run(record, mine, done), event
+    return None if changed is None else (changed, event)
 
 
 def not_submitted(
     record: ScheduleRecord, run: Run, why: Reason, final: bool, now: float
 ) -> tuple[ScheduleRecord, dict[str, Any]] | None:
     """The record if ``run`` could not be submitted. ``final``: trying again would not help."""
-    if (mine := _pending(record, run)) is None:
-        return None
-    event = {"kind": "NOT_SUBMITTED", "at": now, "tick": tick_text(run.tick), "code": why.code, "text": why.text}
-    if final:
-        again = replace(mine, final=why, trouble=None)
-        others = tuple(one for one in record.runs if one is not mine)
-        return replace(record, runs=others, retries=(*record.retries, again)), event
     retry = policy_of(record.policy).retry
-    wait = min(retry.max_backoff, retry.backoff * 2.0 ** min(mine.tries, 60))
-    later = replace(mine, trouble=why, tries=mine.tries + 1, next_at=now + wait)
-    return _with_run(record, mine, later), event
+
+    def later(mine: Run) -> Run:
+        wait = min(retry.max_backoff, retry.backoff * 2.0 ** min(mine.tries, 60))
+        return replace(mine, trouble=why, tries=mine.tries + 1, next_at=now + wait)
+
+    if (changed := _noted(record, run, later)) is None:
+        return None
+    if final:
+        if changed.backfill is not None and changed.backfill != record.backfill:
+            changed = replace(changed, backfill=replace(changed.backfill, halted=why))
+        for mine in set(changed.runs) - set(record.runs):
+            again = replace(mine, final=why, trouble=None)
+            others = tuple(one for one in changed.runs if one is not mine)
+            changed = replace(changed, runs=others, retries=(*record.retries, again))
+    event = {"kind": "NOT_SUBMITTED", "at": now, "tick": tick_text(run.tick), "code": why.code, "text": why.text}
+    return changed, event
 
 
-def _pending(record: ScheduleRecord, run: Run) -> Run | None:
-    known = (one for one in record.runs if (one.tick, one.number) == (run.tick, run.number))
-    return next((one for one in known if not one.job), None)
+def _noted(record: ScheduleRecord, run: Run, change: Callable[[Run], Run]) -> ScheduleRecord | None:
+    """The record with ``change`` made to the run while it is to be submitted; None if there is none.
 
+    A tick may have a run by the clock and one of a backfill: both are the same job.
+    """
 
-def _with_run(record: ScheduleRecord, old: Run, new: Run) -> ScheduleRecord:
-    return replace(record, runs=tuple(new if one is old else one for one in record.runs))
+    def noted(runs: tuple[Run, ...]) -> tuple[Run, ...]:
+        mine = (run.tick, run.number)
+        return tuple(change(one) if not one.job and (one.tick, one.number) == mine else one for one in runs)
+
+    backfill = record.backfill and replace(record.backfill, runs=noted(record.backfill.runs))
+    changed = replace(record, runs=noted(record.runs), backfill=backfill)
+    return None if changed == record else changed
 
 
 def _look_at(record: ScheduleRecord, wait: Wait, now: float) -> float:
     """When the schedule is looked at next: at the time that it waits for, and from time to time in any case."""
-    times = [now + LOOK if run.job else max(run.next_at, now + SUBMIT_LOOK) for run in record.runs]
+    times = [_look_at_run(run, now) for run in record.runs]
     return min([*times, now + IDLE_LOOK if wait.until is None else wait.until])
+
+
+def _look_at_backfill(backfill: Backfill, now: float) -> float:
+    waits = backfill.goes_on and backfill.next is not None and backfill.next_at > now
+    times = [_look_at_run(run, now) for run in backfill.runs]
+    return min([*times, backfill.next_at if waits else now + IDLE_LOOK])
+
+
+def _look_at_run(run: Run, now: float) -> float:
+    return now + LOOK if run.job else max(run.next_at, now + SUBMIT_LOOK)
 
 
 def _at(seconds: float) -> datetime.datetime:

@@ -25,7 +25,7 @@ FINAL = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RunSeen:
-    """How the job of a run stands. ``final``: no further try can mend its failure."""
+    """How the job of a run stands. ``final``: no further try can mend its failure; ``by``: who submitted it."""
 
     status: Status
     ended_at: float = 0.0
@@ -33,6 +33,7 @@ class RunSeen:
     final: bool = False
     version: int = 0
     rows: dict[str, int] = field(default_factory=dict)
+    by: str = ""
 
 
 def seen_as(job: JobRecord, state: JobState | None = None) -> RunSeen:
@@ -43,7 +44,7 @@ def seen_as(job: JobRecord, state: JobState | None = None) -> RunSeen:
         if state is not None and reason.code == "GROUP_FAILED" and (group := state.first_failed):
             reason, final = _of_group(state, group, reason)
     status = job.status if job.status.terminal or not job.terminal else Status.FAILED  # it has lost its status
-    return RunSeen(status, job.ended_at, reason, final, job.version, dict(job.published))
+    return RunSeen(status, job.ended_at, reason, final, job.version, dict(job.published), job.submitted_by)
 
 
 def _of_group(state: JobState, group: str, reason: Reason) -> tuple[Reason, bool]:

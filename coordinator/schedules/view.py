@@ -47,6 +47,11 @@ class ScheduleView:
             return f"after {', '.join(names)}"
         return "by hand"
 
+    @property
+    def zone(self) -> datetime.tzinfo:
+        """The zone in which people read its ticks, whatever the host has."""
+        return policy_of(self.record.policy).time_zone
+
     def next_ticks(self, count: int) -> Sequence[datetime.datetime]:
         """Its next ticks, in UTC; none while it is not to run by itself."""
         if self.record.status.terminal:

@@ -101,6 +101,13 @@ class ScheduleStore:
         """The jobs of its runs, the newest first."""
         return cast(list[str], self._redis.zrevrange(self._keys.of_schedule(name).schedule_runs, 0, most - 1))
 
+    def runs_between(self, name: str, first: float, last: float) -> dict[float, str]:
+        """The newest job of each tick from ``first`` to ``last``, of those that are in the store."""
+        found: Any = self._redis.zrange(
+            self._keys.of_schedule(name).schedule_runs, first, last, byscore=True, withscores=True
+        )
+        return {tick: job for job, tick in found}
+
     def events(self, name: str, most: int) -> list[dict[str, Any]]:
         """The newest events, the oldest of them first."""
         found: Any = self._redis.xrevrange(self._keys.of_schedule(name).schedule_events, count=most)

@@ -8,7 +8,7 @@ from typing import Any
 from unstuck.coordinator.cli.render.terminal import iso
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.model.schedule import RunFailure, RunSuccess
+from unstuck.coordinator.model.schedule import Backfill, RunFailure, RunSuccess
 from unstuck.coordinator.schedules.view import ScheduleView
 from unstuck.coordinator.spec.params import values_of
 from unstuck.coordinator.views.job_views import ForkView, GroupView, JobView, ListedJob
@@ -98,9 +98,17 @@ def schedule_json(view: ScheduleView, ticks: int = 1) -> dict[str, Any]:
         "waits": view.waits,
         "next": [iso(tick.timestamp()) for tick in view.next_ticks(ticks)],
         "runs_now": [run.job or None for run in record.runs],
+        "backfill": _backfill(record.backfill),
         "next_try": iso(min((run.next_at for run in record.retries if run.next_at), default=None)),
         **{name: _run_end(getattr(record, name)) for name in ("last_success", "first_error", "last_error")},
     }
+
+
+def _backfill(one: Backfill | None) -> dict[str, Any] | None:
+    if one is None:
+        return None
+    told = fields_of(one, "status total had well failed parallel redo backwards at by paused_by halted last_error")
+    return {**told, "first": iso(one.first), "last": iso(one.last), "runs_now": [run.job or None for run in one.runs]}
 
 
 def _run_end(ended: RunSuccess | RunFailure | None) -> dict[str, Any] | None:

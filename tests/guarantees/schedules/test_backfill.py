@@ -1,0 +1,84 @@
+"""A backfill is on record: any coordinator goes on with it, and each of its ticks is one job."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.support.coordinator import Coordinator, group
+from tests.support.failpoints import Death, Died, armed
+from unstuck import Status
+from unstuck.coordinator.model.schedule import Backfill, tick_text
+from unstuck.coordinator.schedules.commands import BackfillCommand
+from unstuck.tasks.failpoints import Point
+
+HOUR = 3600
+BEGIN = (time.time() // HOUR - 5) * HOUR
+
+
+def begun(coordinator: Coordinator, hours: int, **more: Any) -> None:
+    spec = {"name": "hourly", "schedule": {"every": "1h"}, "groups": [group("a")]}
+    coordinator.client.schedules.set(spec)
+    given = coordinator.client.schedules.backfill(
+        "hourly", tick_text(BEGIN), tick_text(BEGIN + (hours - 1) * HOUR), **more
+    )
+    assert given.answer == "DONE"
+
+
+def backfill(coordinator: Coordinator) -> Backfill:
+    record = coordinator.client.schedules.show("hourly").record
+    assert record.backfill is not None
+    return record.backfill
+
+
+def sweep(coordinator: Coordinator) -> list[str]:
+    coordinator.sweep.run()
+    return [run.job for run in backfill(coordinator).runs]
+
+
+def test_each_of_its_ticks_is_one_job_of_low_priority_under_the_key_of_the_tick(coordinator: Coordinator) -> None:
+    begun(coordinator, 3, parallel=2)
+    jobs = []
+    while not backfill(coordinator).over:
+        for job in sweep(coordinator):
+            jobs.append(job)
+            assert coordinator.drive(job) is Status.FINISHED
+    shown = [coordinator.show(job).job for job in dict.fromkeys(jobs)]
+    assert [job.key for job in shown] == [f"hourly@{tick_text(BEGIN + n * HOUR)}" for n in range(3)]
+    assert {job.priority for job in shown} == {"low"}
+    assert backfill(coordinator).told == "3 of 3 ticks (3 well)"
+    coordinator.client.schedules.backfill("hourly", tick_text(BEGIN), tick_text(BEGIN + 3 * HOUR))
+    while not backfill(coordinator).over:
+        for job in sweep(coordinator):
+            coordinator.drive(job)
+    assert backfill(coordinator).told == "4 of 4 ticks (1 well, 3 had a run before)"
+    assert len(coordinator.client.schedules.runs("hourly")) == 4
+
+
+@pytest.mark.parametrize("point", [Point.BEFORE_SUBMIT, Point.AFTER_SUBMIT])
+def test_the_death_of_a_coordinator_around_a_submit_leaves_one_job_for_the_tick(
+    coordinator: Coordinator, point: Point
+) -> None:
+    begun(coordinator, 2)
+    with armed(Death([point])), pytest.raises(Died):
+        coordinator.sweep.run()
+    assert [run.job for run in backfill(coordinator).runs] == [""]
+    coordinator.schedules.decide("hourly")
+    (job,) = sweep(coordinator)
+    assert coordinator.show(job).job.key == f"hourly@{tick_text(BEGIN)}"
+    assert len(coordinator.client.jobs()) == 1
+    assert coordinator.drive(job) is Status.FINISHED
+    (second,) = sweep(coordinator)
+    assert second != job
+
+
+def test_a_canceled_backfill_leaves_its_run_to_end_and_starts_no_other(coordinator: Coordinator) -> None:
+    begun(coordinator, 3)
+    (job,) = sweep(coordinator)
+    assert coordinator.client.schedules.command_backfill("hourly", BackfillCommand.CANCEL).answer == "DONE"
+    assert sweep(coordinator) == [job]
+    coordinator.drive(job)
+    assert sweep(coordinator) == []
+    assert (backfill(coordinator).status, len(coordinator.client.jobs())) == ("CANCELED", 1)
