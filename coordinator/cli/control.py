@@ -13,7 +13,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.progress import track
-from rich.table import Table
 
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.exits import ExitCode
@@ -34,6 +33,7 @@ from unstuck.coordinator.cli.options import (
     resolve,
 )
 from unstuck.coordinator.cli.render.terminal import (
+    Listing,
     coloured,
     emit,
     for_people,
@@ -42,6 +42,7 @@ from unstuck.coordinator.cli.render.terminal import (
     table,
 )
 from unstuck.coordinator.client import Client
+from unstuck.coordinator.commands.alter import work_of
 from unstuck.coordinator.commands.job import LEGAL, RETRY_LEGAL, Answer, Command, Commanded
 from unstuck.coordinator.errors import BadRequest, NoSuchGroup, NoSuchJob, Refused, WarehouseSilent
 from unstuck.coordinator.model.records import JobRecord
@@ -184,7 +185,11 @@ def _taken_over(before: JobView, new: JobRecord) -> str:
         if group.members and all(each.record.state is GroupState.SUCCEEDED for each in group.members)
     ]
     old, groups = ({group["name"]: group for group in job.written()["groups"]} for job in (before.job, new))
-    kept = [name for name in done if name not in new.reruns and old[name] == groups.get(name)]
+    kept = [
+        name
+        for name in done
+        if name not in new.reruns and name in groups and work_of(old[name]) == work_of(groups[name])
+    ]
     runs = [name for name in groups if name not in kept]
     said = f"It runs {listed(runs)}" if runs else "All groups had finished"
     if kept:
@@ -290,7 +295,7 @@ def _ask_each(
     show_answers(word, [*missing, *answers], as_json, filtered=filtered, more=more)
 
 
-def _listing(jobs: Sequence[ListedJob]) -> Table:
+def _listing(jobs: Sequence[ListedJob]) -> Listing:
     shown = table("ID", "NAME", "STATUS")
     for job in jobs:
         shown.add_row(job.id, job.name, coloured(job.status))

@@ -7,14 +7,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
-from textwrap import wrap
+from textwrap import indent
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.measure import Measurement
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
@@ -22,12 +19,13 @@ from unstuck.coordinator.cli.datasets import small_files_hint
 from unstuck.coordinator.cli.options import AsJson, LookArgument, Named, Since, Statuses, resolve
 from unstuck.coordinator.cli.render.json import diff_json, explanation_json, job_json, listed_json, params_of_job
 from unstuck.coordinator.cli.render.terminal import (
-    PIPED_WIDTH,
+    Listing,
     clock,
     coloured,
     count_of,
     emit,
     first_line,
+    hanging,
     one_line,
     shortened,
     stderr,
@@ -36,7 +34,7 @@ from unstuck.coordinator.cli.render.terminal import (
 )
 from unstuck.coordinator.cli.render.tree import job_tree
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.commands.alter import in_words
+from unstuck.coordinator.commands.alter import altered_while_running, in_words
 from unstuck.coordinator.doctor.host_facts import small_files
 from unstuck.coordinator.errors import NewerJob, NoSuchJob
 from unstuck.coordinator.explain.explanation import Explanation
@@ -45,6 +43,7 @@ from unstuck.coordinator.views.job_views import JobView, ListedJob
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.process.call_deadlines import call_in_thread
+from unstuck.tasks.protocol.failure import CUT
 from unstuck.tasks.terminal import printable
 
 FAILED_SHOWN = 5  # groups whose errors are written out
@@ -92,40 +91,14 @@ def _waits(client: Client, jobs: list[ListedJob]) -> dict[str, str]:
 
 
 def print_listing(console: Console, jobs: list[ListedJob], waits: Mapping[str, str], now: float) -> None:
-    """Print the jobs as a table. If it is too wide, print key, parameters and reason below each job, in lines."""
-    params = [shortened(one_line(job.params), PARAMS_WIDTH) for job in jobs]
-    long = [
-        {"key": one_line(job.key), "params": said, "reason": _reason(job, waits)}
-        for job, said in zip(jobs, params, strict=True)
-    ]
-    names = [name for name in ("key", "params", "reason") if any(one[name] for one in long)]
-    whole = _listing(jobs, now, {name.upper(): [one[name] for one in long] for name in names})
-    if Measurement.get(console, console.options.update(max_width=PIPED_WIDTH), whole).maximum <= console.width:
-        console.print(whole)
-        return
-    facts = _listing(jobs, now, {})
-    wide = Measurement.get(console, console.options.update(max_width=PIPED_WIDTH), facts).maximum
-    drawn = console.render_lines(facts, console.options.update(width=wide), pad=False)
-    head, *lines = (Text.assemble(*((one.text, one.style or "") for one in line)) for line in drawn)
-    console.print(head, soft_wrap=True)
-    for line, more in zip(lines, long, strict=True):
-        console.print(line, soft_wrap=True)
-        for name in names:
-            said = more[name] if name == "reason" else f"{name} {more[name]}" if more[name] else ""
-            for part in wrap(said, console.width - 4, break_long_words=False, break_on_hyphens=False):
-                console.print(f"    {part}", style="dim", soft_wrap=True)
-
-
-def _reason(job: ListedJob, waits: Mapping[str, str]) -> str:
-    ended = job.reason.text if job.reason and job.status is not Status.FINISHED else ""
-    return shortened(one_line(waits.get(job.id, "")) or first_line(ended), REASON_WIDTH)
-
-
-def _listing(jobs: list[ListedJob], now: float, more: Mapping[str, list[str]]) -> Table:
-    """``more``: further columns by their names."""
+    """Print the jobs as a table; without key, parameters and reason where no job has one."""
+    more = {
+        "KEY": [one_line(job.key) for job in jobs],
+        "PARAMS": [shortened(one_line(job.params), PARAMS_WIDTH) for job in jobs],
+        "REASON": [_reason(job, waits) for job in jobs],
+    }
+    more = {name: texts for name, texts in more.items() if any(texts)}
     listing = table("ID", "NAME", "STATUS", "DONE", "AGE", "TOOK", *more, right=("DONE", "AGE", "TOOK"))
-    for column in listing.columns:
-        column.no_wrap = True
     for n, job in enumerate(jobs):
         duration = (job.ended_at or now) - job.started_at if job.started_at else None
         listing.add_row(
@@ -135,9 +108,14 @@ def _listing(jobs: list[ListedJob], now: float, more: Mapping[str, list[str]]) -
             f"{job.done}/{'?' if job.total is None else job.total}",
             format_duration(max(0.0, now - job.submitted_at)),
             "" if duration is None else format_duration(max(0.0, duration)),
-            *(Text(texts[n]) for texts in more.values()),
+            *(texts[n] for texts in more.values()),
         )
-    return listing
+    console.print(listing)
+
+
+def _reason(job: ListedJob, waits: Mapping[str, str]) -> str:
+    ended = job.reason.text if job.reason and job.status is not Status.FINISHED else ""
+    return shortened(one_line(waits.get(job.id, "")) or first_line(ended), REASON_WIDTH)
 
 
 def show(
@@ -155,7 +133,7 @@ def show(
         for line in diff_lines(view):
             stdout.print(line, soft_wrap=True)
         return
-    stdout.print(job_tree(view, view.at, cut=stdout.is_terminal))
+    stdout.print(job_tree(view, view.at))
     stdout.print()
     stdout.print(_facts(view))
     for text in errors_of(view):
@@ -190,10 +168,12 @@ def diff_lines(view: JobView) -> Iterator[Text]:
     for member in view.claimed:
         revision = member.record.revision
         with_ = "as it is now" if revision == job.revision else f"revision {revision}" if revision else "as submitted"
+        if later := altered_while_running(job, member.id, member.record):
+            with_ += f", and since then the timeout of revision {later[-1]}"
         yield Text.assemble((member.id, "bold"), " ", coloured(member.state), f"  ran with the spec {with_}")
 
 
-def _facts(view: JobView) -> Table:
+def _facts(view: JobView) -> Listing:
     job = view.job
     times = {"submitted": job.submitted_at, "started": job.started_at, "ended": job.ended_at}
     facts = {
@@ -205,7 +185,7 @@ def _facts(view: JobView) -> Table:
         "altered": f"{count_of(job.revision, 'time')}: unstuck show {job.id} --diff" if job.revision else "",
         "intent": str(job.intent),
         "phase": job.phase,
-        "reason": (first_line if any(errors_of(view)) else one_line)(job.reason.text) if job.reason else "",
+        "reason": _rest_of_reason(view),
         "damage": view.damage,
         "looked at": _due(view),
         "warehouse": job.warehouse,
@@ -214,11 +194,17 @@ def _facts(view: JobView) -> Table:
         "version": str(job.version or ""),
         "replaced": "; ".join(f"{name}: {one.text()}" for name, one in sorted(job.replaced.items())),
     }
-    grid = Table.grid(padding=(0, 2, 0, 0))
+    listing = table("", "")
     for what, said in facts.items():
         if said:
-            grid.add_row(Text(what, "dim"), Text(one_line(said), overflow="fold"))
-    return grid
+            listing.add_row(Text(what, "dim"), one_line(said))
+    return listing
+
+
+def _rest_of_reason(view: JobView) -> str:
+    """The whole reason, where neither the line above the tree nor an error below says so much."""
+    said = view.job.reason.text if view.job.reason else ""
+    return "" if (first_line(said) == one_line(said) and view.job.terminal) or any(errors_of(view)) else said
 
 
 def _due(view: JobView) -> str:
@@ -228,7 +214,7 @@ def _due(view: JobView) -> str:
     return f"again in {format_duration(wait)} at the latest" if wait > 0 else f"again now (due for {-wait:.1f}s)"
 
 
-def errors_of(view: JobView) -> Iterator[Text | Padding]:
+def errors_of(view: JobView) -> Iterator[Text]:
     """First and last error of every group that failed or is recovering, a few of them in full."""
     failed = [
         member
@@ -244,9 +230,12 @@ def errors_of(view: JobView) -> Iterator[Text | Padding]:
         errors = {"error": last} if first in (None, last) else {"first error": first, "last error": last}
         for what, error in errors.items():
             if error is not None:
-                yield Text.assemble((f"  {what}: ", "dim"), (error.code, "red"), f" {printable(error.text)}")
-                if error.traceback:
-                    yield Padding(Text(printable(error.traceback.rstrip()), "dim"), (0, 0, 0, 4), expand=False)
+                said, trace = printable(error.text.rstrip()), printable(error.traceback.rstrip())
+                # Python ends a traceback with the error.
+                said = "" if all(part in trace for part in said.split(CUT)) else f" {said}"
+                yield Text.assemble((f"  {what}: ", "dim"), (error.code, "red"), said)
+                if trace:
+                    yield Text(indent(trace, "    "), "dim")
     if len(failed) > FAILED_SHOWN:
         yield Text(
             f"\n… and {len(failed) - FAILED_SHOWN} more groups with errors: unstuck show {view.job.id} --json", "dim"
@@ -267,8 +256,8 @@ def why(job: LookArgument, as_json: AsJson = False) -> None:
         subjects = ", ".join(one.subject for one in alike)
         stdout.print(Text.assemble((subjects, "bold"), f"  {state}" if state else ""), soft_wrap=True)
         for label, text in lines:
-            said = printable(text.strip()).replace("\n", "\n" + 10 * " ")
-            stdout.print(Text(f"  {label:<8}{said}"), soft_wrap=True)
+            said = Text(f"  {label:<8}{printable(text.strip())}")
+            stdout.print(said if label == "try" else hanging(stdout, said, 10), soft_wrap=True)
 
 
 def _explained(one: Explanation) -> list[tuple[str, str]]:

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
-from rich.table import Table
 
 from unstuck.coordinator.cli.exits import ExitCode
-from unstuck.coordinator.cli.render.terminal import count_of, stderr
+from unstuck.coordinator.cli.render.terminal import Listing, count_of, stderr
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.errors import Ambiguous, BadRequest, NoSuchJob
 from unstuck.coordinator.model.status import Status
@@ -165,7 +164,7 @@ def resolve(client: Client, word: str, *, by_key: bool = False) -> str:
     return fitting[0].id
 
 
-def confirm(word: str, found: Sequence[T], what: str, listing: Callable[[Sequence[T]], Table], yes: bool) -> None:
+def confirm(word: str, found: Sequence[T], what: str, listing: Callable[[Sequence[T]], Listing], yes: bool) -> None:
     """Show what a command is meant for, and let a person confirm it.
 
     Args:

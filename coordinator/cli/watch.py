@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import redis
@@ -21,14 +21,17 @@ from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.options import Follow, JsonLines, LookArgument, resolve
 from unstuck.coordinator.cli.render.terminal import (
+    FIRST_LINE,
     can_live,
     clock,
     coloured,
     count_of,
     emit_line,
     first_line,
+    hanging,
     iso,
     one_line,
+    shortened,
     stdout,
 )
 from unstuck.coordinator.cli.render.tree import MEMBERS, job_tree
@@ -89,6 +92,16 @@ def events_of(
         time.sleep(EVERY)
 
 
+def _told_once(events: Iterable[tuple[str, Event]]) -> Iterator[Event]:
+    """The events for people: an error that the event of a group has told stands in no event of the job again."""
+    told: set[str] = set()
+    for _, event in events:
+        begun, _, _ = str(event.get("text", "")).partition(": ")
+        if event["kind"] == GroupState.FAILED and "group" in event:
+            told.add(f"group {event['group']} failed")
+        yield {**event, "text": begun} if begun in told else event
+
+
 _WORDS = {"worker": "on", "claimant": "claimant", "queue": "queue"}  # before the value of a field of an event
 
 
@@ -132,12 +145,14 @@ def events(job: LookArgument, follow: Follow = False, as_json: JsonLines = False
         client = connection.client
         job_id = resolve(client, job, by_key=True)
         client.show(job_id)  # a job without events is not the same as no job
-        for entry, event in events_of(client, job_id, follow=follow):
-            if as_json:
-                times = {key: iso(event[key]) for key in ("at", "next_at") if key in event}
-                emit_line({"entry": entry, **event, **times})
-            else:
-                stdout.print(event_text(event), soft_wrap=True)
+        found = events_of(client, job_id, follow=follow)
+        if not as_json:
+            for event in _told_once(found):
+                stdout.print(hanging(stdout, event_text(event), 4))
+            return
+        for entry, event in found:
+            times = {key: iso(event[key]) for key in ("at", "next_at") if key in event}
+            emit_line({"entry": entry, **event, **times})
 
 
 def watch(job: LookArgument) -> None:
@@ -167,11 +182,10 @@ def await_end(client: Client, job_id: str, console: Console, footer: Footer | No
 
 
 def conclusion(view: JobView) -> Iterator[Text]:
-    """How the job ended, why, what was published, and where to look next."""
+    """How the job ended, what was published, and where to look next; the tree or the events have said why."""
     job = view.job
     duration = format_duration(max(0.0, job.ended_at - (job.started_at or job.submitted_at)))
-    reason = f": {first_line(job.reason.text)}" if job.reason else ""
-    yield Text.assemble(f"{job.name} {job.id} ", coloured(job.status), f" after {duration}{reason}")
+    yield Text.assemble(f"{job.name} {job.id} ", coloured(job.status), f" after {duration}")
     for name, rows in sorted(job.published.items()):
         yield Text(f"  published {name}: {count_of(rows, 'row')}")
     if job.version:
@@ -216,15 +230,17 @@ def _live(client: Client, job_id: str, console: Console, footer: Footer | None) 
         view, read_at, _ = latest
         below = [Text(footer(), "dim")] if footer is not None and not view.job.terminal else []
         at = view.at + time.monotonic() - read_at  # the clock of the store, as it runs on from the read
-        return Group(job_tree(view, at, console.height - 2 - len(below)), *below)
+        return Group(job_tree(view, at, console.height - 2 - len(below), cut=True), *below)
 
-    with Live(console=console, get_renderable=frame, refresh_per_second=FRAMES, vertical_overflow="crop") as live:
-        while not latest[0].job.terminal:
-            latest = ask(read)
-            # A job of ten thousand groups takes a while to read: spend most of the time not reading it. An outage is no
-            # reading, and the first answer after it may have waited for it.
-            time.sleep(min(max(EVERY, 4 * latest[2]), MOST))
-        live.refresh()
+    try:
+        with Live(console=console, get_renderable=frame, refresh_per_second=FRAMES, transient=True):
+            while not latest[0].job.terminal:
+                latest = ask(read)
+                # A job of ten thousand groups takes a while to read: spend most of the time not reading it. An outage
+                # is no reading, and the first answer after it may have waited for it.
+                time.sleep(min(max(EVERY, 4 * latest[2]), MOST))
+    finally:
+        console.print(job_tree(latest[0], latest[0].at, console.height - 2))
     return latest[0]
 
 
@@ -235,10 +251,10 @@ def _lines(client: Client, job_id: str, console: Console) -> JobView:
 
     def say_why() -> None:
         if text := waiting(ask(lambda: client.show(job_id, why=True, members=MEMBERS))):
-            console.print(text, soft_wrap=True)
+            console.print(hanging(console, text, 4))
 
-    for _, event in events_of(client, job_id, ask=ask, on_quiet=say_why):
-        console.print(event_text(event), soft_wrap=True)
+    for event in _told_once(events_of(client, job_id, ask=ask, on_quiet=say_why)):
+        console.print(hanging(console, event_text(event), 4))
     return ask(lambda: client.show(job_id))
 
 
@@ -246,4 +262,4 @@ def waiting(view: JobView) -> Text | None:
     """The reason why a job waits, as one line; None where something runs, for then the events have said it."""
     runs = any(group.census.get(state) for group in view.groups for state in (GroupState.RUNNING, GroupState.CANCELING))
     why = "" if runs or view.job.terminal else view.why_line(view.job.id)
-    return Text(f"{clock(view.at)}  waiting     {one_line(why)}", "yellow") if why else None
+    return Text(f"{clock(view.at)}  waiting     {shortened(one_line(why), FIRST_LINE)}", "yellow") if why else None

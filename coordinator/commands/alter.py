@@ -14,27 +14,47 @@ from dataclasses import replace
 from typing import Any
 
 from unstuck.coordinator.commands.job import Answer, Commanded
-from unstuck.coordinator.model.records import Alteration, AlteredValue, GroupRequest
+from unstuck.coordinator.model.records import Alteration, AlteredValue, GroupRecord, GroupRequest, JobRecord
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.params import override, with_value, without_value
 from unstuck.coordinator.spec.problems import Problem, SpecError, listed, suggestion
 from unstuck.coordinator.spec.spec_checks import values_reader
 from unstuck.tasks.protocol.token import split_member
 
+_NO_WORK = ("retry", "timeout", "queue_timeout", "worker_losses", "queue", "pool")  # policies of a group
 _GROUP = r"(groups\.[^.]+|defaults)\."
 _STEP = r"groups\.[^.]+\.steps"
 _POLICY = re.compile(
     rf"max_parallel|priority|mixed|on_failure|timeout|{_STEP}\.\d+\.timeout|"
-    rf"{_GROUP}(retry(\..+)?|timeout|queue_timeout|worker_losses|queue|pool)"
+    rf"{_GROUP}({'|'.join(_NO_WORK)})|{_GROUP}retry\..+"
 )
 _QUEUE = re.compile(rf"{_GROUP}(queue|pool)")
 _CODE = re.compile(rf"params(\..+)?|{_GROUP}conf(\..+)?|groups\.[^.]+\.(params(\..+)?|when)|{_STEP}(\..+)?")
 _PARAM = re.compile(r"params\.[^.]+")
 _SHAPE = re.compile(r"name|publish(\..+)?|groups\.[^.]+\.(name|needs|join|for_each|optional|spark|inputs)(\..+)?")
 _DURATION = re.compile(r"(.+\.)?(timeout|queue_timeout|backoff|max_backoff)")
+
+
+def work_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    """A group of a written spec without its policies, which make no work stale."""
+    steps = [{name: value for name, value in step.items() if name != "timeout"} for step in group.get("steps", ())]
+    return {**{name: value for name, value in group.items() if name not in _NO_WORK}, "steps": steps}
+
+
+def altered_while_running(job: JobRecord, member: str, record: GroupRecord) -> list[int]:
+    """The revisions whose timeouts an attempt of ``member`` was given after it had been claimed, by its watchdog."""
+    name = re.escape(split_member(member)[0])
+    timeout = re.compile(rf"(groups\.{name}|defaults)\.timeout|groups\.{name}\.steps\.\d+\.timeout")
+    return [
+        number
+        for number, one in enumerate(job.alterations, 1)
+        if number > record.revision
+        and (record.state in (GroupState.RUNNING, GroupState.CANCELING) or one.at < record.since)
+        and any(timeout.fullmatch(change.path) for change in one.changes)
+    ]
 
 
 def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason: str) -> Commanded:

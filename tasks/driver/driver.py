@@ -237,6 +237,7 @@ class Driver:
         from pyspark.sql import SparkSession
 
         self._started = True
+        _silence_repeats()
         if self.remote:
             return SparkSession.builder.remote(self._master).getOrCreate()
         logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs every connection it opens and closes
@@ -322,6 +323,15 @@ class Driver:
         if self._catalog is not None:
             self._catalog.leave()
         self._activate(self._base)
+
+
+def _silence_repeats() -> None:
+    """Let PySpark 4 not log an error that it raises as well: the log of an attempt has each error once."""
+    with contextlib.suppress(ImportError):  # PySpark 3.5 logs none
+        from pyspark.logger import PySparkLogger
+
+        for kind in ("SQL", "DataFrame"):
+            PySparkLogger.getLogger(f"{kind}QueryContextLogger").setLevel(logging.CRITICAL + 1)
 
 
 def _set_conf(session: Any, key: str, value: str) -> None:

@@ -10,6 +10,7 @@ import re
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from unstuck.tasks.protocol.report import Failure
 
 MAX_TEXT = 2_000
 MAX_TRACEBACK = 8_000
+CUT = "\n… cut …\n"
 MAX_NAMES = 30  # of a failure
 MAX_NAME = 200  # characters; a longer name is left out
 TEXT_WITHIN = 10.0  # seconds that an error has to say what it is
@@ -192,8 +194,16 @@ def _whole(error: BaseException) -> str:
     while first is not None and not _is_users(first.tb_frame.f_code.co_filename):
         first = first.tb_next
     bare = "".join(["Traceback (most recent call last):\n", *traceback.format_tb(frames), describe(error)])
+    # Such as Spark's error about a SQL text, which ours repeats with its plan.
+    repeats = issubclass(type(error), UnstuckError) and (cause := _CAUSE(error)) is not None and _within(cause, error)
     # An error of ours is shown with our frames.
-    return _ask(lambda: "".join(traceback.format_exception(type(error), error, first or frames)).rstrip(), bare)
+    form = partial(traceback.format_exception, type(error), error, first or frames, chain=not repeats)
+    return _ask(lambda: "".join(form()).rstrip(), bare)
+
+
+def _within(cause: BaseException, error: BaseException) -> bool:
+    """Whether the text of ``error`` holds all that ``cause`` says."""
+    return (said := _ask(lambda: cause, " ").strip()) != "" and said in _ask(lambda: error)
 
 
 def shorten(text: str, limit: int) -> str:
@@ -201,4 +211,4 @@ def shorten(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     half = (limit - 20) // 2
-    return f"{text[:half]}\n… cut …\n{text[-half:]}"
+    return f"{text[:half]}{CUT}{text[-half:]}"

@@ -46,6 +46,23 @@ def test_what_was_altered_and_which_group_ran_with_what_is_shown(cli: Cli, hand:
     assert "altered" in cli("show", retrying).stdout
 
 
+def test_a_timeout_that_a_running_attempt_was_given_later_is_not_hidden(cli: Cli, hand: ByHand) -> None:
+    """It was said to run "with the spec as submitted", though its watchdog went by the new timeout."""
+    job = hand.submit({"name": "over"}, {"name": "runs"}, {"name": "other"}, {"name": "f", "for_each": {"n": [1]}})
+    hand.decide(job)
+    hand.succeed(job, "over")
+    for group in ("runs", "other", "f[0]"):
+        hand.claim(job, group)
+    for group in ("over", "runs", "f"):
+        hand.client.alter(job, {f"groups.{group}.timeout": "2h"})
+    hand.client.alter(job, {"groups.other.retry.max": "5"})
+    shown = cli("show", job, "--diff").stdout
+    assert "over SUCCEEDED  ran with the spec as submitted\n" in shown
+    assert "runs RUNNING  ran with the spec as submitted, and since then the timeout of revision 2\n" in shown
+    assert "f[0] RUNNING  ran with the spec as submitted, and since then the timeout of revision 3\n" in shown
+    assert "other RUNNING  ran with the spec as submitted\n" in shown
+
+
 @pytest.mark.parametrize(
     ("setting", "said", "code"),
     [
@@ -118,6 +135,7 @@ def test_a_retry_with_a_mended_spec_runs_what_differs_and_says_so(cli: Cli, hand
     hand.succeed(job, "good")
     hand.fail(job, "bad", "no such column")
     spec = hand.view(job).job.written()
+    spec["groups"][0] |= {"timeout": "2h", "retry": {"max": 7}}  # no work of it is stale
     spec["groups"][1]["steps"] = [{"python": "some.where:mended"}]
     mended = tmp_path / "mended.yaml"
     mended.write_text(json.dumps(spec))
@@ -130,7 +148,7 @@ def test_a_retry_with_a_mended_spec_runs_what_differs_and_says_so(cli: Cli, hand
     assert (new["answer"], new["retry_of"]) == ("ALREADY", job), "given twice, it is one retry"
     kept, changed, _ = hand.view(new["id"]).job.written()["groups"]
     assert changed["steps"][0]["python"] == "some.where:mended"
-    assert kept == spec["groups"][0]
+    assert (kept["timeout"], kept["retry"]["max"]) == (7200, 7)
     help_ = "".join(cli("why", job).stdout.split())
     assert f"unstuckretry{job}--specFILE" in help_
     mended.write_text("name: flights\n")

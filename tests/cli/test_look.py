@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import io
 import json
 import os
 import re
@@ -14,16 +13,18 @@ from pathlib import Path
 
 import pytest
 import redis
-from rich.console import Console
 
 from tests.cli.conftest import ByHand, Cli
+from tests.support.a_terminal import terminal
 from tests.support.servers import wait_until
 from unstuck import Status
 from unstuck.coordinator.cli.logs import shown_line
 from unstuck.coordinator.cli.look import print_listing
+from unstuck.coordinator.cli.watch import waiting
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.store.reports import ReportStream
 from unstuck.coordinator.views.job_views import ListedJob
+from unstuck.tasks.protocol.failure import CUT
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
@@ -75,12 +76,36 @@ def test_an_error_of_many_lines_is_one_line_in_lists_trees_and_events_and_whole_
     hand.fail(job, "only", "no column carier\n" + "\n".join(plan))
     for command in (["list"], ["events", job], ["watch", job]):
         said = cli(*command).stdout
-        assert "no column carier …" in said, command
+        assert said.count("no column carier …") == 1, (command, said)
         assert not any(line in said for line in plan), command
     shown = cli("show", job).stdout
+    tree, _, below = shown.partition("\n\n")
+    assert (tree.count("no column carier"), below.count("no column carier")) == (1, 1), shown
     for line in plan:
         assert shown.count(line) == 1, shown
     assert any(line in cli("show", job, "--json").stdout for line in plan[1:])
+
+
+@pytest.mark.parametrize(("text", "end"), [("E: first\nsecond", "second"), (f"{'x' * 990}{CUT}{'y' * 990}", "y" * 990)])
+def test_a_traceback_that_ends_with_the_error_is_the_whole_error_once(
+    cli: Cli, hand: ByHand, text: str, end: str
+) -> None:
+    job = hand.submit({"name": "only"})
+    hand.decide(job)
+    hand.fail(job, "only", text, traceback=f'Frames first:\n  File "a.py", line 1\n{text.replace(CUT, "z" * 9)}')
+    shown = cli("show", job).stdout
+    assert "Frames first" in shown
+    assert shown.count(end) == 1
+
+
+def test_a_long_reason_does_not_fill_the_screen_of_a_watcher(cli: Cli, hand: ByHand) -> None:
+    job = hand.submit({"name": "only"})
+    hand.client.pause(job, reason="the source is away " * 200)
+    hand.decide(job)
+    said = waiting(hand.client.show(job, why=True))
+    assert said is not None
+    assert 200 < len(said.plain) < 400
+    assert said.plain.endswith((" the …", " source …", " is …", " away …"))
 
 
 def test_list_filters_by_status_name_time_and_number(cli: Cli, hand: ByHand) -> None:
@@ -672,7 +697,6 @@ LONG_REASON = (
 
 @pytest.mark.parametrize("width", [40, 80, 120, 1000])
 def test_no_width_of_a_terminal_splits_an_id_or_a_word_and_no_reason_fills_a_line_without_end(width: int) -> None:
-    told = io.StringIO()
     job = ListedJob(
         id="20261127T074024-fa8esaga",
         name="sales_of_all_regions_nightly",
@@ -687,7 +711,8 @@ def test_no_width_of_a_terminal_splits_an_id_or_a_word_and_no_reason_fills_a_lin
         key="sales-2026-11-27-europe-west",
         params="day=2026-11-27, region=europe-west",
     )
-    print_listing(Console(file=told, width=width), [job, replace(job, id="20261127T074024-bbbbbbbb")], {}, 1e9 + 50)
+    console, told = terminal(width)
+    print_listing(console, [job, replace(job, id="20261127T074024-bbbbbbbb")], {}, 1e9 + 50)
     words = told.getvalue().split()
     for word in (
         job.id,

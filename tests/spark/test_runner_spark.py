@@ -210,7 +210,7 @@ def test_what_a_retry_cannot_mend_is_said_and_not_retried(
     ],
 )
 def test_an_error_of_spark_says_its_condition_and_class_by_which_retry_on_may_name_it(
-    store: redis.Redis, make_offer: MakeOffer, text: str, recoverable: bool, condition: str, error: str
+    store: redis.Redis, make_offer: MakeOffer, tmp_path: Path, text: str, recoverable: bool, condition: str, error: str
 ) -> None:
     if condition == "DIVIDE_BY_ZERO" and pyspark.__version__.startswith("3."):
         pytest.skip("PySpark 3.5 hands on an error of a task as a Py4JJavaError, without its condition")
@@ -220,6 +220,8 @@ def test_an_error_of_spark_says_its_condition_and_class_by_which_retry_on_may_na
     assert RetryPolicy(retry_on=(condition,)).why_final(what) == ""
     assert RetryPolicy(retry_on=(f"pyspark.errors.{error}",)).why_final(what) == ""
     assert condition in RetryPolicy(never_retry_on=(condition,)).why_final(what)
+    (log,) = (tmp_path / "warehouse").rglob("*.log")
+    assert log.read_text().count(f"[{condition}") == 1, "the whole error is in the log once"
 
 
 def test_a_statement_runs_whatever_its_strings_names_and_comments_hold(

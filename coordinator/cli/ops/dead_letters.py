@@ -8,13 +8,13 @@ from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.control import show_answers
 from unstuck.coordinator.cli.options import AsJson, Yes, confirm
 from unstuck.coordinator.cli.render.terminal import (
+    Listing,
     clock,
     emit,
     iso,
@@ -81,7 +81,6 @@ def show_dead(
         *((f"says {name}", value) for name, value in one.fields.items()),
     ):
         shown.add_row(Text(_cut(name)), Text(_cut(value)))
-    shown.show_header = False
     stdout.print(shown)
     stdout.print()
     stdout.print(json.dumps(one.raw, indent=2, ensure_ascii=False), soft_wrap=True)
@@ -123,7 +122,7 @@ def _resolve(reports: Sequence[str] | None, everything: bool, yes: bool, as_json
     show_answers(word, answers, as_json, filtered=everything, none="there is no dead letter")
 
 
-def _listing(letters: Sequence[DeadLetter]) -> Table:
+def _listing(letters: Sequence[DeadLetter]) -> Listing:
     listing = table("ID", "WHEN", "KIND", "TOKEN", "DELIVERIES", "REASON", right=("DELIVERIES",))
     for one in letters:
         listing.add_row(

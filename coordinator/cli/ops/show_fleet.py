@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.options import AsJson
-from unstuck.coordinator.cli.render.terminal import emit, iso, one_line, stderr, stdout, table
+from unstuck.coordinator.cli.render.terminal import Listing, emit, iso, one_line, stderr, stdout, table
 from unstuck.coordinator.doctor.finding import ago
 from unstuck.coordinator.doctor.fleet_checks import of_versions
 from unstuck.coordinator.views.code import SHORT, different_code
@@ -71,7 +70,7 @@ def advice(view: FleetView, place: str) -> list[str]:
     return lines
 
 
-def _runners(view: FleetView) -> Table:
+def _runners(view: FleetView) -> Listing:
     said = ("CODE",) if any(one.code for one in view.runners) else ()
     shown = table("RUNNER", "QUEUES", "RUNS", "SINCE", "LAST WORK", "HEARD OF", *said, right=("SINCE",))
     for one in view.runners:
@@ -89,7 +88,7 @@ def _runners(view: FleetView) -> Table:
     return shown
 
 
-def _coordinators(view: FleetView) -> Table:
+def _coordinators(view: FleetView) -> Listing:
     shown = table("COORDINATOR", "QUEUES", "LAST REPORT", "LAST SWEEP", "HEARD OF")
     for one in view.coordinators:
         shown.add_row(
@@ -102,7 +101,7 @@ def _coordinators(view: FleetView) -> Table:
     return shown
 
 
-def _queues(queues: tuple[QueueView, ...]) -> Table:
+def _queues(queues: tuple[QueueView, ...]) -> Listing:
     shown = table("QUEUE", "LENGTH", "LISTENERS", right=("LENGTH", "LISTENERS"))
     for one in queues:
         shown.add_row(one.name, f"{one.length:,}", Text(str(one.listeners), "" if one.listeners else "bold red"))

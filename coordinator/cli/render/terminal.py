@@ -9,23 +9,27 @@ from __future__ import annotations
 import datetime
 import errno
 import json
+import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unicodedata import category
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from unstuck.tasks.terminal import printable
 
 PIPED_WIDTH = 1000  # what reads a pipe wants whole lines, not lines folded to a terminal that is not there
 BAR = 16
+GAP = 2  # columns between two columns of a table
+FIRST_LINE = 300  # characters of an error where its first line is enough
 
 # Other, format and separator characters that json.dumps leaves as they are.
 _NOT_IN_JSON = {"Cc", "Cf", "Cs", "Zl", "Zp"}
@@ -42,15 +46,16 @@ _STATES = {
 STYLES = {state: style for style, states in _STATES.items() for state in states}
 
 
-class _Console(Console):
+class PrintedConsole(Console):
     """Prints what a terminal may be shown, and leaves it to ``cli.main`` to end when the reader has gone.
 
-    Into a pipe it prints lines without trailing spaces, since Rich pads the cells of a table to ``PIPED_WIDTH``.
+    A word that is longer than a terminal is wide gets no line break: a copy of it would not be what it names. Into a
+    pipe it prints lines without trailing spaces, since Rich pads the cells of a table to ``PIPED_WIDTH``.
     """
 
     def print(self, *objects: Any, **options: Any) -> None:
         if self.file.isatty():
-            super().print(*objects, **options)
+            super().print(*objects, crop=False, **options)
             return
         with self.capture() as captured:
             super().print(*objects, **options)
@@ -58,6 +63,10 @@ class _Console(Console):
         self.file.flush()
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        options = options or self.options
+        if isinstance(renderable, Text) and not (renderable.no_wrap or options.no_wrap):
+            renderable = wrapped(renderable, options.max_width)
+            options = options.update(width=max(options.max_width, *map(cell_len, renderable.plain.split("\n"))))
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text), style, control)
 
@@ -68,7 +77,7 @@ class _Console(Console):
 
 def _console(stderr: bool) -> Console:
     tty = (sys.stderr if stderr else sys.stdout).isatty()
-    return _Console(
+    return PrintedConsole(
         stderr=stderr, markup=False, highlight=False, emoji=False, width=None if tty else PIPED_WIDTH, soft_wrap=not tty
     )
 
@@ -111,14 +120,48 @@ def one_line(text: str) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """At most ``limit`` characters of ``text``, ended with … if there are more."""
-    return text if len(text) <= limit else f"{text[: limit - 2].rstrip()} …"
+    """At most ``limit`` characters of ``text``, ended with … after a word if there are more."""
+    if len(text) <= limit:
+        return text
+    begun, space, _ = text[: limit - 1].rpartition(" ")
+    return f"{begun.rstrip() if space else text[: limit - 2]} …"
 
 
 def first_line(text: str) -> str:
-    """The first line of an error, with … where there are more; ``show`` and the log have the whole."""
+    """The first line of an error, with … where there is more; ``show`` and the log have the whole."""
     lines = printable(text).strip().splitlines() or [""]
-    return " ".join(lines[0].split()) + (" …" if len(lines) > 1 else "")
+    first = shortened(" ".join(lines[0].split()), FIRST_LINE)
+    return first + (" …" if len(lines) > 1 and not first.endswith(" …") else "")
+
+
+def longest_word(text: str) -> int:
+    """In columns of a terminal."""
+    return max(map(cell_len, text.split()), default=0)
+
+
+def wrapped(text: Text, width: int) -> Text:
+    """``text`` with line breaks between words where it is wider than ``width``; a longer word has a line of its own."""
+    breaks: list[int] = []
+    used, words = 0, 0  # of the line
+    for part in re.finditer(r"\n|\S+|[^\S\n]+", text.plain):
+        if part[0] == "\n":
+            used, words = 0, 0
+            continue
+        if words and not part[0].isspace() and used + cell_len(part[0]) > width:
+            breaks.append(part.start())
+            used = 0
+        used += cell_len(part[0])
+        words += not part[0].isspace()
+    lines = text.divide(breaks)
+    for line in lines[:-1]:
+        line.rstrip()
+    return Text("\n").join(lines)
+
+
+def hanging(console: Console, text: Text, indent: int) -> Text:
+    """``text`` with ``indent`` spaces before each line but the first, wrapped at words to the width of a terminal."""
+    lines = wrapped(text, console.width - indent) if console.is_terminal else text
+    return Text("\n" + " " * indent).join(lines.split("\n", allow_blank=True))
 
 
 def coloured(word: str, text: str | None = None) -> Text:
@@ -161,13 +204,48 @@ def program(folder: Path) -> str:
     return shlex.quote(str(mine.relative_to(folder) if mine.is_relative_to(folder) else mine))
 
 
-def table(*columns: str, right: Iterable[str] = ()) -> Table:
-    """An empty table of plain columns; those in ``right`` hold numbers."""
-    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    numbers = set(right)
-    for column in columns:
-        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
-    return made
+class Listing:
+    """Rows of columns, in which no id and no word is split.
+
+    Where they are too wide for a terminal, the widest column is wrapped at words if it keeps half of the width. Else
+    its cells stand below their rows.
+    """
+
+    def __init__(self, columns: Sequence[str], right: Collection[str]) -> None:
+        self._columns = columns
+        self._numbers = [name in right for name in columns]
+        self._rows: list[list[Text]] = []
+
+    def add_row(self, *cells: str | Text) -> None:
+        self._rows.append([cell if isinstance(cell, Text) else Text(cell) for cell in cells])
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        heads = [Text(name, "bold") for name in self._columns]
+        rows = [*([heads] if any(self._columns) else []), *self._rows]
+        widths = [max(cell_len(line) for row in rows for line in row[n].plain.split("\n")) for n in range(len(heads))]
+        beside = list(range(len(heads)))
+        while (wide := sum(widths[n] + GAP for n in beside) - GAP) > options.max_width and len(beside) > 1:
+            widest = max(beside[1:], key=widths.__getitem__)  # the first names the row
+            left = options.max_width - (wide - widths[widest])
+            if left >= max(options.max_width // 2, *(longest_word(row[widest].plain) for row in rows)):
+                widths[widest] = left
+                break
+            beside.remove(widest)
+        fitting = options.update(width=max(options.max_width, wide))
+        for row in rows:
+            columns = [Column(width=widths[n], justify="right" if self._numbers[n] else "left") for n in beside]
+            grid = Table.grid(*columns, padding=(0, GAP, 0, 0))
+            grid.add_row(*(row[n] for n in beside))
+            yield from console.render(grid, fitting)
+            for n, (name, cell) in enumerate(zip(self._columns, row, strict=True)):
+                if n not in beside and cell and row is not heads:
+                    said = Text.assemble((f"{name.lower()} " if name else "", "dim"), cell)
+                    yield hanging(console, Text("    ").append_text(said), 4)
+
+
+def table(*columns: str, right: Collection[str] = ()) -> Listing:
+    """An empty table of plain columns, without a line of names if all are empty; those in ``right`` hold numbers."""
+    return Listing(columns, right)
 
 
 def count_of(count: int, what: str) -> str:

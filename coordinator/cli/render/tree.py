@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -11,7 +11,17 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from unstuck.coordinator.cli.render.terminal import BAR, STYLES, bar, coloured, count_of, first_line, one_line
+from unstuck.coordinator.cli.render.terminal import (
+    BAR,
+    STYLES,
+    Listing,
+    bar,
+    coloured,
+    count_of,
+    first_line,
+    one_line,
+    table,
+)
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.views.job_views import ForkView, GroupView, JobView
 from unstuck.tasks.duration import format_duration
@@ -85,18 +95,18 @@ def fitted(lines: Sequence[Line], height: int) -> list[Line]:
     return [*kept[: max(height - 1, 0)], Line(f"… {left} more", "", "unstuck show JOB shows all")]
 
 
-def job_tree(view: JobView, at: float, height: int | None = None, cut: bool = True) -> RenderableType:
+def job_tree(view: JobView, at: float, height: int | None = None, cut: bool = False) -> RenderableType:
     """The job with its tree.
 
     Args:
-        height: lines there is room for; None: as many as it takes.
-        cut: shorten details to the width of the terminal, instead of folding them.
+        height: groups there is room for, a line each; None: all are shown.
+        cut: shorten each to one line of the terminal.
     """
     head = headline(view, at, cut)
     lines = lines_of(view, at)
     if height is not None:
         lines = fitted(lines, max(3, height - len(head)))
-    return Group(*head, _grid(lines, cut))
+    return Group(*head, _grid(lines) if cut else _listing(lines))
 
 
 def headline(view: JobView, at: float, cut: bool) -> list[Text]:
@@ -187,7 +197,11 @@ def _member_lines(view: JobView, group: ForkView, at: float) -> list[Line]:
 
 def _group_line(view: JobView, member: GroupView, at: float) -> Line:
     record, progress, state = member.record, member.progress, member.state
-    reason = first_line(record.reason.text) if record.reason else ""
+    reason = record.reason.text if record.reason else ""
+    if record.last_error and view.job.reason and record.last_error.text in view.job.reason.text:
+        # The line above the tree has the error already: the job failed for this group.
+        reason = reason.replace(record.last_error.text, "").strip(" ()")
+    reason = first_line(reason)
     waits = one_line(view.why_line(member.id, at)) or reason
     again = f"attempt {record.epoch} after: {first_line(record.last_error.text)}" if record.last_error else ""
     if state in (GroupState.RUNNING, GroupState.CANCELING):
@@ -234,31 +248,44 @@ def _joined(*parts: str, between: str = " · ") -> str:
     return between.join(part for part in parts if part)
 
 
-def _grid(lines: Sequence[Line], cut: bool) -> Table:
-    """The lines as columns. The detail gives way first when the terminal is narrow."""
+def _grid(lines: Sequence[Line]) -> Table:
+    """The lines cut to the width of the terminal. The detail gives way first where that is narrow."""
     grid = Table.grid(
-        Column(no_wrap=True, overflow="ellipsis", max_width=48 if cut else None),
+        Column(no_wrap=True, overflow="ellipsis", max_width=48),
         Column(no_wrap=True),
         Column(no_wrap=True),
-        Column(no_wrap=cut, overflow="ellipsis" if cut else "fold", ratio=1 if cut else None),
+        Column(no_wrap=True, overflow="ellipsis", ratio=1),
         Column(no_wrap=True, justify="right"),
-        Column(no_wrap=True, overflow="ellipsis", max_width=24 if cut else None),
+        Column(no_wrap=True, overflow="ellipsis", max_width=24),
         padding=(0, 1, 0, 0),
-        expand=cut,
+        expand=True,
     )
+    for cells in _cells(lines):
+        grid.add_row(*cells)
+    return grid
+
+
+def _listing(lines: Sequence[Line]) -> Listing:
+    """The lines in full."""
+    listing = table("", "", "", "", "", "")
+    for cells in _cells(lines):
+        listing.add_row(*cells)
+    return listing
+
+
+def _cells(lines: Sequence[Line]) -> Iterator[tuple[Text, ...]]:
     for number, line in enumerate(lines):
         last = number + 1 == len(lines) or not lines[number + 1].member
         branch = ("   └─ " if last else "   ├─ ") if line.member else " "
         style = STYLES.get(line.state, "dim")
-        grid.add_row(
+        yield (
             Text.assemble((branch, "dim"), (f"{SYMBOLS.get(line.state, ' ')} ", style), line.name),
             coloured(line.state, line.state.lower()),
             _bar_cell(line, style),
             Text(line.detail, "red" if line.state == GroupState.FAILED else ""),
-            "" if line.elapsed is None else format_duration(line.elapsed),
+            Text("" if line.elapsed is None else format_duration(line.elapsed)),
             Text(line.where, "dim"),
         )
-    return grid
 
 
 def _bar_cell(line: Line, style: str) -> Text:

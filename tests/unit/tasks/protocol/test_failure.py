@@ -64,6 +64,18 @@ def test_an_error_that_is_ours_alone_keeps_its_frames_in_the_log() -> None:
     assert told.failure.traceback == ""
 
 
+@pytest.mark.parametrize("said", ["no such column", "no such column\n'Project ['a]\n+- Relation [b]"])
+def test_an_error_that_repeats_its_cause_is_in_the_log_once(said: str) -> None:
+    """The plan of a wrong query stood in the log twice: from Spark, and from the error of ours that it caused."""
+    ours = SqlInvalid(f"the query is wrong: {said}")
+    ours.__cause__ = raised("/lib/pyspark/session.py", error=ValueError(f"{said}\n"))
+    whole = describe_in_time(raised(OURS, error=ours)).whole
+    assert (whole.count(said), whole.count("Traceback")) == (1, 1)
+    ours = SqlInvalid("the query is wrong")
+    ours.__cause__ = ValueError(said)
+    assert describe_in_time(ours).whole.count(said) == 1, "what the cause alone says is not lost"
+
+
 class Flaky(ConnectionError):
     pass
 
