@@ -139,6 +139,24 @@ class InputMissing(UnstuckError):
     code = "INPUT_MISSING"
 
 
+class FileChanged(Unrecoverable):
+    """A file that a stream has read has other content now."""
+
+    code = "FILE_CHANGED"
+
+
+class FileNameInvalid(Unrecoverable):
+    """A file that has arrived for a stream has a name that is no UTF-8."""
+
+    code = "FILE_NAME_INVALID"
+
+
+class FileUnsettled(UnstuckError):
+    """A file changed or went away while a stream read it; a retry reads what stands then."""
+
+    code = "FILE_UNSETTLED"
+
+
 class StagingLost(UnstuckError):
     """The files of this attempt are not in the warehouse: it was away for a while, or somebody removed them."""
 

@@ -18,7 +18,7 @@ from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing import delta_tables
 from unstuck.coordinator.publishing.expectation_checks import check_expectations
-from unstuck.coordinator.publishing.streams import with_checkpoint
+from unstuck.coordinator.publishing.streams import with_checkpoint, with_news
 from unstuck.tasks.errors import SchemaMismatch
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.identity import all_in_words
@@ -129,6 +129,8 @@ def publish(request: PublishRequest, answered: Callable[[], None] = lambda: None
     try:
         package = _package(warehouse.storage, request)
         check_expectations(request.outputs, package.expected, request.at)
+        if any(output.nothing_new for output in package.outputs.values()):
+            package = package._replace(outputs=with_news(package.outputs, warehouse.state()))
         if not package.outputs:
             return PublishResult()
         entry = _append_package(warehouse, request, package)
@@ -420,6 +422,7 @@ def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutpu
         rejected_of=first.output.rejected_of,
         checkpoint=first.output.checkpoint,  # no fork reads a stream
         replaces=[named for part in parts for named in part.output.replaces],
+        nothing_new=all(part.output.nothing_new for part in parts),
     )
 
 

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from unstuck.coordinator.errors import PublishFailed
-from unstuck.tasks.warehouse.log_entry import Change, DatasetState
+from unstuck.tasks.spec.schemas import fields_of
+from unstuck.tasks.warehouse.log_entry import Change, DatasetState, State
 from unstuck.tasks.warehouse.marker import StagedOutput
 
 CANNOT_RESUME = "CANNOT_RESUME"
+
+
+def with_news(outputs: Mapping[str, StagedOutput], state: State) -> dict[str, StagedOutput]:
+    """``outputs`` without those for whose stream nothing had arrived, if their datasets stand as they would then."""
+
+    def is_idle(name: str, output: StagedOutput) -> bool:
+        standing = state.get(name)
+        same = standing is not None and fields_of(standing.schema) == fields_of(output.schema)
+        return output.nothing_new and same
+
+    # An output and its rejected rows are published together.
+    news = {output.rejected_of or name for name, output in outputs.items() if not is_idle(name, output)}
+    return {name: output for name, output in outputs.items() if (output.rejected_of or name) in news}
 
 
 def with_checkpoint(name: str, change: Change, output: StagedOutput, standing: DatasetState | None) -> Change:

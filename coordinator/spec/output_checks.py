@@ -183,10 +183,10 @@ def stream_problems(
     appended = appended_outputs(outputs, publish)
     for i, group in enumerate(every):
         streams = group.streams
-        for name in streams:
+        for name, stream in streams.items():
             at: Loc = ("groups", i, "inputs", name)
-            if not group.spark:
-                yield Problem(f"{name!r} is a stream, which Spark reads; leave out spark: false", at)
+            if stream.state and not group.spark:
+                yield Problem(f"{name!r} is a stream with state: true, which Spark reads; leave out spark: false", at)
             if group.for_each is not None:
                 yield Problem(f"{name!r} is a stream, and the members of a fork cannot share one yet", at)
             if len(streams) > 1:

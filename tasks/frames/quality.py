@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -49,7 +49,6 @@ from unstuck.tasks.frames.spark import (
     sql_error,
     write_parquet,
 )
-from unstuck.tasks.frames.stream import Resume, stage_stream
 from unstuck.tasks.spec.outputs import OUTSIDE, REJECTED, REJECTED_BY, Checks
 from unstuck.tasks.spec.schemas import Fields, closed, fields_of, schema_of
 from unstuck.tasks.spec.types import quoted
@@ -68,7 +67,7 @@ def stage_checked(
     checks: Checks,
     partition_by: Sequence[str],
     session: Any,
-    resume: Resume | None = None,
+    arriving: Callable[[Files, str, Any, Sequence[str]], StagedOutput] | None = None,
     published: Fields | None = None,
 ) -> dict[str, StagedOutput]:
     """Write ``frame`` as `stage` does, and check it. Returns the output, and its rejected rows where there are rules.
@@ -77,7 +76,7 @@ def stage_checked(
 
     Args:
         session: the Spark session of the group; None for a group without Spark.
-        resume: where the stream goes on that ``frame`` reads; None for a frame that reads none.
+        arriving: writes a streaming frame as `stage` does; None for any other frame.
         published: columns that give their types to those of the frame that have none.
 
     Raises:
@@ -95,16 +94,16 @@ def stage_checked(
         have = fields_of(schema_of_frame(frame))
         if (wanted := closed(have, published, inside=True)) != have:
             frame = cast_frame(frame, wanted)
-    if not checks.rejects and resume is not None:
-        staged = {folder: stage_stream(files, folder, frame, partition_by, resume)}
+    if not checks.rejects and arriving is not None:
+        staged = {folder: arriving(files, folder, frame, partition_by)}
     elif not checks.rejects:
         staged = {folder: stage_plain(files, folder, frame, partition_by)}
     else:
         files.check()
         files.remove_tree(folder)
         whole, stored = f"{folder}/_whole", None
-        if resume is not None:  # the rules hold for all that has arrived, not for each batch
-            stored = stage_stream(files, whole, frame, (), resume)
+        if arriving is not None:  # the rules hold for all that has arrived, not for each batch
+            stored = arriving(files, whole, frame, ())
         elif session is not None and not is_frame(frame):  # one dialect of SQL for all frames of a group
             # Not by createDataFrame: it makes instants of timestamps without a zone, and knows fewer types.
             stored = stage_plain(files, whole, frame)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, StrictStr, Tag, field_validator, model_validator
 
-from unstuck.tasks.settings import without_user
+from unstuck.tasks.settings import plain_path, without_user
 from unstuck.tasks.spec.fields import MAX_COUNT, DatasetName, Strict
 from unstuck.tasks.spec.stream_columns import columns_of
 
@@ -95,7 +95,10 @@ class StreamInput(Strict):
         if not value.startswith(_PLACES) or ".." in value.split("/"):
             raise ValueError(f"{value!r} must be an absolute path without .., file:///… or s3://…")
         without_user(value)
-        return value
+        # One place has one name, since a position belongs to the name.
+        scheme, _, path = plain_path(value).rpartition("://")
+        parts = [part for part in path.split("/") if part not in ("", ".")]
+        return f"{scheme}://{'/'.join(parts)}" if scheme else f"/{'/'.join(parts)}"
 
     @field_validator("columns")
     @classmethod

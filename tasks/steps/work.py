@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Collection, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from unstuck.tasks.errors import (
@@ -24,7 +26,6 @@ from unstuck.tasks.frames.casts import refused_value
 from unstuck.tasks.frames.output import collect, read_table
 from unstuck.tasks.frames.quality import stage_checked
 from unstuck.tasks.frames.spark import read_parquet
-from unstuck.tasks.frames.stream import Resume, is_streaming, open_stream
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.token import GROUP_ID, Token, split_member
 from unstuck.tasks.spec.group import MAX_JOB_BYTES, READ_VALUES, fork_bytes
@@ -34,8 +35,13 @@ from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.steps.beside import BesidePublished
 from unstuck.tasks.steps.inputs import Dataset, PublishedDatasets
 from unstuck.tasks.steps.params import Reads, noted
+from unstuck.tasks.streams.files import ArrivingFiles
+from unstuck.tasks.streams.group_stream import GroupStream
+from unstuck.tasks.streams.structured import Resume, is_streaming, open_stream, stage_stream
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -62,6 +68,7 @@ class Work:
     params: Mapping[str, Any] = field(default_factory=dict)  # of the step that runs
     given: Reads = field(default_factory=Reads)  # parameters that were given to functions, SQL and checks
     results: dict[str, Any] = field(default_factory=dict)
+    _stream: GroupStream | None = None  # once it was read
 
     @property
     def rows(self) -> int:
@@ -78,12 +85,26 @@ class Work:
         Raises: InputMissing: there is none of this name.
         """
         if name in self.streams:
-            return open_stream(self.session, name, self.streams[name])
+            return self._arrived(name)
         dataset = Dataset(name, (self.outputs[name],)) if name in self.outputs else self.inputs.get(name)
         if dataset is None:
             there = ", ".join(sorted({*self.inputs, *self.streams, *self.outputs})) or "none"
             raise InputMissing(f"there is no input {name!r}; there are: {there}. Does the group need what makes it?")
         return self.frame(dataset)
+
+    def _arrived(self, name: str) -> Any:
+        """The frame of the stream ``name``, whose counts are a result of the group."""
+        stream = self.streams[name]
+        if stream.state:
+            return open_stream(self.session, name, stream)
+        assert self.published is not None
+        if self._stream is None:
+            source = ArrivingFiles(name, stream, self.session)
+            self._stream = GroupStream(name, source, self.files, self.token.staging, self.appended)
+            taken = self._stream.open(self.published)
+            self.results[name] = dict(taken.counts)
+            log.info("the stream %s: %s", name, taken.told)
+        return self._stream.open(self.published).frame
 
     def frame(self, dataset: Dataset) -> Any:
         """``dataset`` as steps get it."""
@@ -122,7 +143,7 @@ class Work:
         try:
             made = stage_checked(
                 *(self.files, folder, frame, checks, self.partition_by.get(name, ()), self.session),
-                *(self._resume(name, frame), self.beside.types_of(name) if self.beside else None),
+                *(self._arriving(name, frame), self.beside.types_of(name) if self.beside else None),
             )
             staged = made[folder]
             if self.beside is not None:
@@ -144,6 +165,9 @@ class Work:
                 "stored and shown. Rename the column"
             )
         reach(Point.AFTER_OUTPUT, self.token.job)
+        if self._stream is not None and self.published is not None:
+            made = {one: self._stream.noted(name, output, self.published) for one, output in made.items()}
+            staged = made[folder]
         for one, output in made.items():
             self.outputs[one.rpartition("/")[2]] = output
             self.show(one.rpartition("/")[2])
@@ -184,16 +208,23 @@ class Work:
         return forks
 
     def check_refused(self) -> None:
-        """Raise again what a step has caught: an output whose rows were refused must not just be left out."""
+        """Raise again what a step has caught: an output whose rows were refused must not just be left out.
+
+        Raises: also OutputInvalid: the position of a stream would be lost.
+        """
         for error in self.refused.values():
             raise error
+        if self._stream is not None:
+            self._stream.check([name for name, output in self.outputs.items() if not output.rejected_of])
 
-    def _resume(self, name: str, frame: Any) -> Resume | None:
-        """Where the stream goes on that ``frame`` reads; None if it reads none. Raises: OutputInvalid."""
+    def _arriving(self, name: str, frame: Any) -> Callable[[Files, str, Any, Sequence[str]], StagedOutput] | None:
+        """The function that stages a streaming ``frame``; None for any other frame. Raises: OutputInvalid."""
         if not is_streaming(frame):
             return None
-        if not self.streams:
-            raise OutputInvalid(f"the output {name} reads a stream that is no input of the group; name it in inputs:")
+        if not any(stream.state for stream in self.streams.values()):
+            raise OutputInvalid(
+                f"the output {name} reads a stream that is no input of the group; name it in inputs:, with state: true"
+            )
         if name not in self.appended:
             raise OutputInvalid(
                 f"the output {name} reads a stream, and is not published by appending to a dataset of the warehouse. "
@@ -202,7 +233,9 @@ class Work:
         assert self.published is not None
         (stream,) = self.streams.values()
         folder = f"{self.token.staging}/{name}.checkpoint"
-        return Resume(self.token.job, folder, self.published.checkpoint(name), stream.stream, stream.generation)
+        published = self.published.checkpoint(name)
+        resume = Resume(self.token.job, folder, published, stream.stream, stream.generation)
+        return partial(stage_stream, resume=resume)
 
     def _checks_of(self, name: str) -> Checks:
         """The checks of the output ``name``. Raises: OutputInvalid: they cannot be made, or the name is taken."""

@@ -9,8 +9,9 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from unstuck.tasks.streams.arrived import ArrivedFile
+from unstuck.tasks.errors import Unrecoverable
 from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.marker import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,18 +20,14 @@ class FilesPosition:
 
     Attributes:
         seen: path → size and version of each file that counts as read, since the stream or its generation began.
-        read: of them, those that the job which published this position has read.
+        read: of them, those that the job which published this position has read, with their rows; None: not counted.
         put_aside: path → why the job has read no row of the file.
     """
 
     seen: dict[str, tuple[int, str]] = field(default_factory=dict)
-    read: list[str] = field(default_factory=list)
+    read: dict[str, int | None] = field(default_factory=dict)
     put_aside: dict[str, str] = field(default_factory=dict)
     kind: Literal["files"] = "files"
-
-    def of(self, file: ArrivedFile) -> tuple[int, str] | None:
-        """Size and version of the file when it was read; None if it was not."""
-        return self.seen.get(file.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +44,29 @@ class KafkaPosition:
     topic_id: str = ""
     lost: dict[int, tuple[int, int]] = field(default_factory=dict)
     kind: Literal["kafka"] = "kafka"
+
+
+def goes_on(published: Checkpoint | None, stream: str, generation: int, kind: str) -> bool:
+    """False if the stream begins again. Raises: Unrecoverable: ``published`` is not of this stream."""
+    if published is None or published.generation < generation:
+        return False
+    if published.generation > generation:
+        raise Unrecoverable(
+            f"the stream is at generation {published.generation} already, and this job has generation "
+            f"{generation}, which would read everything again; say generation: {published.generation}"
+        )
+    if published.stream != stream:
+        raise Unrecoverable(
+            f"the dataset was loaded from {published.stream} before, and this job reads {stream}. Publish "
+            f"into another dataset, or say generation: {published.generation + 1} to append all that stands there"
+        )
+    if published.kind != kind:
+        was = "with" if published.kind == "spark" else "without"
+        raise Unrecoverable(
+            f"the dataset was loaded from {stream} {was} state: true before, and one cannot go on from the other. Say "
+            f"state: as before, or generation: {published.generation + 1} to append all that stands there"
+        )
+    return True
 
 
 Position = Annotated[FilesPosition | KafkaPosition, Field(discriminator="kind")]

@@ -73,13 +73,15 @@ def are_named(named: Iterable[NamedPartitions]) -> Callable[[Mapping[str, str | 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The position that a stream was read up to: the checkpoint of Spark, packed into one file.
+    """The position that a stream was read up to, in one file.
 
     Attributes:
         path: of the file, relative to the warehouse.
-        stream: the folder that was read.
+        stream: the folder or topic that was read.
         generation: of the stream; a higher one begins again.
         after: the path of the checkpoint that was published when the attempt began; empty: there was none.
+        kind: what the file holds: the packed checkpoint of Spark, or a position of ours.
+        counts: what was read since ``after``, for people: such as ``files`` and ``bytes``.
     """
 
     path: WarehousePath
@@ -87,6 +89,8 @@ class Checkpoint:
     stream: str
     generation: int
     after: WarehousePath | Literal[""]
+    kind: Literal["spark", "files", "kafka"] = "spark"
+    counts: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,7 @@ class StagedOutput:
         newest: the newest value of the column that is measured, in seconds since the epoch; None if there is none.
         checkpoint: of the stream that the rows were read from; None for all other outputs.
         replaces: the partitions that it may replace, one for each member of a fork; empty: those of its rows.
+        nothing_new: its group read a stream for which nothing had arrived, and it has no rows.
     """
 
     files: list[DataFile]
@@ -110,6 +115,7 @@ class StagedOutput:
     newest: float | None = None
     checkpoint: Checkpoint | None = None
     replaces: list[NamedPartitions] = field(default_factory=list)
+    nothing_new: bool = False
 
     @property
     def written(self) -> list[DataFile]:

@@ -130,6 +130,15 @@ class ObjectStore:
                 found = ((str(one["path"]), one["size"]) for one in page)
                 yield from (path for path, size in found if size or self.size(path) is not None)
 
+    def listed(self, folder: str) -> Iterator[tuple[str, int, str]]:
+        """All objects in ``folder`` and below it: path, bytes and etag, page by page. Raises: OSError."""
+        with self._errors(folder):
+            for page in self._api.list(self._store, folder or None):
+                for one in page:
+                    path, size = str(one["path"]), int(one["size"])
+                    if size or self.size(path) is not None:  # else as in `paths`
+                        yield path, size, str(one["e_tag"] or one["last_modified"].isoformat())
+
     def put(self, path: str, data: bytes) -> None:
         """Write or replace an object. Raises: OSError: it is not known whether it was written."""
         with self._errors(path):

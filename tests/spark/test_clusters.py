@@ -109,9 +109,9 @@ def test_the_demo_on_spark_connect(redis_server: RedisServer, tmp_path: Path) ->
         finishes(client, client.submit(JobSpec.from_file(SPEC)).id, tmp_path)
 
 
-def test_a_stream_on_spark_connect_is_refused_at_once(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_a_stream_with_state_on_spark_connect_is_refused_at_once(redis_server: RedisServer, tmp_path: Path) -> None:
     pytest.importorskip("grpc")
-    events = {"stream": str(tmp_path), "format": "json", "schema": "id BIGINT"}
+    events = {"stream": str(tmp_path), "format": "json", "schema": "id BIGINT", "state": True}
     group = {
         "name": "load",
         "inputs": {"events": events},
@@ -126,4 +126,4 @@ def test_a_stream_on_spark_connect_is_refused_at_once(redis_server: RedisServer,
     reason = ended.groups[0].members[0].record.reason
     assert reason is not None
     assert reason.code == "UNRECOVERABLE"
-    assert "which is not supported with Spark Connect yet" in reason.text
+    assert "with state: true, which is not supported with Spark Connect yet" in reason.text

@@ -19,9 +19,9 @@ from unstuck import InputMissing, Settings, Unrecoverable
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.errors import StagingLost
 from unstuck.tasks.failpoints import Point
-from unstuck.tasks.frames import stream
-from unstuck.tasks.frames.stream import Resume, open_stream, stage_stream
 from unstuck.tasks.spec.inputs import StreamInput
+from unstuck.tasks.streams import structured
+from unstuck.tasks.streams.structured import Resume, open_stream, stage_stream
 from unstuck.tasks.warehouse.checkpoint import newest_commit, unpack, what_is_lost
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Checkpoint, StagedOutput
@@ -58,7 +58,9 @@ class Loads:
     def load(self, published: Checkpoint | None = None, generation: int = 1) -> StagedOutput:
         """Stage the ids that no attempt has met before, as far as the state in the checkpoint tells."""
         self.attempts += 1
-        events = StreamInput(stream=str(self.landing), format="json", schema="id BIGINT", options=self.options)
+        events = StreamInput(
+            stream=str(self.landing), format="json", schema="id BIGINT", options=self.options, state=True
+        )
         frame = open_stream(self.session, "events", events).dropDuplicates(["id"])
         resume = Resume("job", f"{self.folder}/loads.checkpoint", published, str(self.landing), generation)
         return stage_stream(self.files, f"{self.folder}/loads", frame, (), resume)
@@ -169,7 +171,7 @@ def test_a_batch_that_was_published_is_not_staged_again(loads: Loads) -> None:
     first = loads.load().checkpoint
     assert first is not None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stream, "newest_commit", lambda paths: _then_empty(loads, paths))
+        patch.setattr(structured, "newest_commit", lambda paths: _then_empty(loads, paths))
         with pytest.raises(StagingLost, match="batch 0 was staged again"):
             loads.load(first)
 

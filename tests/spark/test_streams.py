@@ -79,6 +79,8 @@ class Stream:
         self,
         *steps: dict[str, Any],
         generation: int = 1,
+        state: bool = False,
+        changed: str = "fail",
         gate: Path | None = None,
         schema: str = "id BIGINT, at STRING",
         **output: Any,
@@ -88,8 +90,9 @@ class Stream:
             "stream": str(self.home / "landing"),
             "format": "json",
             "schema": schema,
-            "options": {"maxFilesPerTrigger": "1"},
             "generation": generation,
+            "changed": changed,
+            **({"state": True, "options": {"maxFilesPerTrigger": "1"}} if state else {}),
         }
         load = {"name": "load", "inputs": {"events": events}, "steps": steps or [SQL]}
         check = {"name": "check", "steps": [{"python": "stream_steps:gate", "params": {"path": str(gate)}}]}
@@ -179,18 +182,54 @@ def stream(running: Fleet, tmp_path: Path) -> Iterator[Stream]:
         yield Stream(tmp_path, running, Client(settings, redis_client=store))
 
 
-def test_each_job_publishes_the_rows_of_the_files_that_no_job_before_it_has_published(stream: Stream) -> None:
+@pytest.mark.parametrize("state", [False, True])
+def test_each_job_publishes_the_rows_of_the_files_that_no_job_before_it_has_published(
+    stream: Stream, state: bool
+) -> None:
     stream.arrive(1, -1)
     stream.arrive(2)
     stream.arrive(3, 4)
-    assert stream.rows_of(stream.load()) == 4
+    assert stream.rows_of(stream.load(state=state)) == 4
     assert stream.ids() == [1, 2, 3, 4]
     stream.arrive(5)
     stream.arrive(6)
-    assert stream.rows_of(stream.load()) == 2
+    assert stream.rows_of(stream.load(state=state)) == 2
     assert stream.ids() == [1, 2, 3, 4, 5, 6]
-    assert stream.rows_of(stream.load()) == 0
+    stream.load(state=state)
     assert stream.ids() == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_run_that_finds_nothing_new_publishes_no_version_and_says_what_it_looked_at(stream: Stream) -> None:
+    stream.arrive(1)
+    stream.arrive(2)
+    first = stream.ended(stream.load())
+    read = first.groups[0].members[0].record.results["events"]
+    assert read == {"looked": 2, "files": 2, "bytes": 48}
+    (stream.home / "landing" / "3.json.part").write_text("{")
+    again = stream.ended(stream.load())
+    assert again.groups[0].members[0].record.results["events"] == {"looked": 2, "files": 0, "bytes": 0}
+    assert stream.warehouse.head() == 1
+    stream.arrive(4)
+    assert stream.rows_of(stream.load()) == 1
+
+
+def test_a_folder_that_is_not_there_is_an_error_with_its_path(stream: Stream) -> None:
+    code, text = stream.failed()
+    assert code == "SOURCE_UNAVAILABLE"
+    assert f"the stream cannot read {stream.home}/landing: No such file or directory" in text
+
+
+def test_a_file_with_other_content_is_told_and_nothing_is_read(stream: Stream) -> None:
+    stream.arrive(1)
+    stream.load()
+    (stream.home / "landing" / "1.json").write_text('{"id": 10, "at": "now"}\n')
+    stream.arrive(2)
+    reason = stream.ended(stream.submit()).groups[0].members[0].record.reason
+    assert reason is not None
+    assert (reason.code, f"{stream.home}/landing/1.json (read with 24 bytes" in reason.text) == ("FILE_CHANGED", True)
+    assert stream.ids() == [1]
+    stream.load(changed="again")
+    assert stream.ids() == [1, 2, 10]
 
 
 def test_a_first_job_that_finds_no_files_publishes_the_columns_and_no_rows(stream: Stream) -> None:
@@ -204,21 +243,28 @@ def test_a_first_job_that_finds_no_files_publishes_the_columns_and_no_rows(strea
 
 
 @pytest.mark.parametrize(
-    "point", [Point.AFTER_BATCH, Point.AFTER_OUTPUT, pytest.param(Point.AFTER_MARKER, marks=pytest.mark.long)]
+    ("state", "point"),
+    [
+        (False, Point.AFTER_OUTPUT),
+        (False, Point.AFTER_MARKER),
+        (True, Point.AFTER_BATCH),
+        (True, Point.AFTER_OUTPUT),
+        pytest.param(True, Point.AFTER_MARKER, marks=pytest.mark.long),
+    ],
 )
-def test_a_runner_that_dies_on_either_side_of_sparks_commit_publishes_each_row_once(
-    stream: Stream, point: Point
+def test_a_runner_that_dies_on_either_side_of_its_marker_or_of_sparks_commit_publishes_each_row_once(
+    stream: Stream, state: bool, point: Point
 ) -> None:
-    """``after-output``: Spark has committed all batches, and no marker stands."""
+    """``after-output``: with state, Spark has committed all batches; no marker stands."""
     stream.arrive(1)
-    stream.load()
+    stream.load(state=state)
     stream.arrive(2)
     stream.arrive(3, 4)
     with stream.death(point):
-        assert stream.rows_of(stream.load()) == 3
+        assert stream.rows_of(stream.load(state=state)) == 3
     assert stream.ids() == [1, 2, 3, 4]
     stream.arrive(5)
-    assert stream.rows_of(stream.load()) == 1
+    assert stream.rows_of(stream.load(state=state)) == 1
     assert stream.ids() == [1, 2, 3, 4, 5]
 
 
@@ -228,10 +274,10 @@ def test_another_generation_reads_all_again_and_its_first_batch_is_not_taken_for
     stream.load()
     stream.arrive(3)
     with stream.death(Point.AFTER_BATCH):  # so that its first batch is replayed
-        assert stream.rows_of(stream.load(generation=2)) == 3
+        assert stream.rows_of(stream.load(generation=2, state=True)) == 3
     assert stream.ids() == [1, 1, 2, 2, 3]
     stream.arrive(4)
-    assert stream.rows_of(stream.load(generation=2)) == 1
+    assert stream.rows_of(stream.load(generation=2, state=True)) == 1
 
 
 def test_of_two_jobs_that_read_the_same_files_one_publishes_and_the_other_says_who_did(stream: Stream) -> None:
@@ -287,7 +333,7 @@ def test_after_a_compaction_and_a_vacuum_the_next_job_reads_what_is_new_alone(st
         compact_dataset(warehouse, staging, "loads", target=1, retention=60.0, progress=lambda done, total: None)
     newest = max(entry.at for entry in warehouse.history("loads", 10))
     vacuum(warehouse, lambda path: False, keep=1, before=newest + 1)
-    assert len([*stream.home.rglob("*.checkpoint.tar.gz")]) == 1
+    assert len([*stream.home.rglob("*.position")]) == 1
     assert len(stream.paths()) == 1
     stream.arrive(4)
     assert stream.rows_of(stream.load()) == 1
@@ -342,9 +388,15 @@ def test_a_cancel_in_the_middle_of_a_batch_ends_the_job_and_publishes_nothing(st
     ("step", "output", "code", "text"),
     [
         ({"python": "stream_steps:into", "params": {"output": "other"}}, {}, "OUTPUT_INVALID", "{other: {mode: append"),
-        ({"python": "stream_steps:own", "output": "other"}, {}, "OUTPUT_INVALID", "{other: {mode: append"),
-        ({"sql": "SELECT count(*) AS n FROM events", "output": "loads"}, {}, "SQL_INVALID", "watermark"),
+        ({"python": "stream_steps:own", "output": "other"}, {"state": True}, "OUTPUT_INVALID", "{other: {mode: append"),
+        ({"sql": "SELECT count(*) AS n FROM events", "output": "loads"}, {"state": True}, "SQL_INVALID", "watermark"),
         ({"sql": "SELECT raise_error('odd row') AS n FROM events", "output": "loads"}, {}, "STEP_FAILED", "odd row"),
+        (
+            {"sql": "SELECT raise_error('odd row') AS n FROM events", "output": "loads"},
+            {"state": True},
+            "STEP_FAILED",
+            "odd row",
+        ),
         (SQL, {"quality": {"rules": {"odd": "id + 1"}}}, "RULE_INVALID", "the rule odd (id + 1) cannot be used"),
     ],
 )

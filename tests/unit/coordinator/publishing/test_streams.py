@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
 from unstuck.coordinator.publishing.staging_gc import named_by
-from unstuck.coordinator.publishing.streams import with_checkpoint
+from unstuck.coordinator.publishing.streams import with_checkpoint, with_news
 from unstuck.coordinator.publishing.vacuum import vacuum
 from unstuck.tasks.spec.outputs import OutputSpec
+from unstuck.tasks.spec.types import field
 from unstuck.tasks.warehouse.compact import compact
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import SNAPSHOT_EVERY, Warehouse
@@ -24,6 +26,10 @@ from unstuck.tasks.warehouse.marker import Checkpoint, DataFile, Marker, StagedO
 
 FILE = DataFile("_staging/mine/load/1-n-c/loads/part-0.parquet", 3, 10)
 CHANGE = Change("append", [FILE], [], 3, FLIGHTS)
+
+
+CHANGED = StagedOutput([FILE], 0, FLIGHTS)
+WIDER = json.dumps({"type": "struct", "fields": [*json.loads(FLIGHTS)["fields"], field("more", "string")]})
 
 
 def path_of(job: str) -> str:
@@ -69,6 +75,20 @@ def test_an_output_that_reads_no_stream_is_published_as_before() -> None:
     assert with_checkpoint("loads", CHANGE, StagedOutput([FILE], 3, FLIGHTS), standing("other")) is CHANGE
 
 
+IDLE = StagedOutput([FILE], 0, FLIGHTS, nothing_new=True)
+
+
+def test_an_output_for_which_nothing_arrived_is_left_out_where_its_dataset_stands_as_it_would_afterwards() -> None:
+    state = {"loads": standing("before"), "loads__rejected": standing("")}
+    rejected = replace(IDLE, rejected_of="loads")
+    assert with_news({"loads": IDLE, "loads__rejected": rejected}, state) == {}
+    assert with_news({"loads": IDLE, "other": CHANGED}, state) == {"other": CHANGED}
+    assert with_news({"loads": IDLE}, {}) == {"loads": IDLE}, "its columns are new"
+    assert with_news({"loads": replace(IDLE, schema=WIDER)}, state), "as it has another column"
+    first = {"loads": IDLE, "loads__rejected": rejected}
+    assert with_news(first, {"loads": standing("before")}) == first, "an output goes with its rejected rows"
+
+
 class Loads:
     """A warehouse into which jobs load a stream, without Spark."""
 
@@ -76,7 +96,13 @@ class Loads:
         self.root, self.warehouse, self.files = root, Warehouse(root), Files(root)
         self.known = self.warehouse.ensure_id()
 
-    def publish(self, job: str, after: str | None, write: Callable[[str], int]) -> PublishResult:
+    def publish_nothing_new(self, job: str) -> PublishResult:
+        """Publish the work of a job for which nothing had arrived."""
+        return self.publish(job, None, lambda path: 0, nothing_new=True)
+
+    def publish(
+        self, job: str, after: str | None, write: Callable[[str], int], *, nothing_new: bool = False
+    ) -> PublishResult:
         """Publish three rows; ``after``: whose checkpoint they go on from, None: they come from no stream."""
         staging = f"_staging/{job}/load/1-n-c"
         path = f"{staging}/loads/part-0.parquet"
@@ -84,6 +110,8 @@ class Loads:
         if after is not None:
             self.files.write_durable(path_of(job), b"x" * 10)
             made = StagedOutput(made.files, 3, FLIGHTS, checkpoint=output(job, after).checkpoint)
+        if nothing_new:
+            made = StagedOutput([], 0, FLIGHTS, nothing_new=True)
         write_marker(self.files, staging, Marker(f"{job}/load", "same", {"loads": made}, {}, {}, 1.0))
         request = PublishRequest(
             *(self.root, self.known, job, job, "load", 0, 1000.0),
@@ -127,6 +155,14 @@ def test_the_second_of_two_jobs_that_read_the_same_files_is_aborted_and_nothing_
     assert loads.warehouse.existing_entry(3).kind == "abort"
     assert loads.warehouse.dataset("loads").rows == 6
     assert loads.publish("late", "one", loads.bytes) == refused, "and so on every repeat"
+
+
+def test_a_job_for_which_nothing_has_arrived_makes_no_version(loads: Loads) -> None:
+    loads.publish("one", "", loads.bytes)
+    assert loads.publish_nothing_new("idle") == PublishResult()
+    assert loads.publish_nothing_new("idle") == PublishResult(), "and so on every repeat"
+    assert loads.warehouse.head() == 1
+    assert loads.publish("two", "one", loads.bytes).version == 2
 
 
 def test_a_job_without_a_stream_and_a_compaction_leave_the_checkpoint_where_it_is(loads: Loads) -> None:

@@ -17,6 +17,9 @@ EVENTS = {"stream": "/data/events", "format": "json", "schema": "id BIGINT, at S
 SQL = [{"sql": "SELECT id FROM events", "output": "loads"}]
 
 
+NO_SPARK = {"spark": False, "steps": [{"python": "m:f"}]}
+
+
 def text_of(events: Any = None, outputs: Any = None, **group: Any) -> str:
     load = {"name": "load", "inputs": {"events": events or EVENTS}, "steps": SQL, **group}
     return json.dumps({"name": "x", "groups": [load], "outputs": outputs or {"loads": {"mode": "append"}}})
@@ -46,6 +49,7 @@ def plan_of(text: str) -> GroupPlan:
         ({"options": {"header": True}}, "options.header: expected text, not true; put it in quotes"),
         ({"options": {"Path": "/x"}}, "options: the option Path cannot be set: the place is stream:"),
         ({"options": {"cleanSource": "delete"}}, "options: the option cleanSource cannot be set: files stay"),
+        ({"changed": "maybe"}, "changed: expected fail, again or ignore, not 'maybe'"),
         ({"generation": 0}, "generation: expected 1 or more, not the number 0"),
         ({"generaton": 2}, "generaton: unknown field 'generaton'; did you mean 'generation'?"),
         ({"dataset": "flights"}, "dataset: unknown field 'dataset'"),
@@ -55,6 +59,11 @@ def plan_of(text: str) -> GroupPlan:
 def test_a_wrong_stream_is_named_with_what_was_expected(change: dict[str, Any], message: str) -> None:
     (line,) = told(text_of({**EVENTS, **change}))
     assert f"groups[0].inputs.events.{message}" in line
+
+
+def test_what_spark_does_not_know_of_files_is_refused_with_state() -> None:
+    (line,) = told(text_of({**EVENTS, "state": True, "changed": "again", "ignore": ["*.tmp"]}))
+    assert "inputs.events: with state: true Spark chooses the files by itself; leave out ignore, changed" in line
 
 
 @pytest.mark.parametrize("field", ["format", "schema"])
@@ -82,8 +91,8 @@ def test_columns_are_written_as_in_sql(schema: str) -> None:
     ("group", "message"),
     [
         (
-            {"spark": False, "steps": [{"python": "m:f"}]},
-            "'events' is a stream, which Spark reads; leave out spark: false",
+            {"spark": False, "steps": [{"python": "m:f"}], "inputs": {"events": {**EVENTS, "state": True}}},
+            "'events' is a stream with state: true, which Spark reads; leave out spark: false",
         ),
         ({"for_each": {"n": [1, 2]}}, "'events' is a stream, and the members of a fork cannot share one yet"),
         ({"steps": [{"sql": "SELECT 1 AS n", "output": "other"}]}, "say outputs: {other: {mode: append}}"),
@@ -108,6 +117,10 @@ def test_an_output_of_a_stream_is_appended_to_a_dataset_and_nothing_else(output:
     (line,) = told(text_of(outputs={"loads": output}))
     assert "groups[0].inputs.events: 'events' is a stream, and no output of the group is published by appending" in line
     assert "say outputs: {loads: {mode: append}}" in line
+
+
+def test_a_group_without_spark_reads_a_stream() -> None:
+    assert plan_of(text_of(**NO_SPARK)).appended == ("loads",)
 
 
 def test_a_group_reads_one_stream() -> None:

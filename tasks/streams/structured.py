@@ -1,4 +1,4 @@
-"""Streams: a group reads the files that have arrived, by Spark Structured Streaming, and stages them as one output.
+"""A stream with state: Spark Structured Streaming reads the files that have arrived, and they are staged as one output.
 
 The attempt works on a copy of the checkpoint that is published with the dataset. What Spark has noted there counts only
 once the marker names it, and is seen only once the log does, so a dead attempt leaves nothing.
@@ -16,6 +16,7 @@ from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.frames.output import stage
 from unstuck.tasks.frames.spark import hadoop_uri, is_frame, remove_folder, sql_error
 from unstuck.tasks.spec.inputs import StreamInput
+from unstuck.tasks.streams.position import goes_on
 from unstuck.tasks.warehouse.checkpoint import newest_commit, pack, unpack, what_is_lost
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Checkpoint, StagedOutput
@@ -41,24 +42,6 @@ class Resume:
     stream: str
     generation: int
 
-    @property
-    def goes_on(self) -> bool:
-        """False if the stream begins again. Raises: Unrecoverable: the published checkpoint is not of this stream."""
-        published = self.published
-        if published is None or published.generation < self.generation:
-            return False
-        if published.generation > self.generation:
-            raise Unrecoverable(
-                f"the stream is at generation {published.generation} already, and this job has generation "
-                f"{self.generation}, which would read everything again; say generation: {published.generation}"
-            )
-        if published.stream != self.stream:
-            raise Unrecoverable(
-                f"the dataset was loaded from {published.stream} before, and this job reads {self.stream}. Publish "
-                f"into another dataset, or say generation: {published.generation + 1} to append all that stands there"
-            )
-        return True
-
 
 def is_streaming(frame: Any) -> bool:
     """True for a frame of Spark whose rows have yet to arrive; of Spark Connect, where asking is a call, never."""
@@ -78,7 +61,9 @@ def open_stream(session: Any, name: str, stream: StreamInput) -> Any:
         Exception: what Spark raises, as for a folder that is not there.
     """
     if _is_remote(session):
-        raise Unrecoverable(f"the input {name} is a stream, which is not supported with Spark Connect yet")
+        raise Unrecoverable(
+            f"the input {name} is a stream, with state: true, which is not supported with Spark Connect yet"
+        )
     try:
         reader = session.readStream.format(stream.format).schema(stream.columns)
     except Exception as error:
@@ -104,7 +89,8 @@ def stage_stream(files: Files, folder: str, frame: Any, partition_by: Sequence[s
     files.remove_tree(folder)
     files.remove_tree(resume.folder)
     committed = -1
-    if resume.goes_on and resume.published is not None:
+    on = goes_on(resume.published, resume.stream, resume.generation, "spark")
+    if on and resume.published is not None:
         try:
             unpack(files, resume.published.path, resume.folder)
             committed = newest_commit(files.paths(resume.folder))

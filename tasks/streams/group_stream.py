@@ -1,0 +1,158 @@
+"""The stream of a group in one attempt: read once, and its position published with one of the group's outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+from unstuck.tasks.errors import InputMissing, OutputInvalid
+from unstuck.tasks.streams.position import FilesPosition, KafkaPosition, goes_on, read_position, write_position
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log_entry import DatasetState
+from unstuck.tasks.warehouse.marker import Checkpoint, StagedOutput
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The rows that have arrived, and the position after them.
+
+    Attributes:
+        frame: of Spark, or an Arrow table.
+        position: after it; None if it has not moved.
+        counts: for people: such as ``files`` and ``bytes``.
+        told: the same in words.
+    """
+
+    frame: Any
+    position: FilesPosition | KafkaPosition | None
+    counts: Mapping[str, int] = field(default_factory=dict)
+    told: str = ""
+
+
+class Source(Protocol):
+    """The place that a stream reads from."""
+
+    @property
+    def kind(self) -> Literal["files", "kafka"]:
+        """Of its position."""
+
+    @property
+    def stream(self) -> str:
+        """The address."""
+
+    @property
+    def generation(self) -> int:
+        """Of the input."""
+
+    def take(self, position: FilesPosition | KafkaPosition | None) -> Taken:
+        """All that has arrived since ``position``; None: since ever."""
+
+
+class Published(Protocol):
+    """The published datasets, as of the submit of the job."""
+
+    def standing(self, dataset: str) -> DatasetState | None:
+        """Not noted as read."""
+
+    def checkpoint(self, dataset: str) -> Checkpoint | None:
+        """Noted as read."""
+
+
+class GroupStream:
+    """The stream ``name`` of one attempt. One output of the group holds its position, which all outputs share.
+
+    That is the output whose dataset holds the position already, or else the first one that is written.
+    """
+
+    def __init__(self, name: str, source: Source, files: Files, staging: str, appended: Collection[str]) -> None:
+        """``appended``: the outputs of the group that are published by appending to a dataset."""
+        self.name, self._source, self._files, self._appended = name, source, files, appended
+        self._path = f"{staging}/{name}.position"
+        self._holder: str | None = None
+        self._before: Checkpoint | None = None
+        self._taken: Taken | None = None
+        self._written = False
+
+    def open(self, published: Published) -> Taken:
+        """The rows that have arrived; looked up once.
+
+        Raises:
+            Unrecoverable: the datasets were loaded from another stream, or from a later generation.
+            InputMissing: the published position is gone.
+            Exception: what the source raises.
+        """
+        if self._taken is None:
+            self._holder = self._holder_of({name: published.standing(name) for name in self._appended})
+            if self._holder is not None:
+                self._before = published.checkpoint(self._holder)
+            self._taken = self._source.take(self._position())
+        return self._taken
+
+    def _holder_of(self, datasets: Mapping[str, DatasetState | None]) -> str | None:
+        """The dataset that holds the position; None if none does. Raises: Unrecoverable."""
+        held = {name: state.checkpoint for name, state in datasets.items() if state is not None and state.checkpoint}
+        source = self._source
+        own = [name for name, one in held.items() if one.stream == source.stream]
+        newest = max((held[name].generation for name in own), default=0)
+        own = [name for name in own if held[name].generation == newest]
+        if len(own) > 1 and source.generation <= newest:
+            raise OutputInvalid(
+                f"both {own[0]} and {own[1]} hold a position of {source.stream}, so what is new for one is not for the "
+                f"other. Read the stream in a group for each of them, or say generation: {newest + 1}"
+            )
+        if own:
+            return own[0]
+        free = [name for name in self._appended if name not in held or held[name].generation < source.generation]
+        if held and not free:
+            goes_on(next(iter(held.values())), source.stream, source.generation, source.kind)
+        return None
+
+    def _position(self) -> FilesPosition | KafkaPosition | None:
+        before, source = self._before, self._source
+        if before is None or not goes_on(before, source.stream, source.generation, source.kind):
+            return None
+        try:
+            return read_position(self._files, before.path)
+        except FileNotFoundError as error:
+            raise InputMissing(f"the position of a stream is gone: {self._files.uri(before.path)}") from error
+
+    def noted(self, name: str, output: StagedOutput, published: Published) -> StagedOutput:
+        """``output``, staged under ``name``, with the position if it is the one that holds it. Raises: OSError."""
+        if self._taken is None or (output.rejected_of or name) not in self._appended:
+            return output
+        if self._taken.position is None:
+            return replace(output, nothing_new=not output.rows)
+        if output.rejected_of:
+            return output
+        if self._holder is None:
+            before, source = published.checkpoint(name), self._source
+            if before is not None and before.generation >= source.generation:
+                return output  # it holds the position of another stream
+            self._holder, self._before = name, before
+        if name != self._holder:
+            return output
+        size = write_position(self._files, self._path, self._taken.position)
+        source = self._source
+        after = self._before.path if self._before is not None else ""
+        self._written = True
+        counts = dict(self._taken.counts)
+        made = Checkpoint(self._path, size, source.stream, source.generation, after, source.kind, counts)
+        return replace(output, checkpoint=made)
+
+    def check(self, outputs: Collection[str]) -> None:
+        """Raises: OutputInvalid: one of the ``outputs`` was written, and the one that holds the position was not."""
+        if self._taken is None or self._taken.position is None or self._written or not outputs:
+            return
+        wrote = f"the group read the stream {self.name} and wrote {', '.join(outputs)}"
+        if self._holder is not None:
+            raise OutputInvalid(
+                f"{wrote}, but not {self._holder}, whose dataset holds the position of the stream, so the next job "
+                f"would read the same again. Write {self._holder} too, be it a frame without rows"
+            )
+        how = f"{{{next(iter(outputs))}: {{mode: append}}}}"
+        raise OutputInvalid(
+            f"{wrote}, and none can hold the position of the stream: an output is not published by appending to a "
+            f"dataset of the warehouse, or holds the position of another stream. Say outputs: {how}, and name the "
+            "output under publish: if other groups need this one"
+        )

@@ -1,0 +1,230 @@
+"""The files that have arrived for a stream: a listing of its folder, which coordinators may ask for too."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import translate
+
+from unstuck.tasks.errors import FileChanged, FileNameInvalid, SourceUnavailable
+from unstuck.tasks.spec.inputs import StreamInput
+from unstuck.tasks.streams.arrived import ArrivedFile
+from unstuck.tasks.warehouse.object_store import ObjectStore
+
+_PATTERN = re.compile(r"[*?\[{]")
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_SHOWN = 3  # names in a message
+
+Seen = Mapping[str, tuple[int, str]]
+"""Path → size and version of each file that was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The files in the folder of a stream.
+
+    Attributes:
+        files: those that count, by path, in order.
+        not_counted: how many files do not count, by their names.
+    """
+
+    files: list[ArrivedFile]
+    not_counted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """The files of a listing beside those that were read before.
+
+    Attributes:
+        new: the files to read, in the order of their paths.
+        changed: those that were read before, and have other content now.
+        looked: how many files were looked at.
+    """
+
+    new: list[ArrivedFile]
+    changed: list[ArrivedFile] = field(default_factory=list)
+    looked: int = 0
+    not_counted: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Of the new files."""
+        return sum(file.size for file in self.new)
+
+
+def arrivals(stream: StreamInput, seen: Seen) -> Arrivals:
+    """Look at the folder of ``stream``. ``seen``: the files that were read.
+
+    Raises:
+        SourceUnavailable: the folder is not there, or it or one below cannot be read.
+        FileNameInvalid: a file has a name that is no UTF-8.
+        FileChanged: a file that was read has other content now, and the stream says ``changed: fail``.
+        ValueError, WarehouseUnsupported: this process cannot ask the store of the folder.
+    """
+    found = listing(stream)
+    changed = []
+    new = []
+    for file in found.files:
+        before = seen.get(file.path)
+        if before is None:
+            new.append(file)
+        elif before != (file.size, file.version):
+            changed.append(file)
+    if changed and stream.changed == "fail":
+        raise FileChanged(_changed_text(changed, seen))
+    if stream.changed == "again":
+        new = sorted([*new, *changed], key=lambda file: file.path)
+    return Arrivals(new, changed, len(found.files), found.not_counted)
+
+
+def listing(stream: StreamInput) -> Listing:
+    """All files that lie in the folder of ``stream`` and below it. Raises: as `arrivals`."""
+    names = _Names.of(stream)
+    found = _in_store(names) if "://" in names.folder else _in_folder(names)
+    files = sorted(found, key=lambda file: file.path)
+    return Listing(files, names.not_counted)
+
+
+@dataclass(slots=True)
+class _Names:
+    """Which names count below a folder.
+
+    Attributes:
+        folder: the part of the address before its first pattern.
+        patterns: of the folders and the file below it, one for each level; below the last of them all counts.
+    """
+
+    folder: str
+    patterns: list[re.Pattern[str]]
+    ignored: list[re.Pattern[str]]
+    not_counted: int = 0
+
+    @classmethod
+    def of(cls, stream: StreamInput) -> _Names:
+        parts = stream.stream.split("/")
+        at = next((i for i, part in enumerate(parts) if _PATTERN.search(part)), len(parts))
+        return cls(
+            "/".join(parts[:at]) or "/", [_compiled(part) for part in parts[at:]], [*map(_compiled, stream.ignore)]
+        )
+
+    def counts(self, name: str, depth: int, *, is_file: bool) -> bool:
+        """Whether the entry ``name`` counts, so many levels below the folder."""
+        if depth < len(self.patterns) and not self.patterns[depth].fullmatch(name):
+            return False
+        if is_file and depth + 1 < len(self.patterns):
+            return False  # a folder is wanted there
+        hidden = name.startswith(("_", ".")) or any(pattern.fullmatch(name) for pattern in self.ignored)
+        self.not_counted += is_file and hidden
+        return not hidden
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile("|".join(map(translate, _alternatives(pattern))))
+
+
+def _alternatives(pattern: str) -> Iterator[str]:
+    """``a{b,c}`` as ``ab`` and ``ac``."""
+    if (braces := _BRACES.search(pattern)) is None:
+        yield pattern
+        return
+    for one in braces[1].split(","):
+        yield from _alternatives(pattern[: braces.start()] + one + pattern[braces.end() :])
+
+
+# -- a folder of this machine ----------------------------------------------------------------------------------
+
+
+def _in_folder(names: _Names) -> Iterator[ArrivedFile]:
+    # As bytes: how Python decodes names depends on the locale of the process, and how the names were made does not.
+    yield from _below(names, names.folder.encode(), 0, ())
+
+
+def _below(names: _Names, folder: bytes, depth: int, above: Sequence[tuple[int, int]]) -> Iterator[ArrivedFile]:
+    """The files below ``folder``. ``above``: the folders on the way to it, so that no link leads round and round."""
+    try:
+        entries = os.scandir(folder)
+    except OSError as error:
+        if depth and isinstance(error, FileNotFoundError | NotADirectoryError):
+            return  # removed since its name was read
+        raise SourceUnavailable(_unreadable(folder, error, names)) from error
+    with entries:
+        for entry in entries:
+            name = entry.name.decode(errors="surrogateescape")
+            try:
+                is_folder = entry.is_dir()
+                if not names.counts(name, depth, is_file=not is_folder):
+                    continue
+                about = entry.stat()
+            except FileNotFoundError:
+                continue  # removed since, or a link to nothing
+            except OSError as error:
+                raise SourceUnavailable(_unreadable(entry.path, error, names)) from error
+            if is_folder:
+                place = (about.st_dev, about.st_ino)
+                if place not in above:
+                    yield from _below(names, entry.path, depth + 1, (*above, place))
+            elif stat.S_ISREG(about.st_mode):
+                yield ArrivedFile(_as_text(entry.path), about.st_size, str(about.st_mtime_ns))
+
+
+def _as_text(path: bytes) -> str:
+    """Raises: FileNameInvalid."""
+    try:
+        return path.decode()
+    except UnicodeDecodeError:
+        raise FileNameInvalid(
+            f"the name of a file that has arrived is no UTF-8: {path!r}. No file was read. Rename it, as with: "
+            f"mv $'{_in_shell(path)}' NEWNAME"
+        ) from None
+
+
+def _in_shell(path: bytes) -> str:
+    return "".join(chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\x{byte:02x}" for byte in path)
+
+
+def _unreadable(path: bytes, error: OSError, names: _Names) -> str:
+    place = path.decode(errors="backslashreplace")
+    where = "" if place == names.folder else f", below {names.folder}"
+    return (
+        f"the stream cannot read {place}{where}: {error.strerror}. Nothing was read. Look whether the folder is there, "
+        "mounted on this machine, and readable by the account of this process"
+    )
+
+
+# -- an object store -------------------------------------------------------------------------------------------
+
+
+def _in_store(names: _Names) -> Iterator[ArrivedFile]:
+    scheme, _, rest = names.folder.partition("://")
+    bucket, _, prefix = rest.partition("/")
+    store = ObjectStore(f"{scheme}://{bucket}")
+    try:
+        for path, size, version in store.listed(prefix):
+            parts = path.removeprefix(f"{prefix}/" if prefix else "").split("/")
+            *folders, name = parts
+            counts = all(names.counts(folder, depth, is_file=False) for depth, folder in enumerate(folders))
+            if counts and names.counts(name, len(folders), is_file=True):
+                yield ArrivedFile(f"{scheme}://{bucket}/{path}", size, version)
+    except OSError as error:
+        raise SourceUnavailable(f"the stream cannot read {names.folder}: {error}. Nothing was read") from error
+
+
+# -- what people are told --------------------------------------------------------------------------------------
+
+
+def _changed_text(changed: Sequence[ArrivedFile], seen: Seen) -> str:
+    def one(file: ArrivedFile) -> str:
+        size, _ = seen[file.path]
+        how = "as many" if size == file.size else f"{file.size:,}"
+        return f"{file.path} (read with {size:,} bytes, has {how} now and was written since)"
+
+    rest = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+    return (
+        f"{', '.join(map(one, changed[:_SHOWN]))}{rest}: a file that was read has other content now. Nothing was read. "
+        "Give new content a new name; or say changed: again (all rows of the file are appended once more) or "
+        "changed: ignore"
+    )
