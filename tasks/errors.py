@@ -69,6 +69,12 @@ class ExpectationFailed(Unrecoverable):
     code = "EXPECTATION_FAILED"
 
 
+class BadFile(Unrecoverable):
+    """A file of a stream cannot be read: it is damaged, or its columns or values are not those of the schema."""
+
+    code = "BAD_FILE"
+
+
 class SparkLacksStore(Unrecoverable):
     """Spark has no connector for the object store of the warehouse."""
 

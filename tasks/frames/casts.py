@@ -1,7 +1,7 @@
 """Casts without loss: bring a frame to the columns that are declared or published, or refuse it with row and value.
 
-A value fits a type if it is the same value after a cast to that type and back; text is not parsed. In Spark the check
-is part of the write.
+A value fits a type if it is the same value after a cast to that type and back; text is parsed only where a file holds
+nothing else. In Spark the check is part of the write.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ _TEXT = re.compile(r"string.*|char\(\d+\)|varchar\(\d+\)")
 _TIMES = {"timestamp", "timestamp_ntz", "date"}
 _REFUSED = re.compile(r"\[unstuck: (.*?) :unstuck\]", re.DOTALL)
 _TOO_LONG = "9.223372036854775807E18D"  # as a double, 2^63
+# Text, its type and the one in Arrow to that one; raises pa.ArrowException where a value is none of that type.
+Parse = Callable[[Any, str, Any], Any]
 _SHOWN = 8  # columns of a row, in an error
 _LONG = 300  # characters of a row or a value, in an error
 
@@ -73,6 +75,20 @@ def cast_frame(frame: Any, wanted: Fields, *, fill: bool = False) -> Any:
     return frame if have == wanted else _cast_table(frame, _matched(have, wanted, fill, "the frame"), wanted)
 
 
+def cast_of_file(table: Any, wanted: Fields, place: Callable[[int], str], parse: Parse | None = None) -> Any:
+    """An Arrow table out of a file, of plain types, with the ``wanted`` columns, of which it has one without a type
+    for each that the file lacks.
+
+    Args:
+        place: of a row, as in "line 7".
+        parse: makes values of text, where it stands for values of another type.
+
+    Raises: OutputInvalid: a value does not fit.
+    """
+    have = fields_of(schema_of_frame(table))
+    return _cast_table(table, _matched(have, wanted, False, "the file"), wanted, place, parse)
+
+
 def refused_value(error: BaseException) -> str:
     """Why a value did not fit, if ``error`` is of a write that found one; empty for any other error."""
     found = _REFUSED.search(java_message(error)) or _REFUSED.search(str(error))
@@ -117,6 +133,12 @@ def _why(path: str, kind: Any, wanted: Any) -> tuple[str, str]:
         advice = "Mend the value, or declare another type"
     before = f"the column {path} is to be {type_text(wanted)}, and holds the {type_text(kind)} "
     return before, f", which cannot be cast without loss. {advice}"
+
+
+def _why_no_text(path: str, wanted: Any) -> tuple[str, str]:
+    return f"the column {path} is to be {type_text(wanted)}, and holds the text ", (
+        f", which is no {type_text(wanted)}. Mend the file, or declare another type"
+    )
 
 
 def _castable(kind: Any, wanted: Any) -> bool:
@@ -212,7 +234,13 @@ class _Unfit(Exception):
     """A value does not fit; holds the text before and after a value."""
 
 
-def _cast_table(table: Any, matched: _Matched, wanted: Fields) -> Any:
+def _cast_table(
+    table: Any,
+    matched: _Matched,
+    wanted: Fields,
+    place: Callable[[int], str] | None = None,
+    parse: Parse | None = None,
+) -> Any:
     import pyarrow as pa
 
     types = empty_table(schema_of(wanted)).schema
@@ -224,14 +252,15 @@ def _cast_table(table: Any, matched: _Matched, wanted: Fields) -> Any:
         column, path = table[its["name"]], named(one["name"])
 
         def cast(array: Any, its: Any = its, one: Any = one, target: Any = target, path: str = path) -> Any:
-            return _array(array, its["type"], one["type"], target.type, path)
+            return _array(array, its["type"], one["type"], target.type, path, parse)
 
         chunks, start = [], 0
         for chunk in column.chunks:
             try:
                 chunks.append(cast(chunk))
             except _Unfit:
-                raise _refused_in(table, column, start + _first_unfit(chunk, cast), cast) from None
+                row = start + _first_unfit(chunk, cast)
+                raise _refused_in(table, column, row, cast, place) from None
             start += len(chunk)
         # A chunk of nulls has the small type of a list or a text, and others may have the large one.
         kind = next((chunk.type for chunk in chunks if chunk.null_count < len(chunk)), target.type)
@@ -239,7 +268,9 @@ def _cast_table(table: Any, matched: _Matched, wanted: Fields) -> Any:
     return pa.table(columns, names=[one["name"] for one in wanted])
 
 
-def _refused_in(table: Any, column: Any, row: int, cast: Callable[[Any], Any]) -> OutputInvalid:
+def _refused_in(
+    table: Any, column: Any, row: int, cast: Callable[[Any], Any], place: Callable[[int], str] | None
+) -> OutputInvalid:
     before, after = "", ""
     try:
         cast(column.slice(row, 1).combine_chunks())
@@ -247,7 +278,8 @@ def _refused_in(table: Any, column: Any, row: int, cast: Callable[[Any], Any]) -
         before, after = unfit.args
     shown = {name: _shown(table[name][row]) for name in table.column_names[:_SHOWN]}
     said = ", ".join(f"{named(name)} = {value}" for name, value in shown.items())
-    return OutputInvalid(f"{before}{_shown(column[row])}{after}. Row {row + 1} of {len(table)}: {said[:_LONG]}")
+    where = f"Row {row + 1} of {len(table)}" if place is None else place(row).capitalize()
+    return OutputInvalid(f"{before}{_shown(column[row])}{after}. {where}: {said[:_LONG]}")
 
 
 def _shown(scalar: Any) -> str:
@@ -270,7 +302,7 @@ def _first_unfit(array: Any, cast: Callable[[Any], Any]) -> int:
     return low
 
 
-def _array(array: Any, kind: Any, wanted: Any, target: Any, path: str) -> Any:
+def _array(array: Any, kind: Any, wanted: Any, target: Any, path: str, parse: Parse | None = None) -> Any:
     """``array``, of the type ``kind``, as ``target``, which is ``wanted`` in Arrow. Raises: _Unfit, OutputInvalid."""
     import pyarrow as pa
 
@@ -279,7 +311,12 @@ def _array(array: Any, kind: Any, wanted: Any, target: Any, path: str) -> Any:
     if array.null_count == len(array):
         return pa.nulls(len(array), target)
     if isinstance(kind, dict) and isinstance(wanted, dict) and kind["type"] == wanted["type"]:
-        return _array_inside(array, kind, wanted, target, path)
+        return _array_inside(array, kind, wanted, target, path, parse)
+    if parse is not None and kind == "string" and isinstance(wanted, str):
+        try:
+            return parse(array, wanted, target)
+        except pa.ArrowException:
+            raise _Unfit(*_why_no_text(path, wanted)) from None
     if not _castable(kind, wanted):
         raise _Unfit(*_why(path, kind, wanted))
     try:
@@ -291,7 +328,7 @@ def _array(array: Any, kind: Any, wanted: Any, target: Any, path: str) -> Any:
     raise _Unfit(*_why(path, kind, wanted))
 
 
-def _array_inside(array: Any, kind: Any, wanted: Any, target: Any, path: str) -> Any:
+def _array_inside(array: Any, kind: Any, wanted: Any, target: Any, path: str, parse: Parse | None) -> Any:
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -303,17 +340,18 @@ def _array_inside(array: Any, kind: Any, wanted: Any, target: Any, path: str) ->
         for its, one in _matched(kind["fields"], wanted["fields"], False, f"the column {path}"):
             assert its is not None
             inner = target.field(one["name"]).type
-            parts.append(_array(array.field(its["name"]), its["type"], one["type"], inner, f"{path}.{one['name']}"))
+            value, below = array.field(its["name"]), f"{path}.{one['name']}"
+            parts.append(_array(value, its["type"], one["type"], inner, below, parse))
         named = [pa.field(one["name"], part.type) for one, part in zip(wanted["fields"], parts, strict=True)]
         return pa.StructArray.from_arrays(parts, fields=named, mask=pa.array(nulls))
     if kind["type"] == "map":
         offsets = pa.array(array.offsets.to_numpy(), pa.int32(), mask=np.append(nulls, False))
-        keys = _array(array.keys, kind["keyType"], wanted["keyType"], target.key_type, f"{path}.key")
-        items = _array(array.items, kind["valueType"], wanted["valueType"], target.item_type, f"{path}.value")
+        keys = _array(array.keys, kind["keyType"], wanted["keyType"], target.key_type, f"{path}.key", parse)
+        items = _array(array.items, kind["valueType"], wanted["valueType"], target.item_type, f"{path}.value", parse)
         return pa.MapArray.from_arrays(offsets, keys, items)
     ends = np.cumsum(pc.fill_null(pc.list_value_length(array), 0).to_numpy())  # a view of a list has no offsets
     offsets = pa.array(np.append(0, ends), pa.int64(), mask=np.append(nulls, False))
-    inner = (kind["elementType"], wanted["elementType"], target.value_type, f"{path}.element")
+    inner = (kind["elementType"], wanted["elementType"], target.value_type, f"{path}.element", parse)
     return pa.LargeListArray.from_arrays(offsets, _array(pc.list_flatten(array), *inner))
 
 

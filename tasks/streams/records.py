@@ -31,22 +31,39 @@ def json_columns(
         values: each one JSON object in UTF-8; one that is None is a row of nulls.
         other: ``allow``: what an object lacks is null, and what it has more is left out.
     """
-
-    schema = arrow_schema(schema_of(fields))
-    texts = {one["name"]: type_text(one["type"]) for one in fields}
-    parse_float = Decimal if "decimal" in str(schema.types) else float
-    decoder = json.JSONDecoder(parse_float=parse_float, parse_constant=_no_constant, object_pairs_hook=_each_once)
-    names, bad, rows = texts.keys(), dict[int, str](), dict[int, dict[str, Any]]()
+    decoder, bad, rows = json_decoder(fields), dict[int, str](), dict[int, Any]()
     for number, value in enumerate(values):
         try:
-            row = {} if value is None else decoder.decode(value.decode())
-            if not isinstance(row, dict):
-                raise ValueError(f"an object is expected, and this is {_JSON[type(row).__name__]}")  # noqa: TRY004
-            if other == "fail" and value is not None and row.keys() != names:
-                raise ValueError(_other_names(row, names))
-            rows[number] = row
+            rows[number] = None if value is None else decoder.decode(value.decode())
+            if value is not None and rows[number] is None:
+                raise ValueError("an object is expected, and this is null")
         except (ValueError, RecursionError) as error:
+            rows.pop(number, None)
             bad[number] = _short(error) or type(error).__name__
+    table, unfit = table_of_rows(fields, rows, other)
+    return table, {**bad, **unfit}
+
+
+def json_decoder(fields: Fields) -> json.JSONDecoder:
+    """Reads JSON as the columns need it. Its errors are ValueError and RecursionError."""
+    parse_float = Decimal if "decimal" in json.dumps(fields) else float
+    return json.JSONDecoder(parse_float=parse_float, parse_constant=_no_constant, object_pairs_hook=_each_once)
+
+
+def table_of_rows(
+    fields: Fields, decoded: Mapping[int, Any], other: Literal["fail", "allow"] = "fail"
+) -> tuple[Any, dict[int, str]]:
+    """As `json_columns`, of what `json_decoder` has read, by the numbers of the rows."""
+    schema = arrow_schema(schema_of(fields))
+    texts = {one["name"]: type_text(one["type"]) for one in fields}
+    names, bad, rows = texts.keys(), dict[int, str](), dict[int, dict[str, Any]]()
+    for number, row in decoded.items():
+        if row is not None and not isinstance(row, dict):
+            bad[number] = f"an object is expected, and this is {_JSON[type(row).__name__]}"
+        elif other == "fail" and row is not None and row.keys() != names:
+            bad[number] = _other_names(row, names)
+        else:
+            rows[number] = row or {}
     columns = [*zip(schema.names, schema.types, strict=True)]
     try:
         return _table(schema, rows.values(), other), bad
@@ -87,6 +104,7 @@ def _array(values: Sequence[Any], kind: Any, other: str) -> Any:
     for found in {*map(type, values)} - {type(None)}:
         if found not in allowed:
             expected = " or ".join(dict.fromkeys(_JSON[one.__name__] for one in allowed))
+            expected = "a whole number" if allowed == (int,) else expected
             raise TypeError(f"{expected} is expected, and this is {_JSON[found.__name__]}")
     if convert is not None:
         return convert(values, kind, other)
@@ -155,8 +173,9 @@ def _structs(values: Sequence[Any], kind: Any, other: str) -> Any:
         for one in values:
             if one is not None and one.keys() != names:
                 raise ValueError(_other_names(one, names))
+    mask = pa.array([one is None for one in values], pa.bool_())
     parts = [_array([one and one.get(field.name) for one in values], field.type, other) for field in fields]
-    return pa.StructArray.from_arrays(parts, fields=fields, mask=pa.array([one is None for one in values]))
+    return pa.StructArray.from_arrays(parts, fields=fields, mask=mask)
 
 
 def _offsets(values: Sequence[Any]) -> Any:

@@ -111,7 +111,7 @@ def test_bad_values_of_several_columns_are_each_told_with_column_and_value() -> 
     assert table.to_pylist() == [{"a": 1, "b": "x"}]
     assert bad.pop(3)
     assert bad == {
-        1: "the column a (bigint) cannot hold 'x': a number is expected, and this is text",
+        1: "the column a (bigint) cannot hold 'x': a whole number is expected, and this is text",
         2: "the column b (string) cannot hold 1: text is expected, and this is a number",
     }
 

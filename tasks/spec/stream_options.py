@@ -1,0 +1,93 @@
+"""Options of the files of a stream, by the names that Spark's reader has for them; others are refused."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+# They say which files a job reads, and nothing of their content.
+OF_THE_LISTING = {"maxfilespertrigger", "maxbytespertrigger", "latestfirst", "recursivefilelookup", "pathglobfilter"}
+_BY_FORMAT = {
+    "csv": {"header", "sep", "delimiter", "quote", "escape", "nullvalue", "encoding", "charset", "timezone"},
+    "json": {"multiline", "encoding", "charset", "timezone"},
+    "text": {"encoding", "charset"},
+    "parquet": set(),
+    "orc": set(),
+}
+# Spark's reader has these as well. They say what holds here anyway.
+_ALWAYS = {("csv", "multiline", "true"), ("csv", "mode", "failfast"), ("json", "mode", "failfast")}
+_ESCAPES = {r"\t": "\t", r"\\": "\\", r"\0": "\0"}
+
+
+@dataclass(frozen=True, slots=True)
+class FileOptions:
+    """How the files of a stream are read.
+
+    Attributes:
+        header: a CSV file begins with the names of its columns.
+        escape: the character that takes the meaning from the next one; empty: a quote in a quoted field is doubled.
+        null: the text without quotes that stands for no value.
+        encoding: of text; empty for UTF-8.
+        zone: of times without one that are to be instants; empty: that of the fleet.
+        whole: a JSON file is one document: an object, or an array of them.
+    """
+
+    header: bool = False
+    separator: str = ","
+    quote: str = '"'
+    escape: str = ""
+    null: str = ""
+    encoding: str = ""
+    zone: str = ""
+    whole: bool = False
+
+
+def file_options(format: str, options: Mapping[str, str]) -> FileOptions:
+    """The ``options`` as values. Raises: ValueError: there is no such option, or it has no such value."""
+    given = {name.lower(): value for name, value in options.items() if name.lower() not in OF_THE_LISTING}
+    for name in [one for one, value in given.items() if (format, one, value.lower()) in _ALWAYS]:
+        del given[name]
+    known = _BY_FORMAT[format]
+    if unknown := sorted(given.keys() - known):
+        raise ValueError(
+            f"files of the format {format} have no option {unknown[0]}; there are: {', '.join(sorted(known)) or 'none'}"
+        )
+    for one, other in (("sep", "delimiter"), ("encoding", "charset")):
+        if other in given:
+            given.setdefault(one, given[other])
+    found = FileOptions(
+        header=_flag(given, "header"),
+        separator=_character(given, "sep", ","),
+        quote=_character(given, "quote", '"', empty=True),
+        escape=_character(given, "escape", "", empty=True),
+        null=given.get("nullvalue", ""),
+        encoding=_encoding(given.get("encoding", "")),
+        zone=given.get("timezone", ""),
+        whole=_flag(given, "multiline"),
+    )
+    return replace(found, escape="") if found.escape == found.quote else found
+
+
+def _flag(given: Mapping[str, str], name: str) -> bool:
+    value = given.get(name, "false").lower()
+    if value not in ("true", "false"):
+        raise ValueError(f"the option {name} is {given[name]!r}, and must be true or false")
+    return value == "true"
+
+
+def _character(given: Mapping[str, str], name: str, default: str, *, empty: bool = False) -> str:
+    value = given.get(name, default)
+    value = _ESCAPES.get(value, value)
+    if not (value == "" and empty) and (len(value) != 1 or not value.isascii() or value in "\r\n"):
+        raise ValueError(f"the option {name} is {value!r}, and must be one character of ASCII")
+    return value
+
+
+def _encoding(name: str) -> str:
+    try:
+        "".encode(name or "utf-8")
+    except LookupError:
+        raise ValueError(f"the option encoding is {name!r}, which is no encoding of text") from None
+    known = codecs.lookup(name or "utf-8").name
+    return "" if known in ("utf-8", "utf-8-sig", "ascii") else known

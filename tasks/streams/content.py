@@ -1,0 +1,210 @@
+"""The bytes of a file that has arrived: opened, unpacked, and as text in UTF-8."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import io
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from unstuck.tasks.streams.arrived import ArrivedFile
+from unstuck.tasks.warehouse.object_store import ObjectStore
+
+_BLOCK = 16 * 1024 * 1024
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_PACKED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+_NOT_UNPACKED = (".snappy", ".deflate", ".lzo", ".zip", ".xz", ".br", ".7z")
+
+
+class Unreadable(Exception):
+    """The content of a file cannot be read as the spec says.
+
+    Attributes:
+        line: the line at which this was found; 0 if it is not of a line.
+        text: the line, or its beginning.
+    """
+
+    def __init__(self, why: str, line: int = 0, text: bytes | str = "") -> None:
+        super().__init__(why)
+        self.line = line
+        self.text = (text if isinstance(text, str) else text[:400].decode(errors="replace"))[:300].rstrip("\r\n")
+
+
+class Gone(Exception):
+    """The file is not there any more, or is no longer what the listing found. A retry reads what stands then."""
+
+
+class _Raw(io.RawIOBase):
+    """A file of a store, which remembers the error of the store: an unpacker raises the same types for its own."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.failed: OSError | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._file.read(len(buffer))
+        except OSError as error:
+            self.failed = error
+            raise
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _Left(io.BufferedReader):
+    """Arrow closes what it has read."""
+
+    def close(self) -> None:
+        self.detach()
+
+
+@contextmanager
+def opened(file: ArrivedFile) -> Iterator[Any]:
+    """The bytes of ``file`` as they lie there.
+
+    Raises:
+        Gone: it is not there, or has changed since it was listed, also if what was read of it made an error.
+        Unreadable: in place of the errors that unpacking and decoding raise, and for a file that nobody may read.
+        OSError: the store failed.
+    """
+    bucket, _, key = file.path.partition("://")[2].partition("/")
+    try:
+        found: Any
+        if "://" in file.path:
+            found = ObjectStore(f"{file.path.partition('://')[0]}://{bucket}").open(key)
+        else:
+            found = open(file.path, "rb", buffering=0)  # noqa: SIM115 - closed with the reader
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise Gone("the file is not there any more") from error
+    except PermissionError as error:
+        raise Unreadable(f"this worker may not read the file: {error.strerror}") from error
+    raw = _Raw(found)
+    with io.BufferedReader(raw, 1024 * 1024) as reader:
+        try:
+            yield reader
+        except (EOFError, zlib.error, OSError, Unreadable) as error:
+            if isinstance(raw.failed, FileNotFoundError):
+                raise Gone("the file was removed while it was read") from error
+            if raw.failed is not None:
+                raise raw.failed from None
+            _check_same(file, found)
+            if isinstance(error, Unreadable):
+                raise
+            raise Unreadable(f"the file is cut short, or damaged: {error}") from error
+        _check_same(file, found)
+
+
+def _check_same(file: ArrivedFile, found: Any) -> None:
+    """A file that somebody writes while it is read may look whole. Raises: Gone."""
+    if "://" in file.path:
+        return
+    now = os.fstat(found.fileno())
+    if now.st_size != file.size or (file.version.isdigit() and now.st_mtime_ns != int(file.version)):
+        raise Gone(f"the file has changed since it was listed: it had {file.size:,} bytes, and has {now.st_size:,}")
+
+
+def unpacked(reader: Any, file: ArrivedFile) -> Any:
+    """A stream of the bytes of a text file, unpacked by what its name says. Raises: Unreadable."""
+    name = file.path.lower()
+    if name.endswith(_NOT_UNPACKED):
+        raise Unreadable(
+            f"a file {os.path.splitext(name)[1]} cannot be unpacked; known are {', '.join(_PACKED)}, and plain files"
+        )
+    kind = _PACKED.get(os.path.splitext(name)[1])
+    if kind is None:
+        return reader
+    if not file.size:
+        raise Unreadable("the file is cut short: it has no bytes, and not even the end of what was packed")
+    if kind == "gzip":
+        return gzip.GzipFile(fileobj=reader)
+    if kind == "bz2":
+        return bz2.BZ2File(reader)
+    import pyarrow as pa
+
+    return pa.CompressedInputStream(pa.PythonFile(_Left(reader), "r"), kind)
+
+
+def in_utf8(stream: Any, encoding: str) -> Iterator[bytes]:
+    """The blocks of a text file, without the mark at its beginning; not checked whether they are UTF-8.
+
+    Raises: Unreadable: the file is in another encoding than the spec says.
+    """
+    decoder = codecs.getincrementaldecoder(encoding)() if encoding else None
+    first, line = True, 1
+    while True:
+        block = stream.read(_BLOCK)
+        last = not block
+        if first and decoder is None:
+            if block.startswith(_UTF_16):
+                raise Unreadable("the file is in UTF-16. Say options: {encoding: UTF-16}", 1)
+            block = block.removeprefix(codecs.BOM_UTF8)
+        if decoder is not None:
+            try:
+                block = decoder.decode(block, last).removeprefix("\ufeff" if first else "").encode()
+            except UnicodeError as error:
+                raise Unreadable(f"the file is not in the encoding {encoding}: {error}", line) from error
+            line += block.count(b"\n")
+        first = False
+        if block:
+            yield block
+        if last:
+            return
+
+
+def check_utf8(block: bytes, line: int) -> None:
+    """Check text that begins with the line of this number. Raises: Unreadable."""
+    try:
+        block.decode()
+        if (at := block.find(b"\0")) < 0:
+            return
+        why = "it holds the character 0, as text in UTF-16 does"
+    except UnicodeDecodeError as error:
+        at = error.start
+        why = f"the byte 0x{block[at]:02X} is no UTF-8"
+    begin = block.rfind(b"\n", 0, at) + 1
+    raise Unreadable(
+        f"{why}: character {len(block[begin:at].decode(errors='replace')) + 1} of its line. If the file is in another "
+        "encoding, say which, such as options: {encoding: ISO-8859-1}",
+        line + block.count(b"\n", 0, at),
+        block[begin : block.find(b"\n", at) if b"\n" in block[at:] else None],
+    )
+
+
+Placed = tuple[Any, Callable[[int], int]]  # a table, and the line of each of its rows
+
+
+def lines_of(stream: Any, encoding: str) -> Iterator[tuple[int, list[bytes]]]:
+    """Blocks of whole lines, without their ends, and the number of the first. Raises: Unreadable."""
+    rest, line = b"", 1
+    for block in in_utf8(stream, encoding):
+        rest += block
+        cut = rest.rfind(b"\n") + 1
+        if cut:
+            check_utf8(rest[:cut], line)
+            lines = rest[: cut - 1].split(b"\n")
+            yield line, [one.removesuffix(b"\r") for one in lines]
+            line, rest = line + len(lines), rest[cut:]
+    if rest:
+        check_utf8(rest, line)
+        yield line, [rest.removesuffix(b"\r")]

@@ -1,0 +1,134 @@
+"""One file that has arrived, decoded: columns by name, values without loss, and the place of what does not fit."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from unstuck.tasks.errors import OutputInvalid
+from unstuck.tasks.frames.casts import cast_of_file
+from unstuck.tasks.frames.texts import parser
+from unstuck.tasks.spec.inputs import StreamInput
+from unstuck.tasks.spec.schemas import Fields
+from unstuck.tasks.spec.stream_columns import declared
+from unstuck.tasks.spec.stream_options import FileOptions, file_options
+from unstuck.tasks.spec.types import shown
+from unstuck.tasks.streams.arrived import ArrivedFile
+from unstuck.tasks.streams.columnar_files import read_orc, read_parquet_file
+from unstuck.tasks.streams.content import Placed, Unreadable, lines_of, opened, unpacked
+from unstuck.tasks.streams.csv_files import read_csv
+from unstuck.tasks.streams.json_files import read_json
+
+FILE_COLUMN = "_file"
+
+
+def shown_path(path: str) -> str:
+    """A path as text, also where its name is not UTF-8."""
+    return path.encode(errors="backslashreplace").decode()
+
+
+def decoded(file: ArrivedFile, stream: StreamInput, zone: str) -> Iterator[Any]:
+    """The rows of one file with the columns of the stream, a part at a time.
+
+    Args:
+        zone: of times without one that are to be instants, unless an option says another.
+
+    Raises:
+        Gone: the file is not there any more, or has changed.
+        Unreadable: it cannot be read as the spec says.
+        OSError: the store failed.
+    """
+    wanted = declared(stream.columns)
+    options = file_options(stream.format, stream.options)
+    zone = options.zone or zone
+    parse = parser(zone) if stream.format in ("csv", "json") else None
+    with opened(file) as reader:
+        word = "row" if stream.format in ("parquet", "orc") else "line"
+        for table, line_of in _tables(reader, file, stream, options, wanted, zone):
+            wrong = list[int]()
+
+            def place(row: int, line_of: Any = line_of, wrong: list[int] = wrong) -> str:
+                wrong.append(line_of(row))
+                return f"{word} {wrong[0]:,}"
+
+            try:
+                yield cast_of_file(_matched(table, file, wanted), wanted, place, parse)
+            except OutputInvalid as error:
+                raise Unreadable(str(error), wrong[0] if wrong else 0) from error
+
+
+def _tables(
+    reader: Any, file: ArrivedFile, stream: StreamInput, options: FileOptions, wanted: Fields, zone: str
+) -> Iterator[Placed]:
+    choose = _chooser(wanted, stream.on_other_columns == "allow")
+    if stream.format == "parquet":
+        return read_parquet_file(reader, choose)
+    if stream.format == "orc":
+        instants = {one["name"].lower() for one in wanted if one["type"] == "timestamp"}
+        return read_orc(reader, choose, instants, zone)
+    text = unpacked(reader, file)
+    own = [one for one in wanted if one["name"] != FILE_COLUMN]
+    if stream.format == "csv":
+        return _of_names(read_csv(text, options, [one["name"] for one in own]), choose)
+    if stream.format == "json":
+        return read_json(text, options, own, stream.on_other_columns)
+    return _lines(text, options, own[0]["name"])
+
+
+def _of_names(tables: Iterator[Placed], choose: Callable[[list[str]], list[str]]) -> Iterator[Placed]:
+    for table, line_of in tables:
+        yield table.select(choose(table.column_names)), line_of
+
+
+def _lines(text: Any, options: FileOptions, name: str) -> Iterator[Placed]:
+    import pyarrow as pa
+
+    for first, lines in lines_of(text, options.encoding):
+        yield pa.table({name: pa.array(lines, pa.binary()).cast(pa.string())}), first.__add__
+
+
+def _chooser(wanted: Fields, allow: bool) -> Callable[[list[str]], list[str]]:
+    """Takes of the names in a file those of the ``wanted`` columns. Raises: Unreadable: there are others."""
+    names = [one["name"] for one in wanted]
+    known = {_same(name) for name in names}
+
+    def choose(have: list[str]) -> list[str]:
+        there = {_same(name) for name in have}
+        missing = [name for name in names if _same(name) not in there and name != FILE_COLUMN]
+        more = [name for name in have if _same(name) not in known]
+        if (missing or more) and not allow:
+            said = [f"lacks {_listed(missing)}"] if missing else []
+            said += [f"has {_listed(more)} as well"] if more else []
+            raise Unreadable(
+                f"the file has the columns {_listed(have)}, and the schema has {_listed(names)}: it "
+                f"{' and '.join(said)}. Mend the file or the schema. With on_other_columns: allow, what is missing is "
+                "null, and what is more is left out"
+            )
+        return [name for name in have if _same(name) in known]
+
+    return choose
+
+
+def _same(name: str) -> str:
+    """Equal for names that Spark and people take for one."""
+    return unicodedata.normalize("NFC", name).lower()
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(shown, names)) or "none"
+
+
+def _matched(table: Any, file: ArrivedFile, wanted: Fields) -> Any:
+    """``table`` with the ``wanted`` columns in their order, without a type where it lacks one."""
+    import pyarrow as pa
+
+    have = {_same(name): table.column(number) for number, name in enumerate(table.column_names)}
+    columns = []
+    for one in wanted:
+        column = have.get(_same(one["name"]))
+        if column is None and one["name"] == FILE_COLUMN:
+            path = pa.scalar(shown_path(file.path))
+            column = pa.repeat(path, len(table))
+        columns.append(pa.nulls(len(table)) if column is None else column)
+    return pa.table(columns, names=[one["name"] for one in wanted])

@@ -1,0 +1,73 @@
+"""JSON files, an object a line or a whole document, as tables; the first that does not fit is told with its line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from unstuck.tasks.spec.schemas import Fields
+from unstuck.tasks.spec.stream_options import FileOptions
+from unstuck.tasks.streams.content import Placed, Unreadable, check_utf8, in_utf8, lines_of
+from unstuck.tasks.streams.records import json_decoder, table_of_rows
+
+_ROWS = 50_000  # of a table
+_OF_TEXT = ("date", "timestamp", "timestamp_ntz")
+
+
+def read_json(stream: Any, options: FileOptions, wanted: Fields, other: Literal["fail", "allow"]) -> Iterator[Placed]:
+    """Tables with the ``wanted`` columns, in which a date, or an instant, is still text. Raises: Unreadable."""
+    as_text = _as_text(wanted)
+    decoder = json_decoder(wanted)
+    rows, lines = dict[int, Any](), list[tuple[int, bytes]]()
+
+    def table() -> Placed:
+        found, bad = table_of_rows(as_text, rows, other)
+        if bad:
+            number = min(bad)
+            line, text = lines[number]
+            raise Unreadable(f"record {number + 1}: {bad[number]}" if options.whole else bad[number], line, text)
+        places = [line for line, _ in lines]
+        return found, places.__getitem__
+
+    for line, text in _documents(stream, options):
+        try:
+            value = decoder.decode(text.decode())
+        except json.JSONDecodeError as error:
+            at = line + error.lineno - 1
+            raise Unreadable(f"it is no JSON: {error.msg}, at its character {error.colno}", at, text) from error
+        except (ValueError, RecursionError) as error:
+            raise Unreadable(str(error) or type(error).__name__, line, text) from error
+        for one in value if options.whole and isinstance(value, list) else [value]:
+            rows[len(rows)] = one if one is not None else []  # a null is no object
+            lines.append((line, text))
+        if len(rows) >= _ROWS and not options.whole:
+            yield table()
+            rows, lines = {}, []
+    if rows:
+        yield table()
+
+
+def _documents(stream: Any, options: FileOptions) -> Iterator[tuple[int, bytes]]:
+    if options.whole:
+        text = b"".join(in_utf8(stream, options.encoding))
+        check_utf8(text, 1)
+        if text.strip():
+            yield 1, text
+        return
+    for first, lines in lines_of(stream, options.encoding):
+        for number, line in enumerate(lines, first):
+            if line.strip():
+                yield number, line
+
+
+def _as_text(fields: Fields) -> Fields:
+    def kind(one: Any) -> Any:
+        if isinstance(one, str):
+            return "string" if one in _OF_TEXT else one
+        if one["type"] == "struct":
+            return {**one, "fields": _as_text(one["fields"])}
+        parts = ("elementType", "keyType", "valueType")
+        return {name: kind(part) if name in parts else part for name, part in one.items()}
+
+    return [{**one, "type": kind(one["type"])} for one in fields]

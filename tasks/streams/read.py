@@ -1,0 +1,207 @@
+"""The files that have arrived for a stream, read into one frame: all rows of a file, or none.
+
+One decoder serves Spark and groups without it. A Spark frame reads the rows as Parquet that the decoder wrote, so no
+name of a file is a pattern, no conf changes a value, and what is wrong with a file is known before the first step.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from heapq import heapreplace
+from typing import Any
+
+from unstuck.tasks.errors import BadFile, FileUnsettled
+from unstuck.tasks.frames.spark import empty_table, read_parquet
+from unstuck.tasks.spec.inputs import StreamInput
+from unstuck.tasks.spec.schemas import schema_of
+from unstuck.tasks.spec.stream_columns import declared
+from unstuck.tasks.streams.arrived import ArrivedFile
+from unstuck.tasks.streams.content import Gone, Unreadable
+from unstuck.tasks.streams.decode import decoded, shown_path
+from unstuck.tasks.streams.rows import Parts, Rows
+from unstuck.tasks.time_zone import UTC
+from unstuck.tasks.warehouse.files import Files
+
+log = logging.getLogger(__name__)
+_ON_DRIVER = 64 * 1024 * 1024  # bytes of files that are decoded without a job of Spark
+_OF_TASK = 16 * 1024 * 1024  # bytes of the files of a task, at least
+_TASKS = 10_000
+_AGAIN = ". A retry reads what stands then. Write files elsewhere, and rename them into the folder"
+_HINT = ". Nothing was loaded. With on_bad_file: skip the file is put aside, and the rest is loaded"
+
+
+@dataclass(frozen=True, slots=True)
+class PutAside:
+    """A file of which no row was read.
+
+    Attributes:
+        gone: it is not there any more, or has changed since it was listed.
+        line: where the error was found; 0 if it is not of a line.
+        text: the line, or its beginning.
+    """
+
+    path: str
+    error: str
+    gone: bool
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFiles:
+    """The outcome of a reading.
+
+    Attributes:
+        frame: an Arrow table, or a Spark frame.
+        rows: by path, of each file that was read.
+    """
+
+    frame: Any
+    rows: dict[str, int]
+    put_aside: list[PutAside] = field(default_factory=list)
+
+
+def read_files(
+    session: Any, arrived: Sequence[ArrivedFile], stream: StreamInput, files: Files, folder: str
+) -> ReadFiles:
+    """Read the ``arrived`` files of ``stream``.
+
+    A column ``_file`` of the schema, a string, is the path of the file, unless the files have such a column.
+
+    Args:
+        session: of Spark, classic or Connect; None for an Arrow table.
+        folder: in the warehouse, below the attempt's staging: where the rows stand for Spark.
+
+    Raises:
+        BadFile: a file cannot be read as the spec says, and ``on_bad_file`` is ``fail``.
+        FileUnsettled: as that, for a file that is not there any more, or has changed.
+        OSError: a store failed.
+    """
+    zone, schema = os.environ.get("TZ") or UTC, schema_of(declared(stream.columns))
+    if session is None:
+        rows = Rows()
+        found = [_read_one(file, stream, zone, rows) for file in arrived]
+        return _in_order(arrived, rows.table(empty_table(schema)), found)
+    done = None
+    if len(arrived) > 1 and sum(file.size for file in arrived) > _ON_DRIVER:
+        done = _in_tasks(session, arrived, stream, zone, files.uri(""), folder)
+    if done is None:
+        done = _read_some(arrived, stream, zone, files, folder)
+    found, written = done
+    return _in_order(arrived, read_parquet(session, [(schema, written)]), found)
+
+
+_Found = PutAside | tuple[str, int]
+
+
+def _in_order(arrived: Sequence[ArrivedFile], frame: Any, found: Iterable[_Found]) -> ReadFiles:
+    by_path = {one.path if isinstance(one, PutAside) else one[0]: one for one in found}
+    ordered = [by_path[file.path] for file in arrived]
+    rows = dict(one for one in ordered if not isinstance(one, PutAside))
+    return ReadFiles(frame, rows, [one for one in ordered if isinstance(one, PutAside)])
+
+
+def _read_one(file: ArrivedFile, stream: StreamInput, zone: str, rows: Rows) -> _Found:
+    """Raises: BadFile, FileUnsettled, OSError."""
+    count = 0
+    try:
+        for table in decoded(file, stream, zone):
+            rows.add(table)
+            count += len(table)
+    except Gone as gone:
+        aside = PutAside(file.path, str(gone), True, 0, "")
+    except Unreadable as wrong:
+        aside = PutAside(file.path, str(wrong), False, wrong.line, wrong.text)
+    else:
+        rows.keep()
+        return file.path, count
+    rows.drop()
+    if stream.on_bad_file == "skip":
+        return aside
+    raise _refused(aside)
+
+
+def _refused(aside: PutAside) -> BadFile | FileUnsettled:
+    said = f"{shown_path(aside.path)}{f', line {aside.line:,}' if aside.line else ''}: {aside.error}"
+    return FileUnsettled(said + _AGAIN) if aside.gone else BadFile(said + _HINT)
+
+
+def _read_some(
+    arrived: Iterable[ArrivedFile], stream: StreamInput, zone: str, files: Files, folder: str
+) -> tuple[list[_Found], dict[str, int]]:
+    """The outcome of each file, and the URIs and bytes of the files with the rows. Raises: as `read_files`."""
+    parts = Parts(files, folder)
+    found = [_read_one(file, stream, zone, parts) for file in arrived]
+    return found, parts.written()
+
+
+# -- As a job of Spark ---------------------------------------------------------------------------------------------
+
+_ERRORS: dict[str, type[Exception]] = {kind.__name__: kind for kind in (BadFile, FileUnsettled, OSError)}
+_NO_PYTHON = ("No module named", "Cannot run program", "PYTHON_VERSION_MISMATCH")  # in the errors of executors
+
+
+def _in_tasks(
+    session: Any, arrived: Sequence[ArrivedFile], stream: StreamInput, zone: str, warehouse: str, folder: str
+) -> tuple[list[_Found], dict[str, int]] | None:
+    """As `_read_some`, each task some of the files; None if the executors cannot. Raises: as `read_files`."""
+    shares, said = _shares(arrived), stream.model_dump_json(by_alias=True)
+
+    def answers(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for batch in batches:
+            numbers = batch.column(0).to_pylist()
+            yield pa.RecordBatch.from_pydict(
+                {"answer": [_task(shares[number], said, zone, warehouse, folder) for number in numbers]}
+            )
+
+    try:
+        rows = session.range(0, len(shares), 1, len(shares)).mapInArrow(answers, "answer string").collect()
+    except Exception as error:
+        if not any(word in str(error) for word in _NO_PYTHON):
+            raise
+        log.warning(
+            "the executors of Spark cannot read the files of a stream, so its driver reads all %d of them: they need "
+            "the Python of the workers, with unstuck and pyarrow. %s",
+            len(arrived),
+            str(error)[-300:],
+        )
+        return None
+    found, written = list[_Found](), dict[str, int]()
+    for answer in map(json.loads, (row.answer for row in rows)):
+        if "error" in answer:
+            kind, text = answer["error"]
+            raise _ERRORS[kind](text)
+        found += [tuple(one) for one in answer["rows"]]
+        found += [PutAside(**one) for one in answer["put_aside"]]
+        written |= answer["written"]
+    return found, written
+
+
+def _shares(arrived: Sequence[ArrivedFile]) -> list[list[ArrivedFile]]:
+    """The files of each task: the largest come first, and each goes to the task that has least."""
+    count = min(len(arrived), sum(file.size for file in arrived) // _OF_TASK + 1, _TASKS)
+    shares: list[tuple[int, int, list[ArrivedFile]]] = [(0, number, []) for number in range(count)]
+    for file in sorted(arrived, key=lambda file: -file.size):
+        size, number, share = shares[0]
+        share.append(file)
+        heapreplace(shares, (size + file.size, number, share))
+    return [share for _, _, share in shares if share]
+
+
+def _task(share: list[ArrivedFile], said: str, zone: str, warehouse: str, folder: str) -> str:
+    """Read the files of one task. Returns the answer as JSON."""
+    stream = StreamInput.model_validate_json(said)
+    try:
+        found, written = _read_some(share, stream, zone, Files(warehouse), folder)
+    except (BadFile, FileUnsettled, OSError) as error:
+        kind = type(error).__name__
+        return json.dumps({"error": [kind if kind in _ERRORS else "OSError", str(error)]})
+    rows = [one for one in found if not isinstance(one, PutAside)]
+    aside = [asdict(one) for one in found if isinstance(one, PutAside)]
+    return json.dumps({"rows": rows, "put_aside": aside, "written": written})

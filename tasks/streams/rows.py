@@ -1,0 +1,90 @@
+"""Rows out of files: as one Arrow table, or as Parquet in the warehouse. No row of a file counts before all do."""
+
+from __future__ import annotations
+
+import io
+import uuid
+from typing import Any
+
+from unstuck.tasks.warehouse.files import Files
+
+_PART = 64 * 1024 * 1024  # bytes in memory of the rows that go into one file
+
+
+class Rows:
+    """Rows in memory: of files that are whole, and of the one that is being read."""
+
+    def __init__(self) -> None:
+        self._kept: list[Any] = []
+        self._own: list[Any] = []
+
+    def add(self, table: Any) -> None:
+        """Rows of the file that is being read."""
+        self._own.append(table)
+
+    def keep(self) -> None:
+        """The file is whole."""
+        self._kept += self._own
+        self._own = []
+
+    def drop(self) -> None:
+        """No row of the file counts."""
+        self._own = []
+
+    def table(self, empty: Any) -> Any:
+        """All rows as one table."""
+        import pyarrow as pa
+
+        return pa.concat_tables([empty, *self._kept], promote_options="permissive")
+
+
+class Parts(Rows):
+    """Rows that go into files in ``folder`` of the warehouse as there are many."""
+
+    def __init__(self, files: Files, folder: str) -> None:
+        super().__init__()
+        self._files = files
+        self._folder = f"{folder}/{uuid.uuid4().hex}"  # Spark may run a task twice
+        self._number = 0
+        self._written: dict[str, int] = {}
+        self._written_of_own: dict[str, int] = {}
+
+    def add(self, table: Any) -> None:
+        """As `Rows.add`. Raises: OSError; as ``Files.check``."""
+        super().add(table)
+        if sum(table.nbytes for table in self._own) > _PART:
+            self._written_of_own |= self._write(self._own)
+            self._own = []
+
+    def keep(self) -> None:
+        """As `Rows.keep`. Raises: as `add`."""
+        super().keep()
+        self._written |= self._written_of_own
+        self._written_of_own = {}
+        if sum(table.nbytes for table in self._kept) > _PART:
+            self.written()
+
+    def drop(self) -> None:
+        """As `Rows.drop`. What was written of the file goes with the staging of the attempt."""
+        super().drop()
+        self._written_of_own = {}
+
+    def written(self) -> dict[str, int]:
+        """The URI and the bytes of each file that holds rows. Raises: as `add`."""
+        self._written |= self._write(self._kept)
+        self._kept = []
+        return self._written
+
+    def _write(self, tables: list[Any]) -> dict[str, int]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if not sum(map(len, tables)):
+            return {}
+        data = io.BytesIO()
+        # The schema of Arrow would be known to some readers alone.
+        pq.write_table(pa.concat_tables(tables, promote_options="permissive"), data, store_schema=False)
+        self._number += 1
+        path = f"{self._folder}/part-{self._number:05d}.parquet"
+        self._files.write_durable(path, data.getvalue())
+        return {self._files.uri(path): len(data.getbuffer())}

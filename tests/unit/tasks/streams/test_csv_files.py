@@ -1,0 +1,85 @@
+"""CSV files against Python's own reader: whatever stands in a field, and wherever a block of the file ends."""
+
+from __future__ import annotations
+
+import csv
+import io
+import random
+
+import pytest
+
+from unstuck.tasks.spec.stream_options import FileOptions, file_options
+from unstuck.tasks.streams import content
+from unstuck.tasks.streams.content import Unreadable
+from unstuck.tasks.streams.csv_files import read_csv
+
+NAMES = ["a", "b", "c"]
+PIECES = ["x", "ü", '"', '""', ",", "\n", "\r\n", " ", "\\", "", "7"]
+
+
+def found(data: bytes, size: int, options: FileOptions, monkeypatch: pytest.MonkeyPatch) -> list[list[str | None]]:
+    monkeypatch.setattr(content, "_BLOCK", size)
+    tables = [table for table, _ in read_csv(io.BytesIO(data), options, NAMES)]
+    return [list(row.values()) for table in tables for row in table.to_pylist()]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_each_field_is_what_python_wrote_into_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(seed)
+    records = [["".join(chance.choices(PIECES, k=chance.randrange(4))) for _ in NAMES] for _ in range(30)]
+    written = io.StringIO(newline="")
+    quoting = chance.choice([csv.QUOTE_ALL, csv.QUOTE_MINIMAL])
+    csv.writer(written, lineterminator=chance.choice(["\n", "\r\n"]), quoting=quoting).writerows([NAMES, *records])
+    data = written.getvalue().encode()
+    for size in (1, 7, 64, 10_000):
+        rows = found(data, size, FileOptions(header=True), monkeypatch)
+        assert [[field or "" for field in row] for row in rows] == records
+        if quoting == csv.QUOTE_ALL:
+            assert None not in [field for row in rows for field in row]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_quotes_that_open_no_field_are_letters_wherever_a_block_ends(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(seed)
+    records = [[chance.choice(['5"', 'a "b" c', '7""', "x"]) for _ in NAMES] for _ in range(30)]
+    data = "".join(",".join([*record[:2], '"q,\n"""']) + "\n" for record in records).encode()
+    for size in (1, 7, 64, 10_000):
+        assert found(data, size, FileOptions(), monkeypatch) == [[*record[:2], 'q,\n"'] for record in records]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_record_with_another_number_of_fields_is_told_with_its_line(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(seed)
+    before = "".join(chance.choices(['1,"x\ny",2\n', "1,2,3\n", "\n", '5",6,7\r\n'], k=chance.randrange(20)))
+    wrong = chance.choice(["1,2\n", "1,2,3,4\n", '"1\n2",3\n'])
+    for size in (3, 10_000):
+        with pytest.raises(Unreadable) as raised:
+            found((before + wrong + "1,2,3\n").encode(), size, FileOptions(), monkeypatch)
+        assert raised.value.line == before.count("\n") + 1
+
+
+def test_with_an_escape_the_next_letter_is_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = file_options("csv", {"escape": "\\"})
+    for size in (1, 5, 1000):
+        rows = found(b'"a\\"b\\\\","x, y",z\n"""",\\,,"\\\\"\n', size, options, monkeypatch)
+        assert rows == [['a"b\\', "x, y", "z"], ['"', ",", "\\"]]
+
+
+@pytest.mark.parametrize(
+    ("format", "options", "said"),
+    [
+        ("csv", {"headr": "true"}, "no option headr; there are: charset, delimiter"),
+        ("csv", {"mode": "PERMISSIVE"}, "no option mode"),
+        ("csv", {"header": "yes"}, "must be true or false"),
+        ("csv", {"sep": "||"}, "must be one character"),
+        ("json", {"encoding": "latin-9000"}, "no encoding"),
+        ("parquet", {"mergeSchema": "true"}, "no option mergeschema; there are: none"),
+    ],
+)
+def test_an_option_that_nothing_obeys_is_refused(format: str, options: dict[str, str], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        file_options(format, options)
