@@ -72,7 +72,7 @@ app.steps["consumer"].add(WorkerStallDetector)
 
 
 # Signals are global to a process: every receiver below acts for workers of this app alone.
-_slots: int | None = None
+_runner_slots: int | None = None
 
 
 refuse_other_pools(
@@ -97,9 +97,9 @@ def _refuse_unfit_host(sender: Any, **_: Any) -> None:
 
 @signals.celeryd_after_setup.connect  # type: ignore[untyped-decorator]
 def _count_slots(instance: Any, **_: Any) -> None:
-    global _slots
+    global _runner_slots
     if instance.app is app:
-        _slots = int(instance.concurrency)
+        _runner_slots = int(instance.concurrency)
         # Imported here, and shared by the runners that are forked from this process, and by their watchdogs.
         import unstuck.tasks.runner.runner  # noqa: F401
         from unstuck.tasks.driver.host_trial import share_with_children
@@ -111,12 +111,12 @@ def _count_slots(instance: Any, **_: Any) -> None:
 
 @signals.worker_process_init.connect  # type: ignore[untyped-decorator]
 def _start_runner(**_: Any) -> None:
-    if _slots is None:
+    if _runner_slots is None:
         return
     try:
         from unstuck.tasks.runner.runner import start_runner
 
-        start_runner(queues=sorted(app.amqp.queues.consume_from), slots=_slots, shutdown_flag=this_worker().flag)
+        start_runner(queues=sorted(app.amqp.queues.consume_from), slots=_runner_slots, shutdown_flag=this_worker().flag)
     except Exception as error:  # noqa: BLE001 - whatever it is, this child must take nothing
         # Celery would log it, and give this child wake-ups, each of which would be lost in it.
         log.critical(
@@ -132,7 +132,7 @@ def _start_runner(**_: Any) -> None:
 
 @signals.worker_process_shutdown.connect  # type: ignore[untyped-decorator]
 def _end_runner(**_: Any) -> None:
-    if _slots is not None:
+    if _runner_slots is not None:
         from unstuck.tasks.runner.runner import end_runner
 
         end_runner()

@@ -41,7 +41,7 @@ class Point(StrEnum):
     BEFORE_WAKE_UPS = "before-wake-ups", "groups stand QUEUED, and the lock is free; no wake-up was sent"
     AFTER_WAKE_UPS = "after-wake-ups", "the wake-ups are with the broker"
     BEFORE_PACKAGE = "before-package", "the job is publishing; no marker was read"
-    BEFORE_ENTRY = "before-entry", "the entry of the warehouse log is made up; its slot is free"
+    BEFORE_ENTRY = "before-entry", "the entry of the warehouse log is made up; its number is free"
     AFTER_ENTRY = "after-entry", "the entry stands and readers see it; its author has not heard of it"
     BEFORE_TABLE = "before-table", "the entry stands; the Delta table that it names has no commit of it"
     AFTER_TABLE = "after-table", "the Delta table has its commit; nothing says that all tables of the entry have theirs"

@@ -73,7 +73,7 @@ class Settings(BaseSettings):
     sweep_every: Seconds = 1.0
     dispatch_timeout: Seconds = 10.0
     dispatch_window: int | None = Field(
-        default=None, ge=1, description="unclaimed offers per job and queue; None: 4 x slots, at least 64"
+        default=None, ge=1, description="unclaimed offers per job and queue; None: 4 x runners, at least 64"
     )
     cancel_grace: Seconds = 10.0
     drain_grace: Seconds = Field(default=20.0, description="how long attempts may go on once their worker is to stop")

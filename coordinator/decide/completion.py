@@ -63,7 +63,7 @@ def complete(draft: Draft) -> None:
 
 
 def end_as_intended(draft: Draft) -> None:
-    """Stopped or canceled, unless the package stands already: for a job in publishing the slot in the log decides."""
+    """Stopped or canceled, unless the package stands already: for a job in publishing the number in the log decides."""
     status, reason = _INTENDED[draft.job.intent]
     result = draft.env.published
     if draft.job.phase:

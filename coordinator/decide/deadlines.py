@@ -113,8 +113,8 @@ def due_at(state: JobState, env: Environment, more: bool = False) -> float:
             times.append(queue_timeout_at(state.job, record, queue_timeout, env) or 0.0)
         elif attempt is not None:
             # A lapsed lease is looked at again after a moment, when a grace may end.
-            held = min(lease_end(record, attempt, env), now + env.lease_ttl)
-            times.append(held + 0.01 if held > now else now + 0.5)
+            lease = min(lease_end(record, attempt, env), now + env.lease_ttl)
+            times.append(lease + 0.01 if lease > now else now + 0.5)
     for group_id in state.by_state[S.BACKOFF]:
         times.append(retry_at(state.groups[group_id], state.planned(group_id).retry, env))
     for group_id in state.recovering:

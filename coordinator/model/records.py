@@ -263,7 +263,7 @@ class JobRecord:
         timed_out: its time is over, and it ends; the reason that it ends with.
         halted: why the job cannot go on by itself, if so; it is shown as PAUSED, though nobody asked for it.
         schedule: of which it is a run; its end makes the schedule due.
-        version: slot of the job's package in the warehouse log, once published; 0 if nothing was to publish.
+        version: number of the job's package in the warehouse log, once published; 0 if nothing was to publish.
         published: the rows of each dataset in it; ``replaced``: the partitions of each that it replaced.
     """
 

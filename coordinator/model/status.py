@@ -59,7 +59,7 @@ class Phase(StrEnum):
 
     @property
     def aborts(self) -> bool:
-        """The user ended the job while it was publishing; the slot in the warehouse log decides which was first."""
+        """The user ended the job while it was publishing; the number in the warehouse log decides which was first."""
         return self in (Phase.ABORTING, Phase.ABORT_RETRYING)
 
     @property

@@ -3,8 +3,8 @@
 A thread that waits on a dead mount cannot be ended. After a term without a sign of life it counts as hanging: other
 work gets its room, and its own work may be tried again beside it.
 """
-# So only work that may be done twice, and twice at once, is done here: publishing, for which the slot of the warehouse
-# log decides, and the collection of staging.
+# So only work that may be done twice, and twice at once, is done here: publishing, for which the number in the
+# warehouse log decides, and the collection of staging.
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ GOES_ON = PublishResult(goes_on=True)
 class Warehouses:
     """Publishes each job in its own warehouse.
 
-    Both calls may be repeated at any point: the slot in the warehouse log decides. ``answered`` is called after each
+    Both calls may be repeated at any point: the number in the warehouse log decides. ``answered`` is called after each
     answer of the warehouse.
     """
 

@@ -206,7 +206,7 @@ def _columns(schema: str) -> dict[str, str]:
 def _check_keys(
     what: str, warehouse: Warehouse, job: str, name: str, output: StagedOutput, keys: Sequence[str]
 ) -> None:
-    """Raises: PublishFailed: a key is no column, null, or there twice. Delta would find that only after the slot."""
+    """Raises: PublishFailed: a key is no column, null, or there twice. Delta would find that only after the entry."""
     if absent := [key for key in keys if key not in _columns(output.schema)]:
         raise PublishFailed(KEYS_UNFIT, f"{what}: keys: names {', '.join(absent)}, which is no column of it")
     if not output.rows:

@@ -102,7 +102,7 @@ class PublishRequest:
         return self.outputs.get(name, OutputSpec())
 
     def entry(self, n: int, kind: Literal["package", "abort"], **more: Any) -> Entry:
-        """An entry of this request in slot ``n`` of the log."""
+        """An entry of this request with the number ``n`` in the log."""
         return Entry(n, n - 1, self.publish_id, kind, self.job, self.job_name, self.at, **more)
 
 
@@ -146,7 +146,7 @@ def _append_package(warehouse: Warehouse, request: PublishRequest, package: _Pac
     tables = _tables(warehouse, request, package.outputs)
 
     def entry_of(n: int, state: State) -> Entry:
-        """The package for slot ``n``, against the version before. Raises: PublishFailed."""
+        """The package for the number ``n``, against the version before. Raises: PublishFailed."""
         datasets = {
             name: with_checkpoint(
                 name,

@@ -65,7 +65,7 @@ def restore(
     now = warehouse.dataset(name)
     publish_id = f"{RESTORE}-{name}-{version}-{now.changed}"
     what = f"version {version} of {name} is not restored"
-    with index.held(publish_id, identity, version, time.time() + HOLD):
+    with index.hold(publish_id, identity, version, time.time() + HOLD):
         wanted = _standing_files(warehouse, name, version, what)
         if table := now.table or wanted.table:
             raise Refused(

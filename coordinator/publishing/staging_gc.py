@@ -49,7 +49,7 @@ class StagingCollector:
         self._background = background
         self._settings = settings
         self._next_vacuum: dict[str, float] = {}  # by the URI of the warehouse
-        # The id of a warehouse → slot of its log → the jobs whose folders the entry names, so that each entry is read
+        # The id of a warehouse → number in its log → the jobs whose folders the entry names, so that each entry is read
         # about once, however many jobs are looked at.
         self._named: dict[str, dict[int, frozenset[str]]] = {}
 
@@ -129,13 +129,13 @@ class StagingCollector:
             self._index.later(job, staged.forget_at + MARGIN)
             return
         counting = {record.staging for record in state.groups.values()} - {""} if state is not None else set()
-        held = counting | retries.folders
+        needed = counting | retries.folders
         listing = _listing(warehouse.storage, job)
         which = expired_staging if forgotten else stale_attempts
-        removed = which(job, listing, Kept(held))
+        removed = which(job, listing, Kept(needed))
         if removed:  # only then is the log worth reading
             named = self._folders_named(warehouse, staged)
-            removed = which(job, listing, Kept(held | named))
+            removed = which(job, listing, Kept(needed | named))
         for path in removed:
             warehouse.storage.remove_tree(path)
         if removed:

@@ -25,15 +25,15 @@ class Vacuumed:
     Attributes:
         oldest: the oldest version that can be read afterwards; 0 for a warehouse in which nothing is published.
         files, bytes: of what was removed.
-        held: files that stay until a later vacuum, since a job may need them.
-        held_for: a job that may read an older version, for which more files stay; empty if there is none.
+        kept: files that stay until a later vacuum, since a job may need them.
+        kept_for: a job that may read an older version, for which more files stay; empty if there is none.
     """
 
     oldest: int
     files: int
     bytes: int
-    held: int
-    held_for: str = ""
+    kept: int
+    kept_for: str = ""
 
 
 def vacuum(
@@ -71,28 +71,28 @@ def vacuum(
         return min((oldest, ""), (reading(removed) if oldest > removed else None) or (oldest, ""))
 
     # What an earlier vacuum said goes, even if this one would keep more.
-    oldest, held_for = hold(max(_oldest_kept(warehouse, head, keep, before), said))
+    oldest, kept_for = hold(max(_oldest_kept(warehouse, head, keep, before), said))
     removable = _removable(warehouse, removed, oldest, head)  # a log that cannot be read is left as it is
     if oldest > removed and not dry_run:
         warehouse.keep_from(said := max(said, oldest))
         counted()
         if (late := hold(oldest))[1]:
-            oldest, held_for = late
+            oldest, kept_for = late
             removable = _removable(warehouse, removed, oldest, head)
-    size = count = held = 0
+    size = count = kept = 0
     for number, path in enumerate(removable):
         progress(number, len(removable))
         if needed(path):
-            held += 1
+            kept += 1
             continue
         if (known := warehouse.storage.size(path)) is None:
             continue  # a vacuum that died had removed it
         size, count = size + known, count + 1
         if not dry_run:
             warehouse.storage.remove_file(path)
-    if not dry_run and not held and oldest > removed:
+    if not dry_run and not kept and oldest > removed:
         warehouse.finish_vacuum(oldest)
-    return Vacuumed(max(oldest, said), count, size, held, held_for)
+    return Vacuumed(max(oldest, said), count, size, kept, kept_for)
 
 
 def _oldest_kept(warehouse: Warehouse, head: int, keep: int, before: float) -> int:

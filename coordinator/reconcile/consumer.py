@@ -119,9 +119,9 @@ class Consumer:
         now = self._clock()
         if now >= self._next_claim:
             self._next_claim = now + self._settings.report_idle / 5
-            held = {entry.id for busy in self._busy.values() for entry in busy.entries}
+            waiting = {entry.id for busy in self._busy.values() for entry in busy.entries}
             idle = self._stream.claim_idle(self._settings.report_idle, BATCH)
-            idle = [entry for entry in idle if entry.id not in held]
+            idle = [entry for entry in idle if entry.id not in waiting]
             # A report that ended each coordinator that read it is not tried for ever.
             self._poisoned(idle, KILLER_AFTER + 1, "no coordinator that took it finished it, nor said why not")
             self.apply(entry for entry in idle if entry.deliveries <= KILLER_AFTER)

@@ -91,8 +91,8 @@ def _modes(
     makers_of, named = _makers(every), set(publish or ())
     shown = published_outputs(every, publish)
     for name, spec in outputs.items():
-        held = {"quality": spec.quality, "columns": spec.columns, "expect": spec.expect}
-        if any(held.values()) and spec == OutputSpec.model_validate(held):
+        given = {"quality": spec.quality, "columns": spec.columns, "expect": spec.expect}
+        if any(given.values()) and spec == OutputSpec.model_validate(given):
             continue
         makers = [group.name for group in makers_of.get(name, ())]
         if publish is not None and name not in named:

@@ -368,7 +368,7 @@ class Store:
             pipe.llen(keys.queue(queue))
         for pool in pools:
             pipe.hget(keys.pools, pool)
-            pipe.zlexcount(keys.held, *members_of(pool))
+            pipe.zlexcount(keys.pool_slots, *members_of(pool))
         if runners:
             pipe.hmget(keys.polled, list(runners))
         answers = iter(pipe.execute())

@@ -66,16 +66,16 @@ class Pools:
         """The pools that somebody has set, and those in use, by name."""
         pipe = self._redis.pipeline(transaction=False)
         pipe.hgetall(self._keys.pools)
-        pipe.zrange(self._keys.held, 0, -1)
+        pipe.zrange(self._keys.pool_slots, 0, -1)
         pipe.zrange(self._keys.lanes, 0, -1)
-        sizes, held, listed = pipe.execute()
+        sizes, members, listed = pipe.execute()
         lanes = [lane for lane in listed if pool_of(lane)]
         for lane in lanes:
             pipe.zcard(self._keys.ready(lane))
         waiting, holders = Counter[str](), defaultdict[str, list[str]](list)
         for lane, count in zip(lanes, pipe.execute(), strict=True):
             waiting[pool_of(lane)] += count
-        for member in held:
+        for member in members:
             pool, job, group, *_ = member.split("/")
             holders[pool].append(f"{job}/{group}")
         return [

@@ -59,7 +59,7 @@ class StagingIndex(Staging):
         self._redis.zincrby(self._keys.vacuums, 1, warehouse_id)
 
     @contextmanager
-    def held(self, reader: str, warehouse_id: str, version: int, until: float) -> Iterator[None]:
+    def hold(self, reader: str, warehouse_id: str, version: int, until: float) -> Iterator[None]:
         """Have no vacuum remove ``version`` within the block; ``until``: seconds since the epoch, if this process dies.
 
         A vacuum that has begun before says in the log which versions it removes: look there within the block.

@@ -68,7 +68,7 @@ class Keys:
         self.polled = f"{prefix}:polled"  # hash: runner → when it last polled; below 0: since when it sleeps
         self.lanes = f"{prefix}:ready"  # zset: lanes (``queue``, ``queue@pool``) in which offers stand; all score 0
         self.pools = f"{prefix}:pools"  # hash: pool → its slots, where a person has set them
-        self.held = f"{prefix}:held"  # zset: ``pool/offer`` of each attempt that holds a slot; all have the score 0
+        self.pool_slots = f"{prefix}:slots"  # zset: ``pool/offer`` of each attempt that holds one; all have the score 0
         self.beat = f"{prefix}:beat:"  # what RedBeat puts before every key of its own
 
     def of(self, job: str) -> JobKeys:
@@ -127,5 +127,5 @@ def versions_of(lane: str) -> dict[str, str]:
 
 
 def members_of(pool: str) -> tuple[str, str]:
-    """The range of ``Keys.held`` in which the attempts stand that hold a slot of ``pool``."""
+    """The range of ``Keys.pool_slots`` in which the attempts stand that hold a slot of ``pool``."""
     return f"[{pool}/", f"({pool}0"  # 0 comes after /

@@ -382,12 +382,12 @@ def find_leaks(threads: list[threading.Thread]) -> list[str]:
     left = [f"the thread {one.name!r}" for one in threading.enumerate() if one not in threads and not one.daemon]
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     try:
-        held = len(os.listdir("/dev/fd"))
+        count = len(os.listdir("/dev/fd"))
     except OSError as error:
-        held = limit if error.errno in (errno.EMFILE, errno.ENFILE) else 0  # none is left to count them with
-    if limit != resource.RLIM_INFINITY and held > limit / 2:
+        count = limit if error.errno in (errno.EMFILE, errno.ENFILE) else 0  # none is left to count them with
+    if limit != resource.RLIM_INFINITY and count > limit / 2:
         # The next attempt might leave too few descriptors to look for leaks, or to start a watchdog.
-        left.append(f"{held} open files, of {limit} that it may have")
+        left.append(f"{count} open files, of {limit} that it may have")
     return left
 
 

@@ -59,4 +59,4 @@ class Strict(BaseModel):
         if not info.context or not isinstance(value, dict):
             return value
         known = {name for field, its in cls.model_fields.items() for name in (field, its.alias)}
-        return {name: held for name, held in value.items() if held or name in known}
+        return {name: one for name, one in value.items() if one or name in known}

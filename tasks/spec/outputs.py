@@ -153,9 +153,9 @@ def _valued(column: str, value: PartitionValue, params: Mapping[str, Any]) -> tu
     """The values that ``value`` of ``partitions:`` stands for: several for a parameter that is a list."""
     if (name := named_param(value)) is None:
         return (value,)
-    if (held := params.get(name)) is None:
+    if (given := params.get(name)) is None:
         raise ValueError(f"partitions: {column} is :{name}, and this parameter has no value")
-    values = tuple(held) if isinstance(held, list | tuple) else (held,)
+    values = tuple(given) if isinstance(given, list | tuple) else (given,)
     if odd := [one for one in values if one is not None and not isinstance(one, str | int | bool)]:
         raise ValueError(f"partitions: {column} is :{name}, and {odd[0]!r} cannot be the value of a partition")
     return values

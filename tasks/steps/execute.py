@@ -209,9 +209,9 @@ def _run_compact(dataset: str, ctx: StepContext, target: int = TARGET) -> None:
             )
         except DatasetNotFound as error:
             raise Unrecoverable(str(error)) from error
-    for name in ("version", "before", "after", "bytes", "held"):
+    for name in ("version", "before", "after", "bytes", "kept"):
         ctx.result(name, getattr(done, name))
-    ctx.log.info("%s: %d files are %d now; %d small ones are held", dataset, done.before, done.after, done.held)
+    ctx.log.info("%s: %d files are %d now; %d small ones are kept", dataset, done.before, done.after, done.kept)
 
 
 # -- SQL -------------------------------------------------------------------------------------------------------

@@ -149,7 +149,7 @@ class PublishedDatasets:
             LogBroken, WarehouseNewer, OSError: the log could not be read.
         """
         at = self._version(version)
-        state = self._state(at, held=version is None or in_spec)
+        state = self._state(at, kept=version is None or in_spec)
         found = state.get(dataset)
         self._note(Read(dataset, version or 0, found.changed if found else 0))
         if found is None:
@@ -172,7 +172,7 @@ class PublishedDatasets:
 
         Raises: as `read`.
         """
-        found = self._state(self._version(None), held=True).get(dataset)
+        found = self._state(self._version(None), kept=True).get(dataset)
         self._note(Read(dataset, 0, found.changed if found else 0))
         return found.checkpoint if found else None
 
@@ -185,7 +185,7 @@ class PublishedDatasets:
         """
         if newest:
             return self._warehouse.state().get(dataset)
-        return None if self._base is None else self._state(self._base, held=True).get(dataset)
+        return None if self._base is None else self._state(self._base, kept=True).get(dataset)
 
     def _note(self, read: Read) -> None:
         if read not in self.reads:
@@ -198,7 +198,7 @@ class PublishedDatasets:
         """
         for read in reads:
             if not read.asked:
-                found = self._state(self._version(None), held=True).get(read.dataset)
+                found = self._state(self._version(None), kept=True).get(read.dataset)
                 if read.version != (found.changed if found else 0):
                     return read.dataset
         return ""
@@ -210,13 +210,13 @@ class PublishedDatasets:
             )
         return version if version is not None else self._base or 0
 
-    def _state(self, version: int, *, held: bool) -> State:
-        """``held``: a vacuum that was to remove the version has kept its files if it found the job in time."""
+    def _state(self, version: int, *, kept: bool) -> State:
+        """``kept``: a vacuum that was to remove the version has kept its files if it found the job in time."""
         if version not in self._states:
             try:
                 self._states[version] = self._warehouse.state(version)
             except DatasetNotFound as error:
-                if not (held and isinstance(error, VersionRemoved)):
+                if not (kept and isinstance(error, VersionRemoved)):
                     raise InputNotPublished(str(error)) from error
                 self._states[version] = self._warehouse.state(version, removed=True)
                 self._removed[version] = str(error)

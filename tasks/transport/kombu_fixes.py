@@ -247,7 +247,7 @@ def _told_dropped(error: Exception, where: str, message: Any) -> None:
 
 
 class CheckedRequest(Request):  # type: ignore[misc]
-    """A task of a message, refused where Celery or its pool would fail later and keep the slot of the task for ever."""
+    """A task of a message, refused where Celery or its pool would fail later and keep its place for ever."""
 
     def __init__(self, message: Any, **given: Any) -> None:
         super().__init__(message, **given)
@@ -300,14 +300,14 @@ def _is_of_broker(error: Exception) -> bool:
     return is_of_redis or isinstance(error, OSError | InconsistencyError)
 
 
-# A slot that an acknowledgement takes for ever. kombu frees the slot of a message only once Redis has taken the
-# acknowledgement, and Celery notes the error and goes on: a worker with one slot listens no more and looks alive. What
-# stays behind in Redis comes back as a second wake-up, much later. Upstream: no report is
-# known. Seen with kombu 5.7.0; this may go once its ``QoS.ack`` frees the slot in a ``finally``.
+# A place in the prefetch that an acknowledgement takes for ever. kombu frees the place of a message only once Redis has
+# taken the acknowledgement, and Celery notes the error and goes on: a worker with one place listens no more and looks
+# alive. What stays behind in Redis comes back as a second wake-up, much later. Upstream: no report is known. Seen with
+# kombu 5.7.0; this may go once its ``QoS.ack`` frees the place in a ``finally``.
 
 
 class Acknowledging(bootsteps.StartStopStep):  # type: ignore[misc]
-    """A step of a Celery worker that frees the slot of a failed acknowledgement; starts again with every connection."""
+    """A step of a Celery worker that frees the place of a failed acknowledgement, anew with every connection."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 

@@ -33,14 +33,14 @@ class Compacted:
         version: the entry that it made; 0 if there was nothing to do.
         before, after: files of the dataset.
         bytes: of the files that were written.
-        held: small files that stay as they are, since a retry may publish them once more.
+        kept: small files that stay as they are, since a retry may publish them once more.
     """
 
     version: int
     before: int
     after: int
     bytes: int
-    held: int
+    kept: int
 
 
 class _Rewritten(NamedTuple):
@@ -122,14 +122,14 @@ def compact(
     if standing.table is not None:
         raise Unrecoverable(f"{name} is the Delta table {standing.table}; compact it by the means of Delta (OPTIMIZE)")
     free: list[DataFile] = []
-    held = 0
+    kept = 0
     for file in standing.files:
         if file.bytes * 2 < target:
-            held += needed(file.path)
+            kept += needed(file.path)
             free += [] if needed(file.path) else [file]
     if dry_run:
         after = len(standing.files) - len(free) + _fewest(free, target)
-        return Compacted(0, len(standing.files), after, sum(file.bytes for file in free), held)
+        return Compacted(0, len(standing.files), after, sum(file.bytes for file in free), kept)
     folder = f"_staging/{publish_id}/{name}/0-{COMPACT}-{COMPACT}"
     rewritten: list[_Rewritten] = []
     for one in rewrite(warehouse.storage, folder, free, target):
@@ -152,10 +152,10 @@ def compact(
             raise _Overtaken
         made = warehouse.append(publish_id, base, entry)[0]
     except _Overtaken:
-        return Compacted(0, len(standing.files), len(standing.files), 0, held)
+        return Compacted(0, len(standing.files), len(standing.files), 0, kept)
     done = made.datasets[name]
     after = len(standing.files) - len(done.removed) + len(done.added)
-    return Compacted(made.n, len(standing.files), after, sum(file.bytes for file in done.added), held)
+    return Compacted(made.n, len(standing.files), after, sum(file.bytes for file in done.added), kept)
 
 
 def _fewest(small: list[DataFile], target: int) -> int:

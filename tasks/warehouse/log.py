@@ -1,7 +1,7 @@
 """The warehouse log: what is published, and the only thing that readers believe.
 
 ``_log/<n>.json`` is one package of outputs. Entries are created in order, only if absent, and never change, so the
-process that creates slot *n* has published *n*.
+process that creates entry *n* has published *n*.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Warehouse:
         """List the log by its file names.
 
         The listing of a folder that others write to may miss an entry and show a later one, so a hole in it proves
-        nothing. The newest name does: its slot could be created only after all before it.
+        nothing. The newest name does: its entry could be created only after all before it.
         """
         found: dict[str, list[int]] = {"": [0], "snapshot": [], "oldest": [0], "vacuumed": [0]}
         for name in self.storage.names(_LOG):
@@ -171,7 +171,7 @@ class Warehouse:
         return _Listing(max(found[""]), newest_first, max(found["oldest"]), max(found["vacuumed"]))
 
     def entry(self, n: int) -> Entry | None:
-        """The entry in slot ``n``; None while the slot is free.
+        """The entry with the number ``n``; None while the number is free.
 
         Raises:
             WarehouseNewer: a later release wrote it; upgrade this process.
@@ -197,7 +197,7 @@ class Warehouse:
         return entry
 
     def existing_entry(self, n: int) -> Entry:
-        """The entry in a slot that cannot be free. Raises: LogBroken, WarehouseNewer."""
+        """The entry of a number that cannot be free. Raises: LogBroken, WarehouseNewer."""
         entry = self.entry(n)
         if entry is None:
             raise LogBroken(
@@ -274,7 +274,7 @@ class Warehouse:
         return list(islice(changed, limit))
 
     def find_publish(self, publish_id: str, after: int) -> int | None:
-        """The slot above ``after`` that holds ``publish_id``, as a package or as an ABORT; None if none does.
+        """The number above ``after`` that has ``publish_id``, as a package or as an ABORT; None if none does.
 
         Raises:
             LogBroken: an entry is missing or unreadable, or the log ends before ``after`` (restored from a backup?):
@@ -289,17 +289,17 @@ class Warehouse:
         return next((n for n in range(after + 1, head + 1) if self.existing_entry(n).publish_id == publish_id), None)
 
     def create_entry(self, n: int, entry: Entry) -> bool:
-        """Take slot ``n`` with ``entry``; False if the slot is taken.
+        """Take the number ``n`` for ``entry``; False if it is taken.
 
         Raises:
-            LogBroken: the slot before it is free; a gap can never be made.
+            LogBroken: the number before it is free; a gap can never be made.
             WarehouseUnsupported: the file system cannot create a file only if it is absent.
-            OSError, WarehouseMismatch: it is not known who has the slot; read it.
+            OSError, WarehouseMismatch: it is not known who has the number; read it.
         """
         if n < 1 or entry.n != n or entry.parent != n - 1:
-            raise ValueError(f"entry {entry.n} with parent {entry.parent} does not belong into slot {n}")
+            raise ValueError(f"entry {entry.n} with parent {entry.parent} cannot have the number {n}")
         if n > 1 and self.storage.size(_entry_path(n - 1)) is None:
-            raise LogBroken(f"slot {n} of the log at {self.storage.uri('')} cannot be taken: slot {n - 1} is free")
+            raise LogBroken(f"number {n} of the log at {self.storage.uri('')} cannot be taken: {n - 1} is free")
         body = _ENTRY.dump_python(entry, mode="json")
         if not entry.tables:
             del body["tables"]
@@ -320,9 +320,9 @@ class Warehouse:
     def append(self, publish_id: str, after: int, make: Callable[[int, State], Entry]) -> tuple[Entry, bool]:
         """The one entry of ``publish_id``: the one that stands above ``after``, or else ``make(n, state at n - 1)``.
 
-        Every slot above ``after`` is read, in order, up to the first free one, and that one is tried. So of any number
-        of callers with one publish id (a repeat, a zombie, a publisher against a canceler) the first to create wins
-        and all others find its entry: nobody can pass a slot without having read it. ``after`` must lie below any
+        Every number above ``after`` is read, in order, up to the first free one, and that one is tried. So of however
+        many callers with one publish id (a repeat, a zombie, a publisher against a canceler) the first to create wins
+        and all others find its entry: nobody can pass a number without having read it. ``after`` must lie below any
         entry of this publish id.
 
         Returns:

@@ -61,10 +61,10 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One slot of the log.
+    """One entry of the log.
 
     Attributes:
-        n: the slot; ``parent`` is the version it was made against, ``n - 1``.
+        n: its number; ``parent`` is the version it was made against, ``n - 1``.
         publish_id: the job, or job/generation/batch of a streaming job. At most one entry has it.
         kind: a package, or an ABORT: the publish id can never be published, and no dataset changes.
         at: seconds since the epoch, by the clock of the coordinator; for people only.

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from unstuck.tasks.watchdog.policy import Clock
 
-_SLOT = 1 << 16  # bytes
-_HEAD = 8  # bytes before the text of a slot: its length and its checksum
+_HALF = 1 << 16  # bytes
+_HEAD = 8  # bytes before the text of a half: its length and its checksum
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,17 @@ class Holding:
     unfit: str = ""
 
     def to_bytes(self) -> bytes:
-        """Of at most a slot. What has no room is cut or left out: first progress and code, then the texts.
+        """Of at most a half. What has no room is cut or left out: first progress and code, then the texts.
 
         The reader is a process of the same Python, so `marshal` will do, which takes a third of the time of JSON.
         """
-        for progress, code, most in ((self.progress, self.code, _SLOT), ("", {}, 500)):
+        for progress, code, most in ((self.progress, self.code, _HALF), ("", {}, 500)):
             clocks = [(c.code, c.seconds, c.began, c.step[:most], c.index) for c in self.clocks.values()]
             times = (self.since, self.idle, self.taken)
             data = marshal.dumps(
                 (self.token, *times, self.log, clocks, progress, self.remark[:most], code, self.unfit[:most])
             )
-            if len(data) <= _SLOT - _HEAD:
+            if len(data) <= _HALF - _HEAD:
                 break
         return data
 
@@ -71,14 +71,14 @@ class Holding:
 
 
 class SharedHolding:
-    """The memory. There are two slots, so that one is whole whenever its writer dies or its reader looks.
+    """The memory. There are two halves, so that one is whole whenever its writer dies or its reader looks.
 
-    The first byte says which slot is the last that is whole.
+    The first byte says which half is the last that is whole.
     """
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self._memory = mmap.mmap(descriptor, 1 + 2 * _SLOT)
+        self._memory = mmap.mmap(descriptor, 1 + 2 * _HALF)
         self._read: tuple[bytes, Holding] = (b"", Holding())
 
     @classmethod
@@ -89,26 +89,26 @@ class SharedHolding:
         else:  # macOS
             with tempfile.TemporaryFile() as file:
                 descriptor = os.dup(file.fileno())
-        os.ftruncate(descriptor, 1 + 2 * _SLOT)
+        os.ftruncate(descriptor, 1 + 2 * _HALF)
         return cls(descriptor)
 
     def write(self, holding: Holding) -> None:
         """For one thread of one process at a time."""
         data = holding.to_bytes()
-        slot = 1 - self._memory[0]
-        at = 1 + slot * _SLOT
+        half = 1 - self._memory[0]
+        at = 1 + half * _HALF
         self._memory[at + _HEAD : at + _HEAD + len(data)] = data
         self._memory[at : at + _HEAD] = len(data).to_bytes(4) + zlib.crc32(data).to_bytes(4)
-        self._memory[0] = slot
+        self._memory[0] = half
 
     def read(self) -> Holding:
         """The state that was written last.
 
         Raises:
-            ValueError: neither slot holds what a runner writes: something else wrote to this memory.
+            ValueError: neither half holds what a runner writes: something else wrote to this memory.
         """
         for _ in range(1000):  # a look may meet a writer that has overtaken it, once for each time it was not let run
-            at = 1 + self._memory[0] * _SLOT
+            at = 1 + self._memory[0] * _HALF
             head = self._memory[at : at + _HEAD]
             length = int.from_bytes(head[:4])
             if head == self._read[0]:

@@ -125,7 +125,7 @@ def test_histories_reach_every_way_a_job_can_end() -> None:
         "BACKOFF ALTERED",
     }
     left |= {"RESTARTS", "ROLLED BACK", "CLOCK is set back", "CLOCK is set forward", "the store is away", "NEWER, its"}
-    left |= {"its publisher FREEZES before create slot", "/dog  DIES", "leaves to a newer"}
+    left |= {"its publisher FREEZES before create entry", "/dog  DIES", "leaves to a newer"}
     left |= {"RETRIED as", "RETRIED BEFORE as", "RETRY REFUSED", " of retry1", "submit retry2 as a retry of retry1"}
     left |= {"WAITING USER_RERUN", "(RETRYING): APPLIED", "(PAUSED): APPLIED", "WRONG"}
     for seed in (*FULL_OF_EVENTS, *range(600)):  # the first few suffice until histories change

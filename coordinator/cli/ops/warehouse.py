@@ -68,10 +68,10 @@ def vacuum(
         return
     word = "would remove" if dry_run else "removed"
     stdout.print(f"{word} {done.files:,} files, {filesize.decimal(done.bytes)}; the oldest version is {done.oldest}")
-    if done.held_for:
-        stdout.print(f"more could go, but job {done.held_for} may read an older version, now or when it is retried")
-    if done.held:
-        stdout.print(f"{done.held:,} files stay for now: a job that is open, or may be retried, may need them")
+    if done.kept_for:
+        stdout.print(f"more could go, but job {done.kept_for} may read an older version, now or when it is retried")
+    if done.kept:
+        stdout.print(f"{done.kept:,} files stay for now: a job that is open, or may be retried, may need them")
 
 
 def compact(
@@ -99,8 +99,8 @@ def compact(
         stdout.print(f"{name}: {done.before:,} files would become about {done.after:,}")
     else:
         stdout.print(f"{name}: nothing to do in {done.before:,} files")
-    if done.held:
-        stdout.print(f"{done.held:,} small files stay for now: a job that is open, or may be retried, may need them")
+    if done.kept:
+        stdout.print(f"{done.kept:,} small files stay for now: a job that is open, or may be retried, may need them")
 
 
 def restore(

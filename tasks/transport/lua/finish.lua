@@ -1,6 +1,6 @@
 -- finish: the outcome onto the attempt record, the report onto the stream and the job due, together.
 --
--- keys: job attempts reports due answer held
+-- keys: job attempts reports due answer pool_slots
 -- args: job group epoch nonce claimant outcome kind event finishes schema_version kept
 --
 -- finishes: how many attempts this caller finished, this one included.
@@ -48,7 +48,7 @@ attempt.outcome_at = time
 put_attempt(keys.attempts, args.group, attempt)
 if attempt.pool then
     local offer = table.concat({args.job, args.group, args.epoch, args.nonce}, '/')
-    redis.call('ZREM', keys.held, attempt.pool .. '/' .. offer)
+    redis.call('ZREM', keys.pool_slots, attempt.pool .. '/' .. offer)
 end
 due_now(args.job, time)
 return answer('APPLIED')

@@ -1,6 +1,6 @@
 -- renew: the watchdog keeps its runner's lease and hears what it should do.
 --
--- keys: job attempts plans held due versions
+-- keys: job attempts plans pool_slots due versions
 -- args: job group epoch nonce claimant worker ttl progress bound
 --
 -- ttl: of the lease, in seconds. progress: JSON, or empty. bound: the versions of the runner, by name (JSON).
@@ -27,7 +27,7 @@ if not attempt.claimant then
     due_now(args.job, time)
     if attempt.pool then
         local offer = table.concat({args.job, args.group, args.epoch, args.nonce}, '/')
-        redis.call('ZADD', keys.held, 0, attempt.pool .. '/' .. offer)
+        redis.call('ZADD', keys.pool_slots, 0, attempt.pool .. '/' .. offer)
     end
 end
 attempt.lease = time + tonumber(args.ttl)

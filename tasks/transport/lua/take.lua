@@ -1,6 +1,6 @@
 -- take: a runner claims the offer whose turn is next, on the first of its queues on which one may be taken.
 --
--- keys: due reports turn answer polled pools held lanes
+-- keys: due reports turn answer polled pools pool_slots lanes
 -- args: taking takes kept
 --
 -- taking: {queues: [], ready, runner, worker, claimant, ttl, event, schema_version, text_field, leaves,
@@ -20,8 +20,8 @@ local taking = cjson.decode(args.taking)
 
 -- Has this pool a slot that no attempt holds? A pool that nobody has set has one slot.
 local function has_slot(pool)
-    local held = redis.call('ZLEXCOUNT', keys.held, '[' .. pool .. '/', '(' .. pool .. '0')  -- 0 comes after /
-    return held < tonumber(redis.call('HGET', keys.pools, pool) or '1')
+    local used = redis.call('ZLEXCOUNT', keys.pool_slots, '[' .. pool .. '/', '(' .. pool .. '0')  -- 0 comes after /
+    return used < tonumber(redis.call('HGET', keys.pools, pool) or '1')
 end
 
 -- Are other hosts than this runner's asked first? A time further ahead was written before the clock was set back.
@@ -75,7 +75,7 @@ local function claim_offer(offer)
     if not mixed then note_versions(key('versions'), attempt, taking.bound) end
     attempt.lease = time + taking.ttl
     put_attempt(attempts, group, attempt)
-    if attempt.pool then redis.call('ZADD', keys.held, 0, attempt.pool .. '/' .. offer) end
+    if attempt.pool then redis.call('ZADD', keys.pool_slots, 0, attempt.pool .. '/' .. offer) end
     redis.call('XADD', keys.reports, '*', 'v', taking.schema_version, 'id', taking.event, 'token',
         offer .. '/' .. taking.claimant, 'kind', 'claimed', 'at', stamp(time))
     due_now(job, time)

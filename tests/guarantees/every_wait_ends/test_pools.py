@@ -111,7 +111,7 @@ def test_a_claim_that_a_rollback_undid_holds_its_slot_again_from_its_next_renewa
     held = runners.take()
     assert held is not None
     coordinator.redis.hset(attempts, mapping=before)  # type: ignore[arg-type]
-    coordinator.redis.delete(coordinator.keys.held)
+    coordinator.redis.delete(coordinator.keys.pool_slots)
 
     assert coordinator.lease.renew(held, "w") == "CONTINUE"
     assert runners.take() is None
@@ -133,7 +133,7 @@ def test_the_slots_of_all_that_ended_are_free_after_one_look_however_many_there_
     gone = {
         f"p/{job}/g/1/n": 0.0 for job in ("a", "b", "c", "d", "x", "y", "z")
     }  # on both sides of those that hold one
-    coordinator.redis.zadd(coordinator.keys.held, gone)
+    coordinator.redis.zadd(coordinator.keys.pool_slots, gone)
     assert coordinator.store.free_slots() == 7
     (pool,) = coordinator.client.pools.all()
     assert pool.used == 4

@@ -72,11 +72,11 @@ def test_a_step_writes_the_small_files_of_many_jobs_together_and_the_rows_stay(c
     done = ended(client, job({"compact": "flights"}))
     assert done.job.status is Status.FINISHED
     results = group(done).results
-    assert {name: results[name] for name in ("version", "before", "after", "held")} == {
+    assert {name: results[name] for name in ("version", "before", "after", "kept")} == {
         "version": 5,
         "before": 4,
         "after": 1,
-        "held": 0,
+        "kept": 0,
     }
     assert len(published_files(place, "flights")) == 1
     assert pl.read_parquet(published_files(place, "flights")).rows() == before

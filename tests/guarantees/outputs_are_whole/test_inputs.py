@@ -149,7 +149,7 @@ def test_all_groups_and_attempts_of_a_job_read_one_version_and_a_retry_reads_the
     wait_until(lambda: shop.seen, 60, "the first attempt")
     assert shop.publish(price=2) == 2
     told = shop.command("vacuum", "--keep", "1", "--older-than", "0s")
-    assert (told["files"], told["held_for"]) == (0, job), "the files that the job reads stay"
+    assert (told["files"], told["kept_for"]) == (0, job), "the files that the job reads stay"
     before = len(shop.seen)
     wait_until(lambda: len(shop.seen) > before, 60, "an attempt after the newer version")
 
@@ -173,7 +173,7 @@ def test_all_groups_and_attempts_of_a_job_read_one_version_and_a_retry_reads_the
     ended = shop.ended(shop.submit(REPORT, folder=str(shop.folder)))
     assert shop.seen[-1] == "[2, 2, 2]"
     assert Warehouse(shop.warehouse).history("report", 1)[0].inputs == {"prices": [2]}
-    assert shop.command("vacuum", "--keep", "1", "--older-than", "0s")["held_for"] == ""
+    assert shop.command("vacuum", "--keep", "1", "--older-than", "0s")["kept_for"] == ""
 
 
 def test_a_job_that_a_vacuum_does_not_know_of_reads_a_version_that_the_vacuum_keeps(
@@ -197,7 +197,7 @@ def test_a_job_that_a_vacuum_does_not_know_of_reads_a_version_that_the_vacuum_ke
     ended = shop.ended(shop.submit(REPORT, folder=str(shop.folder)))
 
     # Then: it has looked again
-    assert [(told["oldest"], told["files"], told["held_for"]) for told in vacuums] == [(2, 1, "")]
+    assert [(told["oldest"], told["files"], told["kept_for"]) for told in vacuums] == [(2, 1, "")]
     assert ended.job.status is Status.FINISHED, ended.job.reason
     assert ended.job.base == 2
     assert set(shop.seen) == {"[2, 2, 2]"}
@@ -223,8 +223,8 @@ def test_a_version_that_a_job_names_stays_if_a_vacuum_begins_as_the_job_is_store
     told = shop.command("vacuum", "--keep", "1", "--older-than", "0s")
 
     # Then: the vacuum has seen it, and so have later ones
-    assert (told["files"], told["held_for"]) == (0, jobs[0])
-    assert shop.command("vacuum", "--keep", "1", "--older-than", "0s")["held_for"] == jobs[0]
+    assert (told["files"], told["kept_for"]) == (0, jobs[0])
+    assert shop.command("vacuum", "--keep", "1", "--older-than", "0s")["kept_for"] == jobs[0]
     wait_until(lambda: shop.seen, 60, "the first attempt")
     (shop.folder / "open").touch()
     ended = shop.ended(jobs[0])
@@ -260,7 +260,7 @@ def test_a_version_that_the_retry_of_a_job_reads_stays(shop: Shop, monkeypatch: 
     else:
         fail()
     told = shop.command("vacuum", "--keep", "1", "--older-than", "0s")
-    assert (told["files"], told["held_for"]) == (0, failed[0])
+    assert (told["files"], told["kept_for"]) == (0, failed[0])
 
     (shop.folder / "open").touch()
     ended = shop.ended(shop.client.retry(failed[0]).id)
@@ -278,7 +278,7 @@ def test_a_job_that_failed_since_its_version_is_gone_holds_up_no_vacuum(shop: Sh
     Warehouse(shop.warehouse).finish_vacuum(2)
     shop.publish(3)
     told = shop.command("vacuum", "--keep", "1", "--older-than", "0s")
-    assert (told["files"], told["held_for"]) == (1, "")
+    assert (told["files"], told["kept_for"]) == (1, "")
 
 
 def test_a_retry_takes_over_only_what_read_the_newest_version(shop: Shop) -> None:

@@ -68,7 +68,7 @@ def test_a_load_for_each_day_of_a_month(client: Client, redis_server: RedisServe
     before = sorted(pl.read_parquet(published_files(warehouse, "loads")).rows())
     told = CliRunner().invoke(app, ["compact", "loads", "--json"], env=environ)
     assert told.exit_code == 0, told.output
-    assert [json.loads(told.stdout)[name] for name in ("before", "after", "held", "version")] == [31, 1, 0, 32]
+    assert [json.loads(told.stdout)[name] for name in ("before", "after", "kept", "version")] == [31, 1, 0, 32]
     assert sorted(pl.read_parquet(published_files(warehouse, "loads")).rows()) == before
 
     loads = pl.read_parquet(published_files(warehouse, "loads"))

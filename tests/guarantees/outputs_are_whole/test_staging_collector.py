@@ -530,7 +530,7 @@ def test_a_vacuum_leaves_what_a_retry_of_a_failed_job_may_take_over(coordinator:
 
     # When: a vacuum keeps the newest version alone. Then: another retry may take that file over, so it stays
     told = cleaned()
-    assert (told.files, told.held) == (0, 1)
+    assert (told.files, told.kept) == (0, 1)
     assert stands(coordinator, file)
 
     # When: the retry is forgotten, but the failed job is not. Then: nothing has changed
@@ -538,13 +538,13 @@ def test_a_vacuum_leaves_what_a_retry_of_a_failed_job_may_take_over(coordinator:
     look(coordinator, again)
     assert not coordinator.redis.exists(coordinator.keys.retries)
     told = cleaned()
-    assert (told.files, told.held) == (0, 1)
+    assert (told.files, told.kept) == (0, 1)
     assert stands(coordinator, file)
 
     # When: that one is forgotten, too. Then: the file goes
     coordinator.redis.delete(*coordinator.redis.keys(f"*{{{job}}}*"))
     told = cleaned()
-    assert (told.files, told.held) == (1, 0)
+    assert (told.files, told.kept) == (1, 0)
     assert not stands(coordinator, file)
 
 

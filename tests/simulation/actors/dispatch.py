@@ -64,47 +64,47 @@ class WarehousesAtHand:
         if self._connection.trouble.chance(self._connection.trouble.blind):
             return PublishResult(trouble=Reason("PUBLISH_TROUBLE", "the warehouse cannot be reached"))
         try:
-            slot = self._append(state, LogEntry(state.job.id, "abort", code=why.code))
+            number = self._append(state, LogEntry(state.job.id, "abort", code=why.code))
         except OSError as error:
             return PublishResult(trouble=Reason("PUBLISH_TROUBLE", str(error)))
-        entry = self._depot.log[slot - 1]
+        entry = self._depot.log[number - 1]
         self._answered(state.job.id)
-        return PublishResult(failed=why) if entry.kind == "abort" else PublishResult(slot, entry.outputs)
+        return PublishResult(failed=why) if entry.kind == "abort" else PublishResult(number, entry.outputs)
 
     def _publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
         job = state.job.id
-        slot = self._io(f"find {job} in the log", lambda: self._depot.find(job, state.job.base or 0))
-        if slot is None:
+        number = self._io(f"find {job} in the log", lambda: self._depot.find(job, state.job.base or 0))
+        if number is None:
             entry = self._io(f"collect {job}", lambda: package_of(state, self._depot))
             answered()
             if entry.kind == "package" and not entry.outputs:
                 return PublishResult()
-            slot = self._append(state, entry)
-        entry = self._depot.log[slot - 1]
+            number = self._append(state, entry)
+        entry = self._depot.log[number - 1]
         if entry.kind == "abort":
             return PublishResult(failed=Reason(entry.code, "the package can never be"))
-        return PublishResult(version=slot, rows=entry.outputs)
+        return PublishResult(version=number, rows=entry.outputs)
 
     def _append(self, state: JobState, entry: LogEntry) -> int:
-        """As ``Warehouse.append``, call by call: the slot in which the job's one entry stands."""
+        """As ``Warehouse.append``, call by call: the number of the one entry of the job."""
         job = state.job.id
-        slot = self._io("head of the log", self._depot.head) + 1
+        number = self._io("head of the log", self._depot.head) + 1
         found = self._io(f"find {job} in the log", lambda: self._depot.find(job, state.job.base or 0))
         if found is not None:
             return found
         while True:
-            self._connection.stall(f"create slot {slot} for {job}")
-            create = partial(self._create, slot, entry)
-            if self._io(f"create slot {slot} for {job} ({entry.kind})", create):
-                return slot
-            if self._depot.log[slot - 1].publish_id == job:
-                return slot
-            slot += 1
+            self._connection.stall(f"create entry {number} for {job}")
+            create = partial(self._create, number, entry)
+            if self._io(f"create entry {number} for {job} ({entry.kind})", create):
+                return number
+            if self._depot.log[number - 1].publish_id == job:
+                return number
+            number += 1
 
-    def _create(self, slot: int, entry: LogEntry) -> bool:
-        created = self._depot.create(slot, entry)
+    def _create(self, number: int, entry: LogEntry) -> bool:
+        created = self._depot.create(number, entry)
         if created:
-            self._connection.note(f"{entry.kind} of {entry.publish_id} in slot {slot}")
+            self._connection.note(f"{entry.kind} of {entry.publish_id} as number {number}")
             self._wrote(entry)
         return created
 

@@ -192,7 +192,7 @@ class Mirrored(ModelStore):
 
     def _same_slots(self) -> None:
         model = sorted(f"{pool}/{offer}" for pool, offer in self.held)
-        real = self._redis.zrange(KEYS.held, 0, -1)
+        real = self._redis.zrange(KEYS.pool_slots, 0, -1)
         if real != model:
             raise Broken(AGREE, f"slots: the model says {model} hold one, the real store {real}")
 

@@ -70,8 +70,8 @@ MUTANTS = (
         42,
         line(
             Sweep.run,
-            "self._wake(now)\n    decided = 0",
-            "decided = 0",
+            "self._wake(now)\n    if self._schedules",
+            "if self._schedules",
         ),
     ),
     mutant(
@@ -151,7 +151,7 @@ MUTANTS = (
         "no due for the end of a lease",
         broken.LOST_WORKER,
         0,
-        line(deadlines.due_at, "times.append(held + 0.01 if held > now else now + 0.5)", "times.append(later)"),
+        line(deadlines.due_at, "times.append(lease + 0.01 if lease > now else now + 0.5)", "times.append(later)"),
     ),
     mutant(
         "a lease is believed for twice its term",

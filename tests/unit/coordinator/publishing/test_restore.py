@@ -153,7 +153,7 @@ def test_a_version_that_a_vacuum_has_removed_is_refused_with_its_files(nightly: 
 
 def test_a_hold_of_a_restore_that_died_ends(nightly: Restorer) -> None:
     known = Warehouse(nightly.root).ensure_id()
-    with nightly.index.held("later", known, 1, until=2e9), nightly.index.held("died", known, 1, until=1.0):
+    with nightly.index.hold("later", known, 1, until=2e9), nightly.index.hold("died", known, 1, until=1.0):
         assert nightly.index.oldest_read(known, 0) == (1, "later")
         assert nightly.index.oldest_read("another", 0) is None
     assert nightly.index.oldest_read(known, 0) is None

@@ -43,7 +43,7 @@ def test_files_that_only_old_versions_have_go(nightly: Nightly) -> None:
     for job in ("one", "two", "three"):
         nightly.publish(job, OutputSpec())
 
-    assert clean(nightly, keep=2) == Vacuumed(oldest=2, files=1, bytes=10, held=0)
+    assert clean(nightly, keep=2) == Vacuumed(oldest=2, files=1, bytes=10, kept=0)
     assert files_of(nightly) == ["three", "two"]
     assert clean(nightly, keep=1).oldest == 3
     assert files_of(nightly) == ["three"]
@@ -99,7 +99,7 @@ def test_twelve_versions_are_kept_where_twelve_are_asked_for(nightly: Nightly) -
     jobs = [f"job{n:02d}" for n in range(15)]
     for job in jobs:
         nightly.publish(job, OutputSpec())
-    assert clean(nightly, keep=12) == Vacuumed(oldest=4, files=3, bytes=30, held=0)
+    assert clean(nightly, keep=12) == Vacuumed(oldest=4, files=3, bytes=30, kept=0)
     assert files_of(nightly) == jobs[3:]
 
 
@@ -145,7 +145,7 @@ def test_a_job_that_is_stored_before_the_vacuum_is_counted_keeps_its_version(nig
     log, jobs = Warehouse(nightly.root), list[tuple[int, str]]()
 
     done = clean(nightly, reading=lambda removed: min(jobs, default=None), counted=lambda: jobs.append((2, "late")))
-    assert done == Vacuumed(oldest=3, files=1, bytes=10, held=0, held_for="late")
+    assert done == Vacuumed(oldest=3, files=1, bytes=10, kept=0, kept_for="late")
     assert files_of(nightly) == ["three", "two"]
     # The job reads it, and all others are told.
     (part,) = PublishedDatasets(log, base=2).read("flights").parts
@@ -154,7 +154,7 @@ def test_a_job_that_is_stored_before_the_vacuum_is_counted_keeps_its_version(nig
         log.dataset("flights", 2)
     assert clean(nightly, reading=lambda removed: (2, "late")).files == 0
 
-    assert clean(nightly) == Vacuumed(oldest=3, files=1, bytes=10, held=0)
+    assert clean(nightly) == Vacuumed(oldest=3, files=1, bytes=10, kept=0)
     with pytest.raises(InputNotPublished, match="removed by a vacuum"):
         PublishedDatasets(log, base=2).read("flights")
 
@@ -175,7 +175,7 @@ def test_a_dry_run_changes_nothing(nightly: Nightly) -> None:
     for job in ("one", "two"):
         nightly.publish(job, OutputSpec())
 
-    assert clean(nightly, dry_run=True) == Vacuumed(oldest=2, files=1, bytes=10, held=0)
+    assert clean(nightly, dry_run=True) == Vacuumed(oldest=2, files=1, bytes=10, kept=0)
     assert files_of(nightly) == ["one", "two"]
     assert Warehouse(nightly.root).dataset("flights", version=1).job == "one"
 
@@ -184,9 +184,9 @@ def test_what_a_job_may_need_stays_until_it_does_not(nightly: Nightly) -> None:
     for job in ("one", "two", "three"):
         nightly.publish(job, OutputSpec())
 
-    assert clean(nightly, needed=lambda path: "/one/" in path) == Vacuumed(oldest=3, files=1, bytes=10, held=1)
+    assert clean(nightly, needed=lambda path: "/one/" in path) == Vacuumed(oldest=3, files=1, bytes=10, kept=1)
     assert files_of(nightly) == ["one", "three"]
-    assert clean(nightly) == Vacuumed(oldest=3, files=1, bytes=10, held=0)
+    assert clean(nightly) == Vacuumed(oldest=3, files=1, bytes=10, kept=0)
     assert files_of(nightly) == ["three"]
 
 
@@ -211,11 +211,11 @@ def test_a_file_that_was_published_again_stays(nightly: Nightly, keep: int, stay
 def test_a_vacuum_that_would_keep_more_finishes_one_that_died(nightly: Nightly) -> None:
     for job in ("one", "two", "three", "four"):
         nightly.publish(job, OutputSpec())
-    assert clean(nightly, needed=lambda path: "/two/" in path) == Vacuumed(oldest=4, files=2, bytes=20, held=1)
+    assert clean(nightly, needed=lambda path: "/two/" in path) == Vacuumed(oldest=4, files=2, bytes=20, kept=1)
 
-    assert clean(nightly, keep=3, dry_run=True) == Vacuumed(oldest=4, files=1, bytes=10, held=0)
-    assert clean(nightly, keep=3, reading=lambda removed: (1, "job")) == Vacuumed(4, 0, 0, 0, held_for="job")
-    assert clean(nightly, keep=3) == Vacuumed(oldest=4, files=1, bytes=10, held=0)
+    assert clean(nightly, keep=3, dry_run=True) == Vacuumed(oldest=4, files=1, bytes=10, kept=0)
+    assert clean(nightly, keep=3, reading=lambda removed: (1, "job")) == Vacuumed(4, 0, 0, 0, kept_for="job")
+    assert clean(nightly, keep=3) == Vacuumed(oldest=4, files=1, bytes=10, kept=0)
     assert files_of(nightly) == ["four"]
 
 
@@ -275,10 +275,10 @@ def test_a_vacuum_that_dies_anywhere_is_finished_by_the_next_one(
 
     left = len(standing()) - 1
     assert left == 3 - min(max(nth + after - 1, 0), 3)
-    assert clean(nightly) == Vacuumed(oldest=4, files=left, bytes=10 * left, held=0)
+    assert clean(nightly) == Vacuumed(oldest=4, files=left, bytes=10 * left, kept=0)
     assert standing() == ["four"]
     assert log.vacuumed() == 4
-    assert clean(nightly) == Vacuumed(oldest=4, files=0, bytes=0, held=0)
+    assert clean(nightly) == Vacuumed(oldest=4, files=0, bytes=0, kept=0)
 
 
 def test_later_versions_go_on_as_before(nightly: Nightly) -> None:
@@ -302,7 +302,7 @@ def test_what_an_open_job_reads_stays_until_it_has_ended(nightly: Nightly) -> No
         nightly.publish(job, OutputSpec())
 
     assert clean(nightly, keep=1, reading=lambda removed: (2, "job")) == Vacuumed(
-        oldest=2, files=1, bytes=10, held=0, held_for="job"
+        oldest=2, files=1, bytes=10, kept=0, kept_for="job"
     )
     assert files_of(nightly) == ["three", "two"]
-    assert clean(nightly, keep=1, reading=lambda removed: (3, "job")) == Vacuumed(oldest=3, files=1, bytes=10, held=0)
+    assert clean(nightly, keep=1, reading=lambda removed: (3, "job")) == Vacuumed(oldest=3, files=1, bytes=10, kept=0)

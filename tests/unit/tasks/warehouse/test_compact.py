@@ -83,7 +83,7 @@ def test_many_small_files_become_one_with_the_same_rows(loads: Loads) -> None:
 
     done = loads.compact()
 
-    assert (done.version, done.before, done.after, done.held) == (6, 5, 1, 0)
+    assert (done.version, done.before, done.after, done.kept) == (6, 5, 1, 0)
     assert loads.rows() == before
     assert loads.rows(5) == before, "the version before has its own files"
     assert loads.warehouse.dataset("flights").schema == schema
@@ -170,7 +170,7 @@ def test_a_file_that_a_retry_may_append_once_more_keeps_its_name(loads: Loads) -
     done = loads.compact(needed=lambda path: "/job1/" in path)
     loads.publish("job1", "retry-of-job1", APPEND)
 
-    assert (done.after, done.held) == (2, 1)
+    assert (done.after, done.kept) == (2, 1)
     assert loads.rows() == [(0,), (1,), (2,)], "not appended twice"
 
 
