@@ -276,14 +276,14 @@ class Client:
             redis.RedisError: the store could not be asked; asking again is safe.
         """
         who = by or user_here()
-        said = reason if not now else f"now, interrupting what runs{f': {reason}' if reason else ''}"
+        text = reason if not now else f"now, interrupting what runs{f': {reason}' if reason else ''}"
 
         def judge(record: JobRecord) -> Commanded:
             return command(record, given, now=now, by=who, why=reason)
 
         if given is not Command.FORCE_STOP:
-            return self._apply(job, given, lambda state: judge(state.job), said, who)
-        return self._write(job, given, lambda: ((record := self._job_record(job)), judge(record)), said, who)
+            return self._apply(job, given, lambda state: judge(state.job), text, who)
+        return self._write(job, given, lambda: ((record := self._job_record(job)), judge(record)), text, who)
 
     def alter(self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None) -> Commanded:
         """Change values of a job's spec, all or none. See `command`, and `commands.alter` for what may change when.

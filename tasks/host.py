@@ -110,10 +110,10 @@ def _other_python() -> str:
     path = shutil.which(named)
     if path == sys.executable:
         return ""
-    said = _said_by(path, os.stat(path).st_mtime_ns) if path else ""
-    if said is None or said.split() == [here, "pyarrow"]:
+    text = _said_by(path, os.stat(path).st_mtime_ns) if path else ""
+    if text is None or text.split() == [here, "pyarrow"]:
         return ""
-    version = said.split()[:1]
+    version = text.split()[:1]
     wrong = "has no pyarrow" if version == [here] else f"is Python {version[0]}" if version else "does not start"
     return f"PYSPARK_PYTHON={named} {wrong}, and the driver is Python {here}: let both be one"
 
@@ -146,8 +146,8 @@ def java_version() -> int:
     if program is None:
         return 0
     with suppress(OSError):  # most installations say it in a file, which takes no JVM to read
-        said = (Path(program).resolve().parent.parent / "release").read_text(errors="replace")
-        if match := re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', said, re.MULTILINE):
+        text = (Path(program).resolve().parent.parent / "release").read_text(errors="replace")
+        if match := re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', text, re.MULTILINE):
             return int(match[1])
     try:
         asked = subprocess.run(

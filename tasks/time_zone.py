@@ -56,11 +56,11 @@ def other_zone(conf: Mapping[str, str], zone: str) -> str:
     """Name what in ``conf`` would make a second time zone, in a sentence; empty if nothing would."""
     for key, value in conf.items():
         if key in (SESSION_ZONE, "spark.executorEnv.TZ"):
-            said = [value]
+            zones = [value]
         else:
-            said = _JAVA_ZONE.findall(value) if key.endswith("JavaOptions") else []
+            zones = _JAVA_ZONE.findall(value) if key.endswith("JavaOptions") else []
         # What the environment of a worker says is known there.
-        if other := next((one for one in said if one != zone and not one.startswith("${")), ""):
+        if other := next((one for one in zones if one != zone and not one.startswith("${")), ""):
             return (
                 f"{key} is {other}, and the time zone of this fleet is {zone}. With two zones, Spark and Python would "
                 "read a time without a zone differently: set UNSTUCK_TIME_ZONE for all processes, and leave this out"

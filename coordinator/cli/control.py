@@ -191,12 +191,12 @@ def _taken_over(before: JobView, new: JobRecord) -> str:
         if name not in new.reruns and name in groups and work_of(old[name]) == work_of(groups[name])
     ]
     runs = [name for name in groups if name not in kept]
-    said = f"It runs {listed(runs)}" if runs else "All groups had finished"
+    message = f"It runs {listed(runs)}" if runs else "All groups had finished"
     if kept:
         what = "parameters" if new.any_code else "code, parameters"
-        said += f", and takes over each of {listed(kept)} unless its {what} or inputs changed"
+        message += f", and takes over each of {listed(kept)} unless its {what} or inputs changed"
     return (
-        f"{said}. `unstuck show {new.id}` says of each group whether its work was taken over, and why not; "
+        f"{message}. `unstuck show {new.id}` says of each group whether its work was taken over, and why not; "
         f"`unstuck watch {new.id}` follows it"
     )
 

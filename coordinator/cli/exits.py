@@ -34,7 +34,7 @@ ELSEWHERE = "Start a local fleet with `unstuck up`, or set UNSTUCK_REDIS_URL to 
 def unreachable(url: str, error: redis.RedisError, otherwise: str = ELSEWHERE) -> Unreachable:
     """The sentence for an error of the Redis at ``url``; ``otherwise``: what to do if it does not answer."""
     place = without_password(url)
-    said = str(error).strip().rstrip(".") or type(error).__name__
+    message = str(error).strip().rstrip(".") or type(error).__name__
     if why := refusal(url, error):
         return Unreachable(why)
     if isinstance(error, redis.exceptions.ReadOnlyError):
@@ -44,10 +44,10 @@ def unreachable(url: str, error: redis.RedisError, otherwise: str = ELSEWHERE) -
     if isinstance(error, redis.BusyLoadingError):
         return Unreachable(f"The Redis at {place} is still loading its data. Try again in a moment.")
     if isinstance(error, redis.exceptions.OutOfMemoryError):
-        return Unreachable(f"The Redis at {place} is full: {said}. Give it more memory; nothing was changed.")
+        return Unreachable(f"The Redis at {place} is full: {message}. Give it more memory; nothing was changed.")
     if isinstance(error, redis.ConnectionError | redis.TimeoutError):
-        return Unreachable(f"No Redis answers at {place}: {said}. {perhaps_tls(url, error)}{otherwise}")
-    return Unreachable(f"The Redis at {place} answered with an error: {said}")
+        return Unreachable(f"No Redis answers at {place}: {message}. {perhaps_tls(url, error)}{otherwise}")
+    return Unreachable(f"The Redis at {place} answered with an error: {message}")
 
 
 def explained(error: Exception) -> tuple[ExitCode, str] | None:

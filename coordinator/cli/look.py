@@ -195,16 +195,16 @@ def _facts(view: JobView) -> Listing:
         "replaced": "; ".join(f"{name}: {one.text()}" for name, one in sorted(job.replaced.items())),
     }
     listing = table("", "")
-    for what, said in facts.items():
-        if said:
-            listing.add_row(Text(what, "dim"), one_line(said))
+    for what, text in facts.items():
+        if text:
+            listing.add_row(Text(what, "dim"), one_line(text))
     return listing
 
 
 def _rest_of_reason(view: JobView) -> str:
     """The whole reason, where neither the line above the tree nor an error below says so much."""
-    said = view.job.reason.text if view.job.reason else ""
-    return "" if (first_line(said) == one_line(said) and view.job.terminal) or any(errors_of(view)) else said
+    text = view.job.reason.text if view.job.reason else ""
+    return "" if (first_line(text) == one_line(text) and view.job.terminal) or any(errors_of(view)) else text
 
 
 def _due(view: JobView) -> str:
@@ -230,10 +230,10 @@ def errors_of(view: JobView) -> Iterator[Text]:
         errors = {"error": last} if first in (None, last) else {"first error": first, "last error": last}
         for what, error in errors.items():
             if error is not None:
-                said, trace = printable(error.text.rstrip()), printable(error.traceback.rstrip())
+                text, trace = printable(error.text.rstrip()), printable(error.traceback.rstrip())
                 # Python ends a traceback with the error.
-                said = "" if all(part in trace for part in said.split(CUT)) else f" {said}"
-                yield Text.assemble((f"  {what}: ", "dim"), (error.code, "red"), said)
+                text = "" if all(part in trace for part in text.split(CUT)) else f" {text}"
+                yield Text.assemble((f"  {what}: ", "dim"), (error.code, "red"), text)
                 if trace:
                     yield Text(indent(trace, "    "), "dim")
     if len(failed) > FAILED_SHOWN:
@@ -256,8 +256,8 @@ def why(job: LookArgument, as_json: AsJson = False) -> None:
         subjects = ", ".join(one.subject for one in alike)
         stdout.print(Text.assemble((subjects, "bold"), f"  {state}" if state else ""), soft_wrap=True)
         for label, text in lines:
-            said = Text(f"  {label:<8}{printable(text.strip())}")
-            stdout.print(said if label == "try" else hanging(stdout, said, 10), soft_wrap=True)
+            line = Text(f"  {label:<8}{printable(text.strip())}")
+            stdout.print(line if label == "try" else hanging(stdout, line, 10), soft_wrap=True)
 
 
 def _explained(one: Explanation) -> list[tuple[str, str]]:

@@ -124,16 +124,16 @@ def event_text(event: Event) -> Text:
         parts.append(f"by {event['by']}")
     if event.get("next_at"):
         parts.append(f"next in {format_duration(max(0.0, event['next_at'] - event['at']))}")
-    said = first_line(str(event.get("text", "")))
+    text = first_line(str(event.get("text", "")))
     line = Text.assemble(
         (clock(event["at"]), "dim"),
         "  ",
         coloured(event["kind"], f"{event['kind']:<10}"),
         "  ",
-        f"{group:<20}" if group or parts or said else "",
+        f"{group:<20}" if group or parts or text else "",
         "  ",
         one_line(", ".join(parts)),
-        f"  {said}" if said and parts else said,
+        f"  {text}" if text and parts else text,
     )
     line.rstrip()
     return line

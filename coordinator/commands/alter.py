@@ -107,12 +107,12 @@ def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason
         stale = [g for g in state.recovering if plan.params != state.plan.params or split_member(g)[0] in plans]
         restarts = (GroupRequest("restart", group_id) for group_id in stale)
         altered = replace(altered, requests=(*altered.requests, *restarts))
-    said = ", ".join(
+    changed = ", ".join(
         f"{change.path}: {_short(change.path, change.old)} → {_short(change.path, change.new)}"
         for change in changes[:5]
     )
     more = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
-    text = f"job {job.id} is altered ({said}{more}); `unstuck show {job.id} --diff` shows which groups ran with what"
+    text = f"job {job.id} is altered ({changed}{more}); `unstuck show {job.id} --diff` shows which groups ran with what"
     return Commanded(Answer.DONE, altered, text, plans, plan.params)
 
 

@@ -67,8 +67,8 @@ class CommandApplier:
             event: dict[str, Any] = {"kind": kind, "by": by, "was": old.status, "text": reason, "group": group}
             if result.job.revision != old.revision:
                 event["changes"] = [asdict(change) for change in result.job.alterations[-1].changes]
-            said = {name: value for name, value in event.items() if value}
-            answer = self._store.command(result.job, old, command_id, said, plans=result.plans, params=result.params)
+            filled = {name: value for name, value in event.items() if value}
+            answer = self._store.command(result.job, old, command_id, filled, plans=result.plans, params=result.params)
             if answer is CommitAnswer.APPLIED:
                 return result
             # Another commit came in between, or the record has just expired: the command is judged again.

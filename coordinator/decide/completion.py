@@ -36,16 +36,16 @@ def complete(draft: Draft) -> None:
         error, reason = record.first_error, record.reason
         if error is None or (reason is not None and reason.code == "QUEUE_TIMEOUT"):
             # The group never ran, or not this time: an earlier error is not the reason of the failure.
-            said = reason.text if reason else "no reason"
+            cause = reason.text if reason else "no reason"
         elif reason is not None and reason.code == "POISON":
-            said = f"POISON: {reason.text}"
+            cause = f"POISON: {reason.text}"
             if record.failures:  # a lost worker never hides the user's own error
-                said += f"; its first error: {error.code}: {error.text}"
+                cause += f"; its first error: {error.code}: {error.text}"
         else:
-            said = f"{error.code}: {error.text}"
+            cause = f"{error.code}: {error.text}"
         others = len(draft.state.fatal) - 1
         more = f" (and {others} more group{'s' if others > 1 else ''} failed)" if others else ""
-        finish(draft, Status.FAILED, Reason("GROUP_FAILED", f"group {group_id} failed: {said}{more}"))
+        finish(draft, Status.FAILED, Reason("GROUP_FAILED", f"group {group_id} failed: {cause}{more}"))
         return
     # A result for a job that is not publishing belongs to a record that a rollback of the store has undone.
     result = (draft.env.published or publishing.no_answer(draft)) if draft.job.phase else None

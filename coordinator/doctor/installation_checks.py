@@ -306,16 +306,16 @@ def of_warehouse_and_fleet(seen: WarehouseFacts, view: FleetView) -> list[Findin
     code = "WAREHOUSE_SHARED"
     fleet = [*view.coordinators, *view.runners]
     all_ = [(f"{one.host}:{one.pid}", one.warehouse) for one in fleet if not one.silent]
-    said = [
+    looks = [
         (who, what)
         for who, what in all_
         if what.uri == seen.uri and (what.id is not None or what.trouble) and not _saw_too_early(seen, what)
     ]
     known, where = seen.id, "here"
     if known is None:
-        known, where = next(((what.id, f"for {who}") for who, what in said if what.id), ("", "here"))
+        known, where = next(((what.id, f"for {who}") for who, what in looks if what.id), ("", "here"))
     found = []
-    if differing := [f"{who} ({what.trouble or what.id or 'none'})" for who, what in said if what.id != known]:
+    if differing := [f"{who} ({what.trouble or what.id or 'none'})" for who, what in looks if what.id != known]:
         text = f"at {seen.uri} stands {known or 'no warehouse'} {where}, and something else for: {some(differing)}"
         cure = "Mount the same folder at that path on their hosts. Until then their attempts fail: WAREHOUSE_MISMATCH."
         found.append(problem(code, text, cure))
@@ -323,8 +323,8 @@ def of_warehouse_and_fleet(seen: WarehouseFacts, view: FleetView) -> list[Findin
         text = f"runners and coordinators that are set to another warehouse than {seen.uri}: {some(elsewhere)}"
         cure = "If it is the same one, mount it everywhere under one path, set as UNSTUCK_WAREHOUSE. Else nothing."
         found.append(warning(code, text, cure))
-    text = f"{len(said):,} of {len(all_):,} runners and coordinators say that they see the same there"
-    if silent := len(all_) - len(said):
+    text = f"{len(looks):,} of {len(all_):,} runners and coordinators say that they see the same there"
+    if silent := len(all_) - len(looks):
         text += (
             f"; {silent:,} cannot say (UNSTUCK_WAREHOUSE is not set for them, or names no folder, or they have not "
             "looked since it was made)"

@@ -109,11 +109,11 @@ def check(
         if table is None and place.has_strangers():
             raise PublishFailed(TABLE_UNFIT, f"{what}: there is no Delta table, but a folder with files")
         _check_types(what, json.loads(output.schema)["fields"])
-        for text, said in (("", "an empty text"), (NULL_FOLDER, f"the text {NULL_FOLDER}")):
+        for text, shown in (("", "an empty text"), (NULL_FOLDER, f"the text {NULL_FOLDER}")):
             if any(text in file.partition.values() for file in output.files):
                 raise PublishFailed(
                     PARTITION_MISMATCH,
-                    f"{what}: a column of partition_by: holds {said}, which readers of Delta cannot tell from null",
+                    f"{what}: a column of partition_by: holds {shown}, which readers of Delta cannot tell from null",
                 )
         long = (value for file in output.files for value in file.partition.values() if value is not None)
         if any(not folder_fits(value) for value in long):
@@ -164,8 +164,8 @@ def _check_types(what: str, fields: Sequence[Mapping[str, Any]]) -> None:
         return kind.get("type") in ("struct", "array", "map") and all(map(fits, inner))
 
     if odd := [field for field in fields if not fits(field["type"])]:
-        said = ", ".join(f"{field['name']} ({json.dumps(field['type'])})" for field in odd[:5])
-        raise PublishFailed(SCHEMA_MISMATCH, f"{what}: Delta has no such type: {said}")
+        types = ", ".join(f"{field['name']} ({json.dumps(field['type'])})" for field in odd[:5])
+        raise PublishFailed(SCHEMA_MISMATCH, f"{what}: Delta has no such type: {types}")
 
 
 def _check_table(what: str, table: Any, made: str, mode: str, partition_by: Sequence[str]) -> None:
@@ -422,5 +422,5 @@ def _trouble(name: str, path: str) -> Iterator[None]:
     except (PublishFailed, WarehouseMismatch, WarehouseUnsafe):
         raise
     except Exception as error:  # deltalake raises DeltaError, OSError, ValueError and others for one cause
-        said = str(error) if isinstance(error, TableTrouble) else f"{type(error).__name__}: {error}"
-        raise TableTrouble(f"the Delta table {path} of {name}: {said}") from error
+        trouble = str(error) if isinstance(error, TableTrouble) else f"{type(error).__name__}: {error}"
+        raise TableTrouble(f"the Delta table {path} of {name}: {trouble}") from error

@@ -64,17 +64,17 @@ def vacuum(
         OSError: a file could not be removed. Repeating the call is safe.
     """
     removed = warehouse.vacuumed()
-    said, head = warehouse.readable()
+    noted, head = warehouse.readable()
 
     def hold(oldest: int) -> tuple[int, str]:
         """``oldest``, or the version before it that a job may read, and that job."""
         return min((oldest, ""), (reading(removed) if oldest > removed else None) or (oldest, ""))
 
     # What an earlier vacuum said goes, even if this one would keep more.
-    oldest, kept_for = hold(max(_oldest_kept(warehouse, head, keep, before), said))
+    oldest, kept_for = hold(max(_oldest_kept(warehouse, head, keep, before), noted))
     removable = _removable(warehouse, removed, oldest, head)  # a log that cannot be read is left as it is
     if oldest > removed and not dry_run:
-        warehouse.keep_from(said := max(said, oldest))
+        warehouse.keep_from(noted := max(noted, oldest))
         counted()
         if (late := hold(oldest))[1]:
             oldest, kept_for = late
@@ -92,7 +92,7 @@ def vacuum(
             warehouse.storage.remove_file(path)
     if not dry_run and not kept and oldest > removed:
         warehouse.finish_vacuum(oldest)
-    return Vacuumed(max(oldest, said), count, size, kept, kept_for)
+    return Vacuumed(max(oldest, noted), count, size, kept, kept_for)
 
 
 def _oldest_kept(warehouse: Warehouse, head: int, keep: int, before: float) -> int:

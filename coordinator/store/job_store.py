@@ -375,11 +375,11 @@ class Store:
         ready = {lane: next(answers) for lane in names}
         waiting = {queue: next(answers) for queue in queues}
         room = {pool: max(0, int(next(answers) or 1) - next(answers)) for pool in pools}
-        said = dict(zip(runners, next(answers) if runners else (), strict=True))
+        polled = dict(zip(runners, next(answers) if runners else (), strict=True))
         offers = Counter[str]()
         for lane in names:
             offers[queue_of(lane)] += min(ready[lane], room.get(pool_of(lane), ready[lane]))
-        idle = [one for one in runners.values() if idle_runner(one, float(said[one.id] or 0), now)]
+        idle = [one for one in runners.values() if idle_runner(one, float(polled[one.id] or 0), now)]
         return share_wake_ups(offers, waiting, idle, listening)
 
 

@@ -9,14 +9,14 @@ from unstuck.tasks.protocol.keys import queue_of, versions_of
 from unstuck.tasks.protocol.processes import RunnerStatus
 
 
-def idle_runner(runner: RunnerStatus, said: float, now: float) -> bool:
+def idle_runner(runner: RunnerStatus, polled_at: float, now: float) -> bool:
     """Whether the runner waits for a wake-up. What it said itself counts until its watchdog says something later.
 
     Args:
-        said: when it last took offers, by the clock of Redis; below 0: since when it sleeps. A time that lies ahead was
-            said before the clock was set back, and does not count.
+        polled_at: when it last took offers, by the clock of Redis; below 0: since when it sleeps. A time ahead was
+            noted before the clock was set back, and does not count.
     """
-    return said < 0 if runner.seen < abs(said) <= now + 1.0 else runner.idle_since is not None
+    return polled_at < 0 if runner.seen < abs(polled_at) <= now + 1.0 else runner.idle_since is not None
 
 
 def served(lanes: Iterable[str], listening: Mapping[str, Collection[RunnerStatus]]) -> list[str]:

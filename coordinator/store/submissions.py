@@ -64,7 +64,7 @@ class Submissions:
             "reason": reason,
             "vacuums": vacuums,
         }
-        answer, said = self._submit(
+        answer, subject = self._submit(
             job.id,
             change=json.dumps(change),
             pending=self._keys.status(Status.PENDING),
@@ -75,9 +75,9 @@ class Submissions:
         )
         reach(Point.AFTER_SUBMIT, job.id)
         if answer == "KEY_TAKEN":
-            raise KeyTaken(said)
+            raise KeyTaken(subject)
         if answer == "NOT_ENDED":
-            raise NotEnded(Status(said))
+            raise NotEnded(Status(subject))
         if answer == "VACUUM":
-            raise VacuumSince(said)
-        return str(said), answer == "SUBMITTED"
+            raise VacuumSince(subject)
+        return str(subject), answer == "SUBMITTED"

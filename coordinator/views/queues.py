@@ -67,7 +67,7 @@ def nobody_takes(view: FleetView) -> dict[str, str]:
     for one, why in unfit_runners(view).items():
         for queue in {queue for each in view.runners if each.host == one for queue in each.queues if each.unfit}:
             unfit.setdefault(queue, []).append(f"{one} takes no Spark work: {why}")
-    return {**all_at_work(view), **{queue: "; ".join(said[:SHOWN]) for queue, said in unfit.items()}}
+    return {**all_at_work(view), **{queue: "; ".join(sentences[:SHOWN]) for queue, sentences in unfit.items()}}
 
 
 def unfit_runners(view: FleetView) -> dict[str, str]:

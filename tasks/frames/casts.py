@@ -107,14 +107,14 @@ def _matched(have: Fields, wanted: Fields, fill: bool, what: str) -> _Matched:
     found = [(there.pop(one["name"].lower(), None), one) for one in wanted]
     missing = [one["name"] for its, one in found if its is None]
     if there or (missing and not fill):
-        said = [f"lacks {_listed(missing)}"] if missing and not fill else []
-        said += [f"has {_listed(one['name'] for one in there.values())} as well"] if there else []
+        differences = [f"lacks {_listed(missing)}"] if missing and not fill else []
+        differences += [f"has {_listed(one['name'] for one in there.values())} as well"] if there else []
         advice = "leave it out of the frame, or declare it" if there else "add it to the frame, null or not"
         if not there:
             advice += ", or say on_schema_change: evolve, with which a missing column is null"
         raise OutputInvalid(
             f"{what} has the columns {_listed(one['name'] for one in have)}, and columns: declares "
-            f"{_listed(one['name'] for one in wanted)}: it {' and '.join(said)}. For each of these, {advice}"
+            f"{_listed(one['name'] for one in wanted)}: it {' and '.join(differences)}. For each of these, {advice}"
         )
     return found
 
@@ -178,8 +178,8 @@ def _sql(value: str, kind: Any, wanted: Any, path: str, row: str, depth: int) ->
     if isinstance(kind, dict) and isinstance(wanted, dict) and kind["type"] == wanted["type"]:
         return _sql_inside(value, kind, wanted, path, row, depth)
     before, after = map(_literal, _why(path, kind, wanted))
-    said = f"{_literal('[unstuck: ')}, {before}, left(cast({value} as string), {_LONG}), {after}, {row}"
-    refused = f"cast(raise_error(concat({said}, {_literal(' :unstuck]')})) as {target})"
+    message = f"{_literal('[unstuck: ')}, {before}, left(cast({value} as string), {_LONG}), {after}, {row}"
+    refused = f"cast(raise_error(concat({message}, {_literal(' :unstuck]')})) as {target})"
     if not _castable(kind, wanted):
         return f"if({value} is null, cast(null as {target}), {refused})"
     cast = f"try_cast({value} as {target})"
@@ -277,9 +277,9 @@ def _refused_in(
     except _Unfit as unfit:
         before, after = unfit.args
     shown = {name: _shown(table[name][row]) for name in table.column_names[:_SHOWN]}
-    said = ", ".join(f"{named(name)} = {value}" for name, value in shown.items())
+    values = ", ".join(f"{named(name)} = {value}" for name, value in shown.items())
     where = f"Row {row + 1} of {len(table)}" if place is None else place(row).capitalize()
-    return OutputInvalid(f"{before}{_shown(column[row])}{after}. {where}: {said[:_LONG]}")
+    return OutputInvalid(f"{before}{_shown(column[row])}{after}. {where}: {values[:_LONG]}")
 
 
 def _shown(scalar: Any) -> str:

@@ -81,9 +81,9 @@ def newest_of(files: Files, staged: StagedOutput, column: str) -> float | None:
                 file = pq.ParquetFile(opened)
                 at = [file.metadata.schema.column(i).path for i in range(file.metadata.num_columns)].index(column)
                 for group in range(file.metadata.num_row_groups):
-                    said = file.metadata.row_group(group).column(at).statistics
-                    if said is not None and said.has_min_max:
-                        newest.append(said.max)
+                    statistics = file.metadata.row_group(group).column(at).statistics
+                    if statistics is not None and statistics.has_min_max:
+                        newest.append(statistics.max)
                     else:
                         value = pc.max(file.read_row_group(group, columns=[column]).column(0)).as_py()
                         newest += [] if value is None else [value]

@@ -155,15 +155,15 @@ def check_named(files: Files, name: str, output: StagedOutput, named: NamedParti
     counts: dict[str, int] = {}
     for text, file in outside:
         counts[text] = counts.get(text, 0) + file.rows
-    said = [f"{partition} ({rows:,} row{'s' * (rows != 1)})" for partition, rows in list(counts.items())[:_MOST_NAMED]]
+    most = [f"{partition} ({rows:,} row{'s' * (rows != 1)})" for partition, rows in list(counts.items())[:_MOST_NAMED]]
     if len(counts) > _MOST_NAMED:
-        said.append(f"and {len(counts) - _MOST_NAMED:,} more")
+        most.append(f"and {len(counts) - _MOST_NAMED:,} more")
     with files.open(outside[0][1].path) as source:
         (example,) = next(pq.ParquetFile(source).iter_batches(batch_size=1)).to_pylist()
     shown = ", ".join(f"{column}={value}" for column, value in example.items())
     raise RowsOutside(
         f"{sum(counts.values()):,} of {output.rows:,} rows of {name} are of partitions that partitions: does not name: "
-        f"{', '.join(said)}. The first one: {shown[:200]}. Nothing is replaced. Leave these rows out in the step, name "
+        f"{', '.join(most)}. The first one: {shown[:200]}. Nothing is replaced. Leave these rows out in the step, name "
         "their partitions, or say outside: append (they are added to what is published there) or outside: reject"
     )
 

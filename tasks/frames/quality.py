@@ -188,11 +188,11 @@ def _split_spark(
             lambda all_rows: spark_writer(all_rows, by, [_BROKEN]) if by else all_rows.write.partitionBy(_BROKEN),
         )
     except Exception as error:
-        said = java_message(error)
-        failed = _QUOTED.search(said)
+        message = java_message(error)
+        failed = _QUOTED.search(message)
         for name, rule in rules.items():
             if failed is not None and failed[1].strip() in map(str.strip, rule.splitlines()):
-                raise _refused(name, rule, said) from error
+                raise _refused(name, rule, message) from error
         raise
     files.check()
     found = {

@@ -103,8 +103,8 @@ def _fails_at_once(kind: type) -> bool:
 
 def _is_wrong_call(error: BaseException) -> bool:
     """Whether Python refused a call for the number or the names of its arguments; data seldom causes that."""
-    said = error.args if type(error) is TypeError else ()  # a subclass may define its args as it likes
-    return bool(said) and type(said[0]) is str and _WRONG_CALL.match(said[0]) is not None
+    arguments = error.args if type(error) is TypeError else ()  # a subclass may define its args as it likes
+    return bool(arguments) and type(arguments[0]) is str and _WRONG_CALL.match(arguments[0]) is not None
 
 
 def _classes(error: BaseException) -> list[str]:
@@ -203,7 +203,7 @@ def _whole(error: BaseException) -> str:
 
 def _within(cause: BaseException, error: BaseException) -> bool:
     """Whether the text of ``error`` holds all that ``cause`` says."""
-    return (said := _ask(lambda: cause, " ").strip()) != "" and said in _ask(lambda: error)
+    return (text := _ask(lambda: cause, " ").strip()) != "" and text in _ask(lambda: error)
 
 
 def shorten(text: str, limit: int) -> str:

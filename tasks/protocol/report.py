@@ -144,12 +144,12 @@ class Report:
         Raises:
             Malformed: a field is missing or cannot be read, or another release wrote it.
         """
-        said = fields.get("v")
-        if said is None:
+        given = fields.get("v")
+        if given is None:
             raise Malformed("a report needs a schema version in the field 'v', and this one has none")
-        if said != str(SCHEMA_VERSION):
+        if given != str(SCHEMA_VERSION):
             raise Malformed(
-                f"its schema version is {said[:60]!r}, and this release reads {SCHEMA_VERSION}; once all coordinators "
+                f"its schema version is {given[:60]!r}, and this release reads {SCHEMA_VERSION}; once all coordinators "
                 "have the release that sent it, `unstuck dead replay --all` applies it"
             )
         try:

@@ -413,8 +413,8 @@ class Attempt:
             text = self._secrets.clean(shorten(f"{away}. It failed with {failure.code}: {failure.text}", MAX_TEXT))
             return replace(failure, code=away.code, text=text, recoverable=True, names=())
         except Exception as error:  # noqa: BLE001 - the failure of the step counts, not that of the file system
-            said = "%s: the warehouse could not be asked whether it is there: %s"
-            self._log_line(logging.WARNING, said, self._token, error)
+            message = "%s: the warehouse could not be asked whether it is there: %s"
+            self._log_line(logging.WARNING, message, self._token, error)
         return failure
 
     def _finish(self, outcome: Outcome | None) -> str:

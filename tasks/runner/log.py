@@ -150,9 +150,9 @@ def _plain(record: logging.LogRecord) -> logging.LogRecord:
     try:
         text = record.getMessage()
     except Exception as error:  # noqa: BLE001 - a mistake in a log line fails no step, as in plain logging
-        said = record.msg if isinstance(record.msg, str) else f"a {type(record.msg).__qualname__}"
+        message = record.msg if isinstance(record.msg, str) else f"a {type(record.msg).__qualname__}"
         where = f"{record.filename}:{record.lineno}"
-        text = f"{said} (this line cannot be put together, see {where}: {type(error).__name__})"
+        text = f"{message} (this line cannot be put together, see {where}: {type(error).__name__})"
     trace = record.exc_text
     if record.exc_info and not trace:
         try:

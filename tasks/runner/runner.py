@@ -324,8 +324,8 @@ class Runner:
             with self._idle:
                 strays = self._end_strays() if self.held is None else []
             if strays:
-                said = "ended %s, started by a thread that an attempt left; this runner is replaced"
-                run_with_deadline(log.warning, said, ", ".join(strays))  # the log may hang
+                message = "ended %s, started by a thread that an attempt left; this runner is replaced"
+                run_with_deadline(log.warning, message, ", ".join(strays))  # the log may hang
                 self.replace()
 
     def _end_strays(self) -> list[str]:

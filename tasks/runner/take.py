@@ -165,18 +165,18 @@ class _Last:
             return lease.finish(token, outcome, event)
         who = self._runner.name
         try:
-            said, took, following = lease.finish_and_take(
+            answer, taken, following = lease.finish_and_take(
                 token, outcome, event, self._queues, self._claimant, who, self._event
             )
         except redis.RedisError:
             raise
         except Exception as error:
-            said = lease.finish(token, outcome, event)
+            answer = lease.finish(token, outcome, event)
             self.next = _unread(self._runner, self._claimant, error)
             if self.next is None:
                 log.exception("%s: what was taken after it could not be read; this runner is replaced", token)
                 self._runner.replace()
-            return said
-        self.nothing_stands = took is TakeAnswer.EMPTY
+            return answer
+        self.nothing_stands = taken is TakeAnswer.EMPTY
         self.next = None if following is None else (following.token, following)
-        return said
+        return answer

@@ -170,8 +170,8 @@ class WatchdogClient:
             self._pass_on(process, watchdog)
             status = process.wait()
             if self._replace(process, status):
-                said = "the watchdog %d died (%d); another one took over"
-                run_with_deadline(log.warning, said, process.pid, status)
+                message = "the watchdog %d died (%d); another one took over"
+                run_with_deadline(log.warning, message, process.pid, status)
         except Exception as error:  # noqa: BLE001 - nobody else reads the instructions of this watchdog
             self._give_up(
                 f"the instructions of the watchdog {process.pid} cannot be read any more: {_described(error)}"
@@ -199,15 +199,15 @@ class WatchdogClient:
                 try:
                     state = process_state(watchdog)
                 except Exception as error:  # noqa: BLE001 - a step may have every descriptor, or have replaced a builtin
-                    said = "the state of the watchdog %d cannot be read: %s"
+                    message = "the state of the watchdog %d cannot be read: %s"
                     with suppress(Exception):  # the log may need what is missing
-                        run_with_deadline(log.warning, said, process.pid, error, seconds=0)
+                        run_with_deadline(log.warning, message, process.pid, error, seconds=0)
                     state = ProcessState.ALIVE
                 stopped = stopped + 1 if state is ProcessState.STOPPED else 0
                 if stopped == _LOOKS + 1:
                     process.kill()
-                    said = "the watchdog %d was stopped for %.1fs and is killed"
-                    run_with_deadline(log.warning, said, process.pid, self._max_stopped, seconds=0)
+                    message = "the watchdog %d was stopped for %.1fs and is killed"
+                    run_with_deadline(log.warning, message, process.pid, self._max_stopped, seconds=0)
 
     def _replace(self, process: WatchdogProcess, status: int) -> bool:
         """Start the next one; False if none is wanted."""
@@ -237,8 +237,8 @@ class WatchdogClient:
                 what = "with all that it started"
             except OSError as error:
                 what = f"with its process group (what else it started cannot be looked up: {error})"
-            said = "%s, %s%d ends itself %s; the worker starts another, and what it ran is given out again"
-            run_with_deadline(log.critical, said, why, so, self._pid, what)
+            message = "%s, %s%d ends itself %s; the worker starts another, and what it ran is given out again"
+            run_with_deadline(log.critical, message, why, so, self._pid, what)
         finally:
             os.killpg(0, signal.SIGKILL)
         raise AssertionError("a process outlives SIGKILL")

@@ -127,12 +127,12 @@ def difference(before: Fields, after: Fields) -> str:
     found: dict[str, list[str]] = {"added": [], "removed": [], "changed": [], "in another order": []}
     for what, text in _differences(before, after, ""):
         found[what].append(text)
-    said = [
+    differences = [
         f"{what} {', '.join(texts[:_SHOWN])}{', …' if len(texts) > _SHOWN else ''}"
         for what, texts in found.items()
         if texts
     ]
-    return "; ".join(said) or "the columns come in another order"
+    return "; ".join(differences) or "the columns come in another order"
 
 
 def _differences(before: Fields, after: Fields, above: str) -> Iterator[tuple[str, str]]:

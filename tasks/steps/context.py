@@ -188,8 +188,8 @@ class StepContext:
             wrong.append(f"total={_named(total)}")
         if wrong and not self._warned:
             self._warned = True
-            said = "ctx.progress wants numbers and got %s, which is not shown. The step goes on; this is said once"
-            self.log.warning(said, ", ".join(wrong))
+            message = "ctx.progress wants numbers and got %s, which is not shown. The step goes on; this is said once"
+            self.log.warning(message, ", ".join(wrong))
         if number is not None and countable:
             self._report(number, whole if whole is not None and 0 < whole < math.inf else None)
 

@@ -42,15 +42,15 @@ _CURES = (
 
 def refusal(url: str, error: BaseException) -> str:
     """Why the Redis at ``url`` and this process do not come together, though it answers; empty if that is not so."""
-    place, said = without_password(url), str(error).strip().rstrip(".")
+    place, message = without_password(url), str(error).strip().rstrip(".")
     if isinstance(error, NoPermissionError):
-        return f"The Redis at {place} refuses us: {said}. `unstuck doctor` names the rights that its user lacks"
-    if isinstance(error, redis.AuthenticationError) or "NOAUTH" in said:
+        return f"The Redis at {place} refuses us: {message}. `unstuck doctor` names the rights that its user lacks"
+    if isinstance(error, redis.AuthenticationError) or "NOAUTH" in message:
         return (
-            f"The Redis at {place} refuses us: {said}. Give the user and password it wants: "
+            f"The Redis at {place} refuses us: {message}. Give the user and password it wants: "
             "UNSTUCK_REDIS_URL=redis://USER:PASSWORD@HOST:PORT/0"
         )
-    if found := _TLS.search(said):
+    if found := _TLS.search(message):
         code, words = found[1] or "", found[2] or found[0]
         cure = next((cure for known, cure in _CURES if any(word in f"{code} {words}" for word in known)), "")
         if code == "CERTIFICATE_VERIFY_FAILED":

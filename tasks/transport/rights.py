@@ -82,9 +82,9 @@ def _refused(connection: redis.Connection, asked: list[list[str]], keys: Keys) -
     return found
 
 
-def _rule(said: str, command: list[str], keys: Keys) -> str:
-    if named := re.search(r"run the '([^']+)' command", said):
+def _rule(refusal: str, command: list[str], keys: Keys) -> str:
+    if named := re.search(r"run the '([^']+)' command", refusal):
         return f"+{named[1].lower()}"
-    if "channel" in said:
+    if "channel" in refusal:
         return f"&{command[1]}" if command[0] == "PSUBSCRIBE" else f"&{keys.prefix}:*"
     return f"~{keys.prefix}:*"

@@ -79,8 +79,8 @@ class StallDetector(bootsteps.StartStopStep):  # type: ignore[misc]
         try:
             self._watch(consumer, settings)
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody else would notice a stall
-            said = "the stall detector of %s has failed, so it ends, and its supervisor restarts it: %s: %s"
-            run_with_deadline(log.critical, said, whoami(), type(error).__name__, error)
+            message = "the stall detector of %s has failed, so it ends, and its supervisor restarts it: %s: %s"
+            run_with_deadline(log.critical, message, whoami(), type(error).__name__, error)
             self.give_up()
 
     def _watch(self, consumer: Any, settings: Settings) -> None:
@@ -92,9 +92,9 @@ class StallDetector(bootsteps.StartStopStep):  # type: ignore[misc]
             should_receive = _waiting(client, keys, queues) and self.at_work() and self.free(consumer)
             if self._has_stalled(should_receive, consumer.connection):
                 # With a deadline: what hangs may be the log, with the main thread in it.
-                said = "%s has stalled: for %.0fs it has received nothing from %s, %s"
+                message = "%s has stalled: for %.0fs it has received nothing from %s, %s"
                 what = (whoami(), settings.stalled_after, ", ".join(queues), self.consequence)
-                run_with_deadline(log.critical, said, *what)
+                run_with_deadline(log.critical, message, *what)
                 run_with_deadline(_note_stall, client, keys, seconds=STORE_WITHIN)
                 self.give_up()
         client.close()

@@ -284,8 +284,8 @@ def _open_store(uri: str, pid: int, environment: tuple[tuple[str, str], ...]) ->
 def _reason(error: BaseException) -> str:
     """Why, in a line without the query of an address."""
     whole = str(error)
-    if said := _SAID.search(whole):
-        return f"{said[1]}: {' '.join(said[2].split())}" if said[2] else said[1]
+    if found := _SAID.search(whole):
+        return f"{found[1]}: {' '.join(found[2].split())}" if found[2] else found[1]
     text = _QUERY.sub("", " ".join(whole.partition("\n\nDebug source")[0].split()))[:_TEXT]
     if _ROLE.search(text):
         return f"{_NO_KEYS}. {_GIVE_KEYS} ({text})"

@@ -56,7 +56,7 @@ def advice(view: FleetView, place: str) -> list[str]:
     for queue in view.queues:
         if queue.length and not queue.listeners and queue.name != CONTROL_QUEUE:
             lines.append(f"Nobody listens on queue {queue.name}. Start a worker for it: {WORKER} -Q {queue.name}")
-    lines += [f"{said[0].upper()}{said[1:]}." for said in different_code(view.runners).values()]
+    lines += [f"{sentence[0].upper()}{sentence[1:]}." for sentence in different_code(view.runners).values()]
     for host, why in unfit_runners(view).items():
         lines.append(f"The host {host} is unfit for Spark, and takes no such work: {why}.")
     lines += [f"The fleet is mixed: {one.text}. {one.cure}" for one in of_versions(view, RunsOn()) if one.cure]
@@ -71,8 +71,8 @@ def advice(view: FleetView, place: str) -> list[str]:
 
 
 def _runners(view: FleetView) -> Listing:
-    said = ("CODE",) if any(one.code for one in view.runners) else ()
-    shown = table("RUNNER", "QUEUES", "RUNS", "SINCE", "LAST WORK", "HEARD OF", *said, right=("SINCE",))
+    columns = ("CODE",) if any(one.code for one in view.runners) else ()
+    shown = table("RUNNER", "QUEUES", "RUNS", "SINCE", "LAST WORK", "HEARD OF", *columns, right=("SINCE",))
     for one in view.runners:
         runs = f"{one.job} {one.group}#{one.attempt}" if one.job else "unfit for Spark" if one.unfit else "idle"
         step = f" {one_line(one.step)}" if one.step else ""
@@ -83,7 +83,7 @@ def _runners(view: FleetView) -> Listing:
             "" if one.since is None else format_duration(max(0.0, view.at - one.since)),
             ago(one.worked_at, view.at),
             _heard(one, view.at),
-            *([" ".join(f"{name}:{digest[:SHORT]}" for name, digest in sorted(one.code.items()))] if said else []),
+            *([" ".join(f"{name}:{digest[:SHORT]}" for name, digest in sorted(one.code.items()))] if columns else []),
         )
     return shown
 

@@ -118,10 +118,10 @@ def restore(
         emit(asdict(done) | {"dataset": name})
         return
     if done.new:
-        said = f"is published as it was at version {version}, with {done.rows:,} rows, as version {done.version}"
+        message = f"is published as it was at version {version}, with {done.rows:,} rows, as version {done.version}"
     else:
-        said = f"has nothing to restore: version {done.version} is as it was at version {version}"
-    stdout.print(f"{name} {said}", soft_wrap=True)
+        message = f"has nothing to restore: version {done.version} is as it was at version {version}"
+    stdout.print(f"{name} {message}", soft_wrap=True)
     if done.replaced is not None:
         stdout.print(f"Its partitions: {done.replaced.text()}", soft_wrap=True)
     if done.stream is not None:

@@ -239,8 +239,8 @@ class Listing:
             yield from console.render(grid, fitting)
             for n, (name, cell) in enumerate(zip(self._columns, row, strict=True)):
                 if n not in beside and cell and row is not heads:
-                    said = Text.assemble((f"{name.lower()} " if name else "", "dim"), cell)
-                    yield hanging(console, Text("    ").append_text(said), 4)
+                    line = Text.assemble((f"{name.lower()} " if name else "", "dim"), cell)
+                    yield hanging(console, Text("    ").append_text(line), 4)
 
 
 def table(*columns: str, right: Collection[str] = ()) -> Listing:

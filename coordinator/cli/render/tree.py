@@ -159,8 +159,8 @@ def _is_fork(group: ForkView) -> bool:
 
 def _fork_line(view: JobView, group: ForkView, at: float) -> Line:
     if not group.expanded:
-        said = one_line(view.why_line(group.name, at))
-        return Line(group.name, GroupState.WAITING, said or "its members are not known yet")
+        shown = one_line(view.why_line(group.name, at))
+        return Line(group.name, GroupState.WAITING, shown or "its members are not known yet")
     counts = {GroupState(state): n for state, n in group.census.items() if n}
     over = sum(n for state, n in counts.items() if state.terminal) == group.total
     order = (GroupState.FAILED, *ACTIVE, GroupState.CANCELED, GroupState.SKIPPED)
