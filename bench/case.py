@@ -23,7 +23,7 @@ from unstuck import JobSpec
 
 SCRIPTS = ("evalsha", "eval", "fcall")
 Size = Literal["tiny", "quick", "full"]
-Unit = Literal["groups/s", "ms each", "s"]
+Unit = Literal["groups/s", "rows/s", "ms each", "s"]
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Case:
 
     def in_unit(self, samples: Sequence[Sample]) -> Spread:
         """The samples in the unit of the case."""
-        if self.unit == "groups/s":
+        if self.unit in ("groups/s", "rows/s"):
             return Spread.of([sample.units / sample.seconds for sample in samples])
         if self.unit == "ms each":
             return Spread.of([1000 * sample.seconds / sample.units for sample in samples])

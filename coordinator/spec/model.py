@@ -38,6 +38,7 @@ from unstuck.tasks.spec.fields import MAX_COUNT, DatasetName, Listed, ParamName,
 from unstuck.tasks.spec.group import ForkFrom, GroupSpec, Hooks, Step
 from unstuck.tasks.spec.inputs import DatasetInput, StreamInput
 from unstuck.tasks.spec.join import JoinRule
+from unstuck.tasks.spec.kafka import KafkaInput
 from unstuck.tasks.spec.outputs import Expect, Fresh, OutputSpec, Quality, RowCount
 from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.spec.sql import MAX_SQL
@@ -317,6 +318,7 @@ _MODELS: dict[tuple[str, ...], type[BaseModel]] = {
     ("groups",): GroupSpec,
     ("groups", "inputs", "*"): DatasetInput,
     ("groups", "inputs", "*", "StreamInput"): StreamInput,  # as pydantic names it
+    ("groups", "inputs", "*", "KafkaInput"): KafkaInput,
     ("groups", "hooks"): Hooks,
     ("groups", "join"): JoinRule,
     ("groups", "retry"): RetryPolicy,

@@ -21,6 +21,7 @@ from unstuck.coordinator.spec.schedule import ScheduleSpec
 from unstuck.tasks.protocol.secrets import reference_in
 from unstuck.tasks.spec.fields import Listed, Strict
 from unstuck.tasks.spec.group import GroupSpec
+from unstuck.tasks.spec.kafka import KafkaInput
 from unstuck.tasks.spec.outputs import OutputSpec
 
 MAX_PARAM_DEPTH = 20
@@ -307,7 +308,10 @@ def reference_problems(every: Sequence[GroupSpec], outputs: Mapping[str, OutputS
         for name, stream in group.streams.items():
             at: Loc = ("groups", i, "inputs", name)
             texts += [(stream.stream, (*at, "stream")), (stream.columns, (*at, "schema"))]
-            texts += [(value, (*at, "options", key)) for key, value in stream.options.items()]
+            if isinstance(stream, KafkaInput):  # a worker resolves those of its options
+                yield from value_problems(stream.options, (*at, "options"))
+            else:
+                texts += [(value, (*at, "options", key)) for key, value in stream.options.items()]
     for name, output in outputs.items():
         texts.append((output.path, ("outputs", name, "path")))
         for column, values in (output.partitions or {}).items():

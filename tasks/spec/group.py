@@ -24,8 +24,9 @@ from unstuck.tasks.spec.fields import (
     Scalar,
     Strict,
 )
-from unstuck.tasks.spec.inputs import GroupInput, StreamInput
+from unstuck.tasks.spec.inputs import DatasetInput, GroupInput, StreamInput
 from unstuck.tasks.spec.join import JoinRule
+from unstuck.tasks.spec.kafka import KafkaInput
 from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.spec.sql import MAX_SQL
 
@@ -229,9 +230,9 @@ class GroupSpec(Strict):
         return any(step.python or step.compact for step in self.steps)
 
     @property
-    def streams(self) -> dict[str, StreamInput]:
+    def streams(self) -> dict[str, StreamInput | KafkaInput]:
         """Those of its inputs that are streams."""
-        return {name: one for name, one in self.inputs.items() if isinstance(one, StreamInput)}
+        return {name: one for name, one in self.inputs.items() if not isinstance(one, DatasetInput)}
 
     @property
     def is_join(self) -> bool:

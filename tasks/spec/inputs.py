@@ -1,4 +1,4 @@
-"""Inputs of a group from outside of its job: published datasets, and streams of files that arrive."""
+"""Inputs of a group from outside of its job: published datasets, streams of files that arrive, and Kafka topics."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pydantic import Discriminator, Field, StrictStr, Tag, field_validator, mode
 
 from unstuck.tasks.settings import plain_path, without_user
 from unstuck.tasks.spec.fields import MAX_COUNT, DatasetName, Strict
+from unstuck.tasks.spec.kafka import KAFKA, KafkaInput
 from unstuck.tasks.spec.stream_columns import columns_of
 
 
@@ -117,10 +118,17 @@ class StreamInput(Strict):
 
 
 def _kind(value: Any) -> str:
-    is_stream = isinstance(value, StreamInput) or (isinstance(value, dict) and "stream" in value)
-    return "StreamInput" if is_stream else "DatasetInput"
+    if isinstance(value, dict):
+        stream = value.get("stream")
+        if isinstance(stream, str) and stream.startswith(KAFKA):
+            return "KafkaInput"
+        return "StreamInput" if "stream" in value else "DatasetInput"
+    return type(value).__name__ if isinstance(value, StreamInput | KafkaInput) else "DatasetInput"
 
 
 GroupInput = Annotated[
-    Annotated[DatasetInput, Tag("DatasetInput")] | Annotated[StreamInput, Tag("StreamInput")], Discriminator(_kind)
+    Annotated[DatasetInput, Tag("DatasetInput")]
+    | Annotated[StreamInput, Tag("StreamInput")]
+    | Annotated[KafkaInput, Tag("KafkaInput")],
+    Discriminator(_kind),
 ]

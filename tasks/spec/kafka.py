@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, StrictStr, field_validator, model_validator
 
@@ -50,6 +50,8 @@ _OURS = {
 
 class KafkaInput(Strict):
     """A Kafka topic; a job reads the messages that no job before it has published."""
+
+    state: ClassVar[bool] = False  # Structured Streaming reads files alone
 
     stream: str = Field(
         strict=True, min_length=1, max_length=2000, description="kafka://broker:port,broker:port/topic; port 9092."

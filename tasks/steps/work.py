@@ -30,13 +30,15 @@ from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.token import GROUP_ID, Token, split_member
 from unstuck.tasks.spec.group import MAX_JOB_BYTES, READ_VALUES, fork_bytes
 from unstuck.tasks.spec.inputs import StreamInput
+from unstuck.tasks.spec.kafka import KafkaInput
 from unstuck.tasks.spec.outputs import REJECTED, Checks
 from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.steps.beside import BesidePublished
 from unstuck.tasks.steps.inputs import Dataset, PublishedDatasets
 from unstuck.tasks.steps.params import Reads, noted
 from unstuck.tasks.streams.files import ArrivingFiles
-from unstuck.tasks.streams.group_stream import GroupStream
+from unstuck.tasks.streams.group_stream import GroupStream, Source
+from unstuck.tasks.streams.kafka_read import KafkaTopic
 from unstuck.tasks.streams.structured import Resume, is_streaming, open_stream, stage_stream
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
@@ -60,7 +62,7 @@ class Work:
     checks: Mapping[str, Checks] = field(default_factory=dict)  # by output
     recorded: Mapping[str, dict[str, Any] | list[dict[str, Any]]] = field(default_factory=dict)
     published: PublishedDatasets | None = None  # None: there is no warehouse log to read
-    streams: Mapping[str, StreamInput] = field(default_factory=dict)
+    streams: Mapping[str, StreamInput | KafkaInput] = field(default_factory=dict)
     appended: Collection[str] = ()  # outputs that may be written from a stream
     beside: BesidePublished | None = None  # None: no output is published
     outputs: dict[str, StagedOutput] = field(default_factory=dict)
@@ -95,16 +97,22 @@ class Work:
     def _arrived(self, name: str) -> Any:
         """The frame of the stream ``name``, whose counts are a result of the group."""
         stream = self.streams[name]
-        if stream.state:
+        if isinstance(stream, StreamInput) and stream.state:
             return open_stream(self.session, name, stream)
         assert self.published is not None
         if self._stream is None:
-            source = ArrivingFiles(name, stream, self.session)
+            source = self._source(name, stream)
             self._stream = GroupStream(name, source, self.files, self.token.staging, self.appended)
             taken = self._stream.open(self.published)
             self.results[name] = dict(taken.counts)
             log.info("the stream %s: %s", name, taken.told)
         return self._stream.open(self.published).frame
+
+    def _source(self, name: str, stream: StreamInput | KafkaInput) -> Source:
+        if isinstance(stream, StreamInput):
+            return ArrivingFiles(name, stream, self.session)
+        options = self.secrets.resolve(stream.options)
+        return KafkaTopic(stream, options, self.session, self.files, f"{self.token.staging}/{name}.arrived")
 
     def frame(self, dataset: Dataset) -> Any:
         """``dataset`` as steps get it."""

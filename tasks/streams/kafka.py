@@ -18,7 +18,7 @@ from unstuck.tasks.streams.position import KafkaPosition
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError
 
-PATIENCE = 30.0  # seconds without a word of a broker, unless the option socket.timeout.ms says another number
+SILENT_AFTER = 30.0  # seconds without a word of a broker, unless the option socket.timeout.ms says another number
 _GATHER = 0.01  # seconds for which messages are gathered that come after the first
 _FIRST, _END = -2, -1  # instants that stand for the first offset of a partition, and for its end
 
@@ -62,12 +62,12 @@ class Client:
         """``options``: those of ``stream``, with their references resolved."""
         self.stream = stream
         self._conf: dict[str, Any] = {
-            "socket.timeout.ms": str(int(PATIENCE * 1000)),
+            "socket.timeout.ms": str(int(SILENT_AFTER * 1000)),
             **options,
             "bootstrap.servers": stream.brokers,
             "log_level": 2,  # what it would say of errors is in our own
         }
-        self.patience = float(self._conf["socket.timeout.ms"]) / 1000
+        self.silent_after = float(self._conf["socket.timeout.ms"]) / 1000
         self._said: list[str] = []  # what the client said last of the brokers
 
     def __enter__(self) -> Client:
@@ -105,7 +105,7 @@ class Client:
 
         name = self.stream.topic
         with self.asked():
-            found = self.consumer.list_topics(name, timeout=self.patience)
+            found = self.consumer.list_topics(name, timeout=self.silent_after)
         told = found.topics[name]
         if told.error is not None:
             raise self.unavailable(told.error)
@@ -114,7 +114,7 @@ class Client:
         def offsets(which: int) -> dict[int, int]:
             asked = [TopicPartition(name, one, which) for one in partitions]
             with self.asked():
-                answers = self.consumer.offsets_for_times(asked, timeout=self.patience)
+                answers = self.consumer.offsets_for_times(asked, timeout=self.silent_after)
             for one in answers:
                 if one.error is not None:
                     raise self.unavailable(one.error, f"partition {one.partition}")
@@ -128,12 +128,12 @@ class Client:
         from confluent_kafka.admin import AdminClient
 
         with self.asked():
-            found = found or self.consumer.list_topics(self.stream.topic, timeout=self.patience)
+            found = found or self.consumer.list_topics(self.stream.topic, timeout=self.silent_after)
             if found.controller_id not in found.brokers:
                 return ""  # only a controller could say it
             conf: dict[str, Any] = {**self._conf, "error_cb": lambda error: None}
             admin = AdminClient(conf)
-            asked = admin.describe_topics(TopicCollection([self.stream.topic]), request_timeout=self.patience)
+            asked = admin.describe_topics(TopicCollection([self.stream.topic]), request_timeout=self.silent_after)
             return str(asked[self.stream.topic].result().topic_id)
 
     def messages(self, wanted: Mapping[int, tuple[int, int]], at_once: int) -> Iterator[list[Any]]:
@@ -153,8 +153,8 @@ class Client:
             # Of both calls, this one alone waits until it has so many.
             got: list[Any] = [] if first is None else [first, *self.consumer.consume(at_once, timeout=_GATHER)]
             heard = time.monotonic() if got else heard
-            if time.monotonic() - heard > self.patience:
-                raise self.unavailable(None, f"no message came for {self.patience:g} s")
+            if time.monotonic() - heard > self.silent_after:
+                raise self.unavailable(None, f"no message came for {self.silent_after:g} s")
             found, done = [], set[int]()
             for message in got:
                 partition, error = message.partition(), message.error()

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from unstuck.tasks.errors import BadRecord, SourceReplaced
 from unstuck.tasks.frames.output import stage_table
 from unstuck.tasks.frames.spark import read_parquet
 from unstuck.tasks.spec.kafka import KafkaInput
 from unstuck.tasks.spec.schemas import schema_of
+from unstuck.tasks.streams.group_stream import Taken
 from unstuck.tasks.streams.kafka import Client, reach_of
-from unstuck.tasks.streams.position import KafkaPosition
+from unstuck.tasks.streams.position import FilesPosition, KafkaPosition
 from unstuck.tasks.streams.records import arrow_schema, json_columns
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import bytes_by_uri
@@ -46,6 +47,55 @@ class ReadMessages:
     rows: int
     position: KafkaPosition
     put_aside: list[PutAside]
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTopic:
+    """The topic of ``spec``, as `GroupStream` reads it.
+
+    Attributes:
+        options: those of ``spec``, with their references resolved.
+        session: None for a group without Spark.
+        folder: of the staging of the attempt, for the files that Spark reads.
+    """
+
+    spec: KafkaInput
+    options: Mapping[str, str]
+    session: Any
+    files: Files
+    folder: str
+    kind: Literal["kafka"] = "kafka"
+
+    @property
+    def stream(self) -> str:
+        return self.spec.identity
+
+    @property
+    def generation(self) -> int:
+        return self.spec.generation
+
+    def take(self, position: FilesPosition | KafkaPosition | None) -> Taken:
+        """Raises: as `read_messages`."""
+        before = position if isinstance(position, KafkaPosition) else None
+        found = read_messages(self.session, self.spec, self.options, before, self.files, self.folder)
+        after = found.position
+        moved = after.next != (after.began if before is None else before.next)
+        counts = {"messages": found.rows + len(found.put_aside)}
+        counts |= {"put_aside": len(found.put_aside)} if found.put_aside else {}
+        counts |= {"lost": lost} if (lost := sum(to - begin for begin, to in after.lost.values())) else {}
+        return Taken(found.frame, after if moved else None, counts, _told_of(self.spec, found))
+
+
+def _told_of(spec: KafkaInput, found: ReadMessages) -> str:
+    read = sum(1 for one, end in found.position.next.items() if end > found.position.began[one])
+    said = f"{found.rows:,} messages of {read} of {len(found.position.next)} partitions are new in {spec.stream}"
+    if found.put_aside:
+        said += f"; {len(found.put_aside):,} are no rows and were put aside, first {found.put_aside[0]}"
+    for partition, (begin, end) in found.position.lost.items():
+        said += (
+            f"; of partition {partition} the offsets {begin:,} to {end:,} are passed over, which brokers have removed"
+        )
+    return said
 
 
 def read_messages(

@@ -44,6 +44,7 @@ from unstuck.tasks.protocol import keys
 from unstuck.tasks.spec.group import ForkFrom, GroupSpec, Step
 from unstuck.tasks.spec.inputs import DatasetInput, StreamInput
 from unstuck.tasks.spec.join import JoinRule
+from unstuck.tasks.spec.kafka import KafkaInput
 from unstuck.tasks.spec.outputs import Expect, OutputSpec, Quality
 from unstuck.tasks.spec.retry import RetryPolicy
 
@@ -313,6 +314,7 @@ def same(written: str, field: FieldInfo) -> bool:
         ("Retry", RetryPolicy),
         ("Published inputs", DatasetInput),
         ("Stream inputs", StreamInput),
+        ("Kafka inputs", KafkaInput),
         ("Fork from a column", ForkFrom),
         ("Outputs", OutputSpec),
         ("Rules", Quality),

@@ -1,0 +1,191 @@
+"""Jobs load a Kafka topic without Spark: each message is published once, whoever dies in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support import fleet
+from tests.support.failpoints import Effect, arming, order, reached_by
+from tests.support.kafka import Broker, mock_broker
+from tests.support.programs.coordinator_processes import CoordinatorProcesses, coordinator_processes
+from tests.support.servers import RedisServer
+from unstuck import Client, Settings, Status, published_files
+from unstuck.coordinator.views.job_views import JobView
+from unstuck.tasks.failpoints import Point
+from unstuck.tasks.warehouse.log import Warehouse
+
+STEPS = """
+def load(spark, ctx):
+    return ctx.input("events")
+"""
+
+
+@dataclass
+class Fleet:
+    redis_url: str
+    coordinators: CoordinatorProcesses
+    arms: Path
+    broker: Broker
+
+
+@dataclass
+class Topic:
+    """A topic of a test's own, and a warehouse that jobs load it into."""
+
+    name: str
+    warehouse: str
+    fleet: Fleet
+    client: Client
+
+    def arrive(self, *ids: Any, partition: int = 0) -> None:
+        self.fleet.broker.produce(self.name, *({"id": one} for one in ids), partition=partition)
+
+    def submit(self, outputs: dict[str, Any] | None = None, **events: Any) -> str:
+        stream = {"stream": self.fleet.broker.stream(self.name), "format": "json", "schema": "id BIGINT", **events}
+        group = {
+            "name": "load",
+            "spark": False,
+            "retry": {"max": 0},
+            "inputs": {"events": stream},
+            "steps": [{"python": "kafka_steps:load", "output": "loads"}],
+        }
+        outputs = {"loads": {"mode": "append", **(outputs or {})}}
+        return self.client.submit({"name": "load", "groups": [group], "outputs": outputs}).id
+
+    def load(self, **events: Any) -> JobView:
+        return self.client.wait(self.submit(**events))
+
+    def ids(self, dataset: str = "loads") -> list[int]:
+        """Those of all published rows."""
+        paths = published_files(Warehouse(self.warehouse), dataset)
+        return sorted(row["id"] for path in paths for row in pq.read_table(path).to_pylist())
+
+    @property
+    def version(self) -> int:
+        return Warehouse(self.warehouse).head()
+
+    @contextmanager
+    def death(self, point: Point) -> Iterator[None]:
+        """The runner of a job in this block is killed at ``point``, once."""
+        shot = order(self.fleet.arms, point, Effect.KILL)
+        before = len(reached_by(shot))
+        yield
+        assert len(reached_by(shot)) == before + 1
+
+
+@pytest.fixture(scope="module")
+def running(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    home = tmp_path_factory.mktemp("fleet")
+    (arms := home / "arms").mkdir()
+    (home / "kafka_steps.py").write_text(STEPS)
+    environ = {
+        "UNSTUCK_REDIS_URL": redis_server.url,
+        "UNSTUCK_LEASE_TTL": "6s",
+        "UNSTUCK_SWEEP_EVERY": "500ms",
+        "UNSTUCK_SPARK_MASTER": "none",
+        **arming(arms),
+    }
+    with (
+        mock_broker() as broker,
+        fleet.worker(redis_server.url, home, environ=environ) as worker,
+        coordinator_processes(home, environ) as coordinators,
+    ):
+        coordinators.tend(1)
+        yield Fleet(redis_server.url, coordinators, arms, broker)
+        assert "outside of the steps" not in worker.text()
+        assert "is replaced" not in worker.text(), "the client of Kafka leaves nothing behind"
+
+
+@pytest.fixture
+def topic(running: Fleet, tmp_path: Path, request: pytest.FixtureRequest) -> Topic:
+    warehouse = str(tmp_path / "warehouse")
+    client = Client(Settings(redis_url=running.redis_url, warehouse=warehouse))
+    return Topic(f"t{abs(hash(request.node.name))}", warehouse, running, client)
+
+
+def finished(view: JobView) -> JobView:
+    assert view.job.status is Status.FINISHED, view
+    return view
+
+
+def failed(view: JobView) -> tuple[str, str]:
+    assert view.job.status is Status.FAILED, view
+    reason = view.groups[0].members[0].record.reason
+    assert reason is not None
+    return reason.code, reason.text
+
+
+def test_each_job_publishes_the_messages_that_no_job_before_it_has_published(topic: Topic) -> None:
+    topic.arrive(1, 2)
+    topic.arrive(3, partition=2)
+    finished(topic.load())
+    assert topic.ids() == [1, 2, 3]
+    topic.arrive(4, partition=1)
+    finished(topic.load())
+    assert topic.ids() == [1, 2, 3, 4]
+    version = topic.version
+    finished(topic.load())
+    assert (topic.ids(), topic.version) == ([1, 2, 3, 4], version), "a run for which nothing came makes no version"
+    topic.arrive(5, 6, 7)
+    finished(topic.load(max_rows=2))
+    assert len(topic.ids()) == 6
+    finished(topic.load())
+    assert topic.ids() == [1, 2, 3, 4, 5, 6, 7]
+    finished(topic.load(generation=2))
+    assert topic.ids() == sorted([1, 2, 3, 4, 5, 6, 7] * 2)
+
+
+@pytest.mark.parametrize("point", [Point.AFTER_OUTPUT, Point.AFTER_MARKER])
+def test_a_runner_that_dies_on_either_side_of_its_marker_publishes_each_message_once(
+    topic: Topic, point: Point
+) -> None:
+    topic.arrive(1)
+    finished(topic.load())
+    topic.arrive(2, 3)
+    with topic.death(point):
+        finished(topic.load())
+    assert topic.ids() == [1, 2, 3]
+    topic.arrive(4)
+    finished(topic.load())
+    assert topic.ids() == [1, 2, 3, 4]
+
+
+def test_of_two_jobs_that_read_the_same_messages_one_publishes_and_the_other_says_who_did(topic: Topic) -> None:
+    topic.arrive(1)
+    finished(topic.load())
+    topic.arrive(2)
+    topic.fleet.coordinators.kill()  # so that both are submitted before either publishes
+    jobs = [topic.submit(), topic.submit()]
+    topic.fleet.coordinators.tend(1)
+    views = sorted(map(topic.client.wait, jobs), key=lambda view: view.job.status is Status.FAILED)
+    assert [view.job.status for view in views] == [Status.FINISHED, Status.FAILED]
+    reason = views[1].job.reason
+    assert reason is not None
+    assert reason.code == "CANNOT_RESUME"
+    assert f"job {views[0].job.id} has gone on with it" in reason.text
+    assert topic.ids() == [1, 2]
+
+
+def test_a_message_that_is_no_row_fails_the_group_with_its_place_and_publishes_nothing(topic: Topic) -> None:
+    topic.arrive(1, "x", 3)
+    code, text = failed(topic.load())
+    assert (code, "offset 1 of partition 0" in text, topic.version) == ("BAD_RECORD", True, 0)
+
+
+def test_a_broker_that_is_away_is_told_and_the_group_may_run_again(topic: Topic) -> None:
+    options = {"socket.timeout.ms": "1000"}
+    code, text = failed(topic.load(stream="kafka://127.0.0.1:1/events", options=options))
+    assert (code, "kafka://127.0.0.1:1/events cannot be read" in text) == ("SOURCE_UNAVAILABLE", True)
+
+
+def test_a_secret_that_a_worker_lacks_is_named(topic: Topic) -> None:
+    options = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.password": "${secret:NOT_THERE}"}
+    code, text = failed(topic.load(options=options))
+    assert (code, "NOT_THERE" in text) == ("UNRECOVERABLE", True)
