@@ -87,7 +87,7 @@ class Plan:
         """The fork value of one member."""
         return (self.groups[group].values or collected[group])[ordinal]
 
-    def _appended_by(self, group: PlannedGroup) -> tuple[str, ...]:
+    def appended_by(self, group: PlannedGroup) -> tuple[str, ...]:
         """The outputs that ``group`` may write from a stream that it reads."""
         is_published = self.publish is not None or group.name in self.default_publish
         return appended_outputs(self.outputs, self.publish) if group.spec.streams and is_published else ()
@@ -132,7 +132,7 @@ class Plan:
                     base=base,
                     mixed=mixed,
                     checks=checks,
-                    appended=self._appended_by(group),
+                    appended=self.appended_by(group),
                     for_python=self.for_python.get(group.name, ()),
                     publishes=None if makes_all else self.publish or (),
                     publishing=ways,

@@ -18,3 +18,8 @@ class ArrivedFile:
     path: str
     size: int
     version: str
+
+    @property
+    def written(self) -> float | None:
+        """When, in seconds since the epoch; None for an object, whose version is an etag."""
+        return None if "://" in self.path else int(self.version) / 1e9

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,7 +9,7 @@ from unstuck.tasks.errors import FileUnsettled
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.streams.arrived import ArrivedFile
 from unstuck.tasks.streams.group_stream import Taken
-from unstuck.tasks.streams.listing import Arrivals, arrivals
+from unstuck.tasks.streams.listing import Arrivals, arrivals, is_as_listed
 from unstuck.tasks.streams.position import FilesPosition, KafkaPosition
 
 
@@ -52,13 +51,13 @@ def _check_settled(files: list[ArrivedFile]) -> None:
         if "://" in file.path:
             continue  # an object is read as of one moment
         try:
-            about = os.stat(file.path.encode())
+            settled = is_as_listed(file)
         except FileNotFoundError:
             raise FileUnsettled(f"{file.path} went away while it was read. A retry reads what stands then") from None
-        if (about.st_size, str(about.st_mtime_ns)) != (file.size, file.version):
+        if not settled:
             raise FileUnsettled(
-                f"{file.path} changed while it was read: it had {file.size:,} bytes, and has {about.st_size:,}. A "
-                "retry reads what stands then. Write files elsewhere, and rename them into the folder"
+                f"{file.path} changed while it was read. A retry reads what stands then. Write files elsewhere, and "
+                "rename them into the folder"
             )
 
 

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from unstuck.tasks.errors import InputMissing, OutputInvalid
-from unstuck.tasks.streams.position import FilesPosition, KafkaPosition, goes_on, read_position, write_position
+from unstuck.tasks.streams.position import (
+    FilesPosition,
+    KafkaPosition,
+    goes_on,
+    holder_of,
+    read_position,
+    write_position,
+)
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import DatasetState
 from unstuck.tasks.warehouse.marker import Checkpoint, StagedOutput
@@ -83,30 +90,12 @@ class GroupStream:
             Exception: what the source raises.
         """
         if self._taken is None:
-            self._holder = self._holder_of({name: published.standing(name) for name in self._appended})
+            datasets = {name: published.standing(name) for name in self._appended}
+            self._holder = holder_of(datasets, self._source.stream, self._source.generation)
             if self._holder is not None:
                 self._before = published.checkpoint(self._holder)
             self._taken = self._source.take(self._position())
         return self._taken
-
-    def _holder_of(self, datasets: Mapping[str, DatasetState | None]) -> str | None:
-        """The dataset that holds the position; None if none does. Raises: Unrecoverable."""
-        held = {name: state.checkpoint for name, state in datasets.items() if state is not None and state.checkpoint}
-        source = self._source
-        own = [name for name, one in held.items() if one.stream == source.stream]
-        newest = max((held[name].generation for name in own), default=0)
-        own = [name for name in own if held[name].generation == newest]
-        if len(own) > 1 and source.generation <= newest:
-            raise OutputInvalid(
-                f"both {own[0]} and {own[1]} hold a position of {source.stream}, so what is new for one is not for the "
-                f"other. Read the stream in a group for each of them, or say generation: {newest + 1}"
-            )
-        if own:
-            return own[0]
-        free = [name for name in self._appended if name not in held or held[name].generation < source.generation]
-        if held and not free:
-            goes_on(next(iter(held.values())), source.stream, source.generation, source.kind)
-        return None
 
     def _position(self) -> FilesPosition | KafkaPosition | None:
         before, source = self._before, self._source

@@ -19,7 +19,7 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 _SHOWN = 3  # names in a message
 
 Seen = Mapping[str, tuple[int, str]]
-"""Path → size and version of each file that was read."""
+"""Path → size and version of files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,14 @@ class Listing:
     """The files in the folder of a stream.
 
     Attributes:
-        files: those that count, by path, in order.
+        files: path → size and version of each file that counts.
         not_counted: how many files do not count, by their names.
+        folders: on this machine: each folder that was read, with all names in it.
     """
 
-    files: list[ArrivedFile]
+    files: Seen
     not_counted: int = 0
+    folders: dict[bytes, set[bytes]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +68,7 @@ def arrivals(stream: StreamInput, seen: Seen) -> Arrivals:
         ValueError, WarehouseUnsupported: this process cannot ask the store of the folder.
     """
     found = listing(stream)
-    changed = []
-    new = []
-    for file in found.files:
-        before = seen.get(file.path)
-        if before is None:
-            new.append(file)
-        elif before != (file.size, file.version):
-            changed.append(file)
+    new, changed = compare(found, seen)
     if changed and stream.changed == "fail":
         raise FileChanged(_changed_text(changed, seen))
     if stream.changed == "again":
@@ -81,12 +76,27 @@ def arrivals(stream: StreamInput, seen: Seen) -> Arrivals:
     return Arrivals(new, changed, len(found.files), found.not_counted)
 
 
+def compare(found: Listing, seen: Seen) -> tuple[list[ArrivedFile], list[ArrivedFile]]:
+    """The files that are new, and those that were read before and have other content now."""
+    news = sorted(path for path, about in found.files.items() if seen.get(path) != about)
+    files = [ArrivedFile(path, *found.files[path]) for path in news]
+    return [file for file in files if file.path not in seen], [file for file in files if file.path in seen]
+
+
+def is_as_listed(file: ArrivedFile) -> bool:
+    """Whether a file of this machine has its content still. Raises: OSError: such as FileNotFoundError."""
+    about = os.stat(file.path.encode())
+    return (about.st_size, str(about.st_mtime_ns)) == (file.size, file.version)
+
+
 def listing(stream: StreamInput) -> Listing:
     """All files that lie in the folder of ``stream`` and below it. Raises: as `arrivals`."""
     names = _Names.of(stream)
     found = _in_store(names) if "://" in names.folder else _in_folder(names)
-    files = sorted(found, key=lambda file: file.path)
-    return Listing(files, names.not_counted)
+    return Listing(dict(found), names.not_counted, names.folders)
+
+
+_File = tuple[str, tuple[int, str]]
 
 
 @dataclass(slots=True)
@@ -100,16 +110,16 @@ class _Names:
 
     folder: str
     patterns: list[re.Pattern[str]]
-    ignored: list[re.Pattern[str]]
+    hidden: re.Pattern[str]
     not_counted: int = 0
+    folders: dict[bytes, set[bytes]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, stream: StreamInput) -> _Names:
         parts = stream.stream.split("/")
         at = next((i for i, part in enumerate(parts) if _PATTERN.search(part)), len(parts))
-        return cls(
-            "/".join(parts[:at]) or "/", [_compiled(part) for part in parts[at:]], [*map(_compiled, stream.ignore)]
-        )
+        hidden = _compiled("_*", ".*", *stream.ignore)
+        return cls("/".join(parts[:at]) or "/", [_compiled(part) for part in parts[at:]], hidden)
 
     def counts(self, name: str, depth: int, *, is_file: bool) -> bool:
         """Whether the entry ``name`` counts, so many levels below the folder."""
@@ -117,13 +127,14 @@ class _Names:
             return False
         if is_file and depth + 1 < len(self.patterns):
             return False  # a folder is wanted there
-        hidden = name.startswith(("_", ".")) or any(pattern.fullmatch(name) for pattern in self.ignored)
-        self.not_counted += is_file and hidden
-        return not hidden
+        if self.hidden.match(name) is None:
+            return True
+        self.not_counted += is_file
+        return False
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile("|".join(map(translate, _alternatives(pattern))))
+def _compiled(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(translate(one) for pattern in patterns for one in _alternatives(pattern)))
 
 
 def _alternatives(pattern: str) -> Iterator[str]:
@@ -138,12 +149,12 @@ def _alternatives(pattern: str) -> Iterator[str]:
 # -- a folder of this machine ----------------------------------------------------------------------------------
 
 
-def _in_folder(names: _Names) -> Iterator[ArrivedFile]:
+def _in_folder(names: _Names) -> Iterator[_File]:
     # As bytes: how Python decodes names depends on the locale of the process, and how the names were made does not.
     yield from _below(names, names.folder.encode(), 0, ())
 
 
-def _below(names: _Names, folder: bytes, depth: int, above: Sequence[tuple[int, int]]) -> Iterator[ArrivedFile]:
+def _below(names: _Names, folder: bytes, depth: int, above: Sequence[tuple[int, int]]) -> Iterator[_File]:
     """The files below ``folder``. ``above``: the folders on the way to it, so that no link leads round and round."""
     try:
         entries = os.scandir(folder)
@@ -151,8 +162,10 @@ def _below(names: _Names, folder: bytes, depth: int, above: Sequence[tuple[int, 
         if depth and isinstance(error, FileNotFoundError | NotADirectoryError):
             return  # removed since its name was read
         raise SourceUnavailable(_unreadable(folder, error, names)) from error
+    there = names.folders[folder] = set()
     with entries:
         for entry in entries:
+            there.add(entry.name)
             name = entry.name.decode(errors="surrogateescape")
             try:
                 is_folder = entry.is_dir()
@@ -168,7 +181,7 @@ def _below(names: _Names, folder: bytes, depth: int, above: Sequence[tuple[int, 
                 if place not in above:
                     yield from _below(names, entry.path, depth + 1, (*above, place))
             elif stat.S_ISREG(about.st_mode):
-                yield ArrivedFile(_as_text(entry.path), about.st_size, str(about.st_mtime_ns))
+                yield _as_text(entry.path), (about.st_size, str(about.st_mtime_ns))
 
 
 def _as_text(path: bytes) -> str:
@@ -198,7 +211,7 @@ def _unreadable(path: bytes, error: OSError, names: _Names) -> str:
 # -- an object store -------------------------------------------------------------------------------------------
 
 
-def _in_store(names: _Names) -> Iterator[ArrivedFile]:
+def _in_store(names: _Names) -> Iterator[_File]:
     scheme, _, rest = names.folder.partition("://")
     bucket, _, prefix = rest.partition("/")
     store = ObjectStore(f"{scheme}://{bucket}")
@@ -208,7 +221,7 @@ def _in_store(names: _Names) -> Iterator[ArrivedFile]:
             *folders, name = parts
             counts = all(names.counts(folder, depth, is_file=False) for depth, folder in enumerate(folders))
             if counts and names.counts(name, len(folders), is_file=True):
-                yield ArrivedFile(f"{scheme}://{bucket}/{path}", size, version)
+                yield f"{scheme}://{bucket}/{path}", (size, version)
     except OSError as error:
         raise SourceUnavailable(f"the stream cannot read {names.folder}: {error}. Nothing was read") from error
 

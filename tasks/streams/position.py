@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from unstuck.tasks.errors import Unrecoverable
+from unstuck.tasks.errors import OutputInvalid, Unrecoverable
 from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log_entry import DatasetState
 from unstuck.tasks.warehouse.marker import Checkpoint
 
 
@@ -67,6 +69,38 @@ def goes_on(published: Checkpoint | None, stream: str, generation: int, kind: st
             f"state: as before, or generation: {published.generation + 1} to append all that stands there"
         )
     return True
+
+
+def holder_of(datasets: Mapping[str, DatasetState | None], stream: str, generation: int) -> str | None:
+    """The one of ``datasets`` that holds the position of ``stream``; None if none does yet.
+
+    Args:
+        datasets: those that the group of the stream appends to; None for one that is not published.
+
+    Raises: Unrecoverable: no job could go on: two hold it, or all hold the position of another stream.
+    """
+    held = {name: state.checkpoint for name, state in datasets.items() if state is not None and state.checkpoint}
+    own = [name for name, one in held.items() if one.stream == stream]
+    newest = max((held[name].generation for name in own), default=0)
+    own = [name for name in own if held[name].generation == newest]
+    if len(own) > 1 and generation <= newest:
+        raise OutputInvalid(
+            f"both {own[0]} and {own[1]} hold a position of {stream}, so what is new for one is not for the "
+            f"other. Read the stream in a group for each of them, or say generation: {newest + 1}"
+        )
+    if own:
+        return own[0]
+    if held and all(name in held and held[name].generation >= generation for name in datasets):
+        one = next(iter(held.values()))
+        goes_on(one, stream, generation, one.kind)
+    return None
+
+
+def checkpoint_of(datasets: Mapping[str, DatasetState | None], stream: str, generation: int) -> Checkpoint | None:
+    """The published position of ``stream``. As `holder_of`."""
+    holder = holder_of(datasets, stream, generation)
+    state = None if holder is None else datasets[holder]
+    return None if state is None else state.checkpoint
 
 
 Position = Annotated[FilesPosition | KafkaPosition, Field(discriminator="kind")]

@@ -12,12 +12,16 @@ import pytest
 from tests.unit.coordinator.publishing.test_publish_outputs import FLIGHTS
 from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.model.decision import PublishResult
+from unstuck.coordinator.publishing.backlog import Backlog
 from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
 from unstuck.coordinator.publishing.staging_gc import named_by
 from unstuck.coordinator.publishing.streams import with_checkpoint, with_news
 from unstuck.coordinator.publishing.vacuum import vacuum
+from unstuck.coordinator.spec.model import JobSpec
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.spec.types import field
+from unstuck.tasks.streams.look import Look
+from unstuck.tasks.streams.position import FilesPosition, write_position
 from unstuck.tasks.warehouse.compact import compact
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import SNAPSHOT_EVERY, Warehouse
@@ -101,7 +105,13 @@ class Loads:
         return self.publish(job, None, lambda path: 0, nothing_new=True)
 
     def publish(
-        self, job: str, after: str | None, write: Callable[[str], int], *, nothing_new: bool = False
+        self,
+        job: str,
+        after: str | None,
+        write: Callable[[str], int],
+        *,
+        nothing_new: bool = False,
+        position: Checkpoint | None = None,
     ) -> PublishResult:
         """Publish three rows; ``after``: whose checkpoint they go on from, None: they come from no stream."""
         staging = f"_staging/{job}/load/1-n-c"
@@ -110,6 +120,8 @@ class Loads:
         if after is not None:
             self.files.write_durable(path_of(job), b"x" * 10)
             made = StagedOutput(made.files, 3, FLIGHTS, checkpoint=output(job, after).checkpoint)
+        if position is not None:
+            made = StagedOutput(made.files, 3, FLIGHTS, checkpoint=position)
         if nothing_new:
             made = StagedOutput([], 0, FLIGHTS, nothing_new=True)
         write_marker(self.files, staging, Marker(f"{job}/load", "same", {"loads": made}, {}, {}, 1.0))
@@ -208,3 +220,20 @@ def test_a_marker_whose_checkpoint_is_gone_vouches_for_nothing(loads: Loads) -> 
     assert find_done_marker(loads.files, "_staging/one/load", lambda marker: True) is not None
     loads.files.remove_file(path_of("one"))
     assert find_done_marker(loads.files, "_staging/one/load", lambda marker: True) is None
+
+
+def test_the_backlog_of_a_job_is_what_arrived_for_its_stream_since_its_dataset_was_published(
+    loads: Loads, tmp_path: Path
+) -> None:
+    (landing := tmp_path / "in").mkdir()
+    (landing / "a.json").write_text("{}")
+    events = {"stream": f"{landing}/", "format": "json", "schema": "id BIGINT"}
+    load = {"name": "load", "inputs": {"events": events}, "steps": [{"sql": "SELECT 1 AS n", "output": "loads"}]}
+    text = json.dumps({"name": "x", "groups": [load], "outputs": {"loads": {"mode": "append"}}})
+    spec, backlog = JobSpec.from_text(text), Backlog()
+    assert backlog.look(spec, loads.warehouse)[str(landing)].new == 1
+    path, about = "_staging/one.position", (landing / "a.json").stat()
+    seen = {str(landing / "a.json"): (about.st_size, str(about.st_mtime_ns))}
+    size = write_position(loads.files, path, FilesPosition(seen))
+    loads.publish("one", "", loads.bytes, position=Checkpoint(path, size, str(landing), 1, "", "files"))
+    assert backlog.look(spec, loads.warehouse) == {str(landing): Look(looked=1)}

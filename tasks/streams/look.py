@@ -1,0 +1,111 @@
+"""A look at what has arrived for a stream: without Spark, and cheap where nothing has, so a coordinator looks often."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from unstuck.tasks.errors import SourceUnavailable, Unrecoverable
+from unstuck.tasks.spec.inputs import StreamInput
+from unstuck.tasks.streams.arrived import ArrivedFile
+from unstuck.tasks.streams.listing import compare, is_as_listed, listing
+from unstuck.tasks.streams.position import FilesPosition, checkpoint_of, goes_on, read_position
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log_entry import DatasetState
+
+_REMEMBERED = 64  # streams
+_COMPARED = 500  # files that each look compares with what was read, in turn, so that all are in some looks
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The files that a run would find.
+
+    Attributes:
+        new: how many are new.
+        changed: those that were read and have other content now, unless the stream passes them over.
+        bytes: of the new files.
+        oldest: when the oldest new file was written, in seconds since the epoch; None if that is not known.
+        looked: at how many files.
+        trouble: why a run would fail; empty if it would not.
+        known: False for a stream with state, of which Spark alone knows what is new.
+    """
+
+    new: int = 0
+    changed: int = 0
+    bytes: int = 0
+    oldest: float | None = None
+    looked: int = 0
+    trouble: str = ""
+    known: bool = True
+
+    @property
+    def arrived(self) -> bool:
+        """Whether a run would read something, or has something to tell."""
+        return bool(self.new or self.changed or self.trouble or not self.known)
+
+
+class Looks:
+    """Looks at streams. Of a stream for which nothing is new it keeps the names, so that the next look asks no more."""
+
+    def __init__(self) -> None:
+        self._idle: dict[tuple[object, ...], _Idle] = {}
+
+    def look(self, stream: StreamInput, datasets: Mapping[str, DatasetState | None], files: Files) -> Look:
+        """Look at what has arrived since what is published.
+
+        Args:
+            datasets: as they are published; those that the group of the stream appends to.
+            files: of their warehouse.
+
+        Raises: OSError: the position cannot be read.
+        """
+        if stream.state:
+            return Look(known=False)
+        try:
+            checkpoint = checkpoint_of(datasets, stream.stream, stream.generation)
+            key = (stream.stream, *stream.ignore, stream.changed, stream.generation, checkpoint and checkpoint.path)
+            if (idle := self._idle.pop(key, None)) is not None and idle.stands():
+                self._idle[key] = idle  # the last one now
+                return Look(looked=len(idle.files))
+            position = FilesPosition()
+            if checkpoint is not None and goes_on(checkpoint, stream.stream, stream.generation, "files"):
+                read = read_position(files, checkpoint.path)
+                position = read if isinstance(read, FilesPosition) else position
+            found = listing(stream)
+        except (Unrecoverable, SourceUnavailable) as error:
+            return Look(trouble=str(error))
+        new, changed = compare(found, position.seen)
+        told = Look(
+            len(new),
+            0 if stream.changed == "ignore" else len(changed),
+            sum(file.size for file in new),
+            min((written for file in new if (written := file.written) is not None), default=None),
+            len(found.files),
+        )
+        if found.folders and not told.arrived:
+            self._idle[key] = _Idle(found.folders, [*found.files.items()])
+            for longest_ago in [*self._idle][:-_REMEMBERED]:
+                del self._idle[longest_ago]
+        return told
+
+
+@dataclass(slots=True)
+class _Idle:
+    """Folders of this machine in which nothing is new: the names in each, and the files as they were listed."""
+
+    folders: Mapping[bytes, set[bytes]]
+    files: Sequence[tuple[str, tuple[int, str]]]
+    turn: int = 0
+
+    def stands(self) -> bool:
+        """Whether no name is new, and those files whose turn it is have the content that they had."""
+        try:
+            if not all(names.issuperset(os.listdir(folder)) for folder, names in self.folders.items()):
+                return False
+            some = self.files[self.turn : self.turn + _COMPARED]
+            self.turn = self.turn + _COMPARED if len(some) == _COMPARED else 0
+            return all(is_as_listed(ArrivedFile(path, *about)) for path, about in some)
+        except OSError:
+            return False  # the listing tells why
