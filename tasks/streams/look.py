@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from unstuck.tasks.errors import SourceUnavailable, Unrecoverable
 from unstuck.tasks.spec.inputs import StreamInput
+from unstuck.tasks.spec.kafka import KafkaInput
 from unstuck.tasks.streams.arrived import ArrivedFile
 from unstuck.tasks.streams.listing import compare, is_as_listed, listing
 from unstuck.tasks.streams.position import FilesPosition, checkpoint_of, goes_on, read_position
@@ -29,7 +30,7 @@ class Look:
         oldest: when the oldest new file was written, in seconds since the epoch; None if that is not known.
         looked: at how many files.
         trouble: why a run would fail; empty if it would not.
-        known: False for a stream with state, of which Spark alone knows what is new.
+        known: False for a stream with state, of which Spark alone knows what is new, and for a topic.
     """
 
     new: int = 0
@@ -52,7 +53,7 @@ class Looks:
     def __init__(self) -> None:
         self._idle: dict[tuple[object, ...], _Idle] = {}
 
-    def look(self, stream: StreamInput, datasets: Mapping[str, DatasetState | None], files: Files) -> Look:
+    def look(self, stream: StreamInput | KafkaInput, datasets: Mapping[str, DatasetState | None], files: Files) -> Look:
         """Look at what has arrived since what is published.
 
         Args:
@@ -61,7 +62,7 @@ class Looks:
 
         Raises: OSError: the position cannot be read.
         """
-        if stream.state:
+        if isinstance(stream, KafkaInput) or stream.state:
             return Look(known=False)
         try:
             checkpoint = checkpoint_of(datasets, stream.stream, stream.generation)
