@@ -116,6 +116,7 @@ class Backfill:
 
     Attributes:
         first, last: the range, its ends included; ``total``: how many ticks are in it.
+        policy: that of the schedule when it was given, by which its ticks are.
         parallel: how many runs may go on at once.
         redo: of ticks that had a run before: ``none``, the ``failed``, or ``all`` are run again.
         at, by: when it was given, and by whom.
@@ -133,6 +134,7 @@ class Backfill:
     at: float
     by: str
     next: float | None
+    policy: str
     parallel: int = 1
     redo: Redo = "none"
     backwards: bool = False

@@ -74,13 +74,11 @@ class Wanted:
         found = list(islice(ticks(policy, self.first - timedelta(microseconds=1), last), MAX_TICKS + 1))
         return found[::-1] if self.backwards else found
 
-    def begun(self, policy: ScheduleSpec, now: float, by: str) -> Backfill:
-        """The backfill, of which no run is decided yet."""
-        found = self.ticks(policy, now)
-        first, last = min(found).timestamp(), max(found).timestamp()
-        return Backfill(
-            first, last, len(found), now, by, found[0].timestamp(), self.parallel, self.redo, self.backwards
-        )
+    def begun(self, policy: ScheduleSpec, written: str, now: float, by: str) -> Backfill:
+        """The backfill, of which no run is decided yet. ``written``: the policy as it stands in the record."""
+        found = [tick.timestamp() for tick in self.ticks(policy, now)]
+        known = (min(found), max(found), len(found), now, by, found[0], written)
+        return Backfill(*known, self.parallel, self.redo, self.backwards)
 
 
 def _bound(value: Bound, policy: ScheduleSpec, is_end: bool) -> datetime:
@@ -99,6 +97,7 @@ def advance(
     """``backfill`` with what has become of its runs, and with those that are to be submitted next.
 
     Args:
+        policy: that of the backfill: whatever the schedule is set to later, its ticks stay the same.
         runs: the jobs of its runs that are in the store.
         held: its schedule is paused.
     """

@@ -89,7 +89,7 @@ def begin_backfill(
         return _refused(record, f"and a schedule that has ended never changes; {_set_anew(record)}")
     if wrong := wanted.problem(policy, now):
         return ScheduleCommanded(Answer.REFUSED, record, f"schedule {name} cannot be backfilled: {wrong}")
-    new = wanted.begun(policy, now, by)
+    new = wanted.begun(policy, record.policy, now, by)
     event = {"kind": "USER_BACKFILL", "at": now, "by": by, "text": reason or f"{new.total:,} ticks"}
     if old is not None and not old.over:
         if _range(old) != _range(new):

@@ -135,7 +135,7 @@ def decide(record: ScheduleRecord, runs: Mapping[str, RunSeen], now: float) -> S
         events += [event] if event else []
     if record.backfill is not None:
         held = record.intent is ScheduleIntent.PAUSE
-        backfill, told = advance(record.backfill, policy_of(record.policy), runs, now, held=held)
+        backfill, told = advance(record.backfill, policy_of(record.backfill.policy), runs, now, held=held)
         record, events = replace(record, backfill=backfill), events + told
     record = settled(record, now)
     looks = [] if (record.status.terminal and not record.runs) or due is None else [due]
@@ -363,6 +363,7 @@ def _noted(record: ScheduleRecord, run: Run, change: Callable[[Run], Run]) -> Sc
 def _look_at(record: ScheduleRecord, wait: Wait, now: float) -> float:
     """When the schedule is looked at next: at the time that it waits for, and from time to time in any case."""
     times = [_look_at_run(run, now) for run in record.runs]
+    times += [run.next_at for run in record.retries if run.next_at > now]  # beside the ticks, where overlap allows it
     return min([*times, now + IDLE_LOOK if wait.until is None else wait.until])
 
 

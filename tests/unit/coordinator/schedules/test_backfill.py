@@ -286,3 +286,14 @@ def test_a_date_is_a_whole_day_in_the_zone_of_the_schedule() -> None:
     ]
     with pytest.raises(ValueError, match="expected a time with its offset from UTC"):
         Wanted.between(policy, "2026-03-07T00:00", "2026-03-08")
+
+
+def test_its_ticks_stay_those_of_the_trigger_that_the_schedule_had_when_it_was_given() -> None:
+    play = Play()
+    play.give(-3, -1)
+    play.decide()
+    play.record = replace(play.record, policy=json.dumps({"every": "10m"}))
+    for _ in range(4):
+        play.ends()
+    assert [name for name in play.begun if name in (key(-3), key(-2), key(-1))] == [key(-3), key(-2), key(-1)]
+    assert play.backfill.told == "3 of 3 ticks (3 well)"

@@ -373,3 +373,10 @@ def test_a_resume_of_a_schedule_that_retries_is_refused_with_the_advice_to_run_i
 def test_the_same_spec_set_again_changes_nothing() -> None:
     start = record()
     assert set_again(start, replace(start, set_by="eve"), T0 + 5).answer == "ALREADY"
+
+
+def test_where_runs_may_overlap_a_retry_does_not_wait_for_the_next_tick() -> None:
+    play = Play(record(every="1h", overlap="allow", retry={"backoff": "10s"}))
+    play.at(3600)
+    play.fails(3601)
+    assert play.due == T0 + 3611
