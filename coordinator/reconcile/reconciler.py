@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -23,7 +24,7 @@ from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.model.status import GroupState, Intent
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.background_tries import Publisher, Warehouses
-from unstuck.coordinator.store.answers import BeginAnswer, CommitAnswer, EndAnswer
+from unstuck.coordinator.store.answers import BeginAnswer, Begun, CommitAnswer, EndAnswer
 from unstuck.coordinator.store.job_store import HALTED_LOOK, Store
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.processes import RunnerStatus
@@ -48,6 +49,16 @@ class PassResult(StrEnum):
     MORE = "MORE"  # there is more to decide, and the job is due for it; other jobs come first
     BUSY = "BUSY"  # another pass holds the job's lock: the reports stay pending, try again in milliseconds
     MISSING = "MISSING"  # there is no such job
+
+
+class Round(StrEnum):
+    """How one round of a pass ended."""
+
+    DONE = "DONE"  # it was committed, and nothing is left to decide
+    MORE = "MORE"  # it was committed, and there is more to decide
+    REFUSED = "REFUSED"  # another commit came in between, or the clock was read too early
+    MISSING = "MISSING"  # there is no such job
+    FAILED = "FAILED"  # the job could not be decided, and will be tried once more
 
 
 class Reconciler:
@@ -163,8 +174,8 @@ class Pass:
         self.job, self.groups, self.reports, self.published = job, groups, reports, published
         self.offered_in: set[str] = set()
         self.publish: tuple[JobState, Reason | None, bool] | None = None
-        self._more = False  # the last round left more to decide
         self._time_was_renewed = False
+        self._began, self._begun = 0.0, Begun(BeginAnswer.MISSING, 0.0)
 
     def run(self) -> PassResult:
         """Decide until nothing is left, or it is another job's turn."""
@@ -174,23 +185,22 @@ class Pass:
         if self._begun.answer is BeginAnswer.BUSY:
             return PassResult.BUSY
         reach(Point.AFTER_LOCK, self.job)
-        again = turn = 0
-        for _ in range(MAX_ROUNDS):
-            answer = self._round_or_give_up()
-            if answer is None:
+        rounds: Counter[Round] = Counter()
+        while rounds.total() < MAX_ROUNDS:
+            ended = self._round_or_give_up()
+            rounds[ended] += 1
+            if ended is Round.FAILED:
                 break
-            if answer is CommitAnswer.MISSING:
+            if ended is Round.MISSING:
                 return PassResult.MISSING
-            if answer is CommitAnswer.APPLIED:
+            if ended is not Round.REFUSED:
                 self.reports, self.published = (), None
-                # A pass that met the lock busy tries again by itself: one more round for it is enough.
-                if not self._more and self._end(anyway=again > 0) is not EndAnswer.AGAIN:
-                    return PassResult.DONE
-                again += not self._more
-                turn += self._more
-                if turn == TURN:
-                    self._end(anyway=True)
-                    return PassResult.MORE
+            # A pass that met the lock busy tries again by itself: one more round for it is enough.
+            if ended is Round.DONE and self._end(anyway=rounds[Round.DONE] > 1) is not EndAnswer.AGAIN:
+                return PassResult.DONE
+            if rounds[Round.MORE] == TURN:
+                self._end(anyway=True)
+                return PassResult.MORE
             # Refused, more to do, or another pass met the lock busy: look at everything, from a fresh due.
             self.groups = None
             self._begin()
@@ -211,9 +221,8 @@ class Pass:
     def _end(self, *, anyway: bool) -> EndAnswer:
         return self._store.end(self.job, self._owner, anyway=anyway)
 
-    def _round_or_give_up(self) -> CommitAnswer | None:
-        """One round. None: the job could not be decided, and will be tried once more."""
-        self._more = False
+    def _round_or_give_up(self) -> Round:
+        """One round. A job that cannot be decided is left to a newer coordinator, ended by force or halted."""
         try:
             return self._round()
         except NewerJob as error:
@@ -225,7 +234,7 @@ class Pass:
                 raise  # the store is in trouble, not the job
             return self._end_by_force() or self._halt(error)
 
-    def _round(self) -> CommitAnswer:
+    def _round(self) -> Round:
         """Load, decide and commit once."""
         if self._begun.ended and not any(delivered.report.refused for delivered in self.reports):
             self._reconciler.cache.pop(self.job, None)
@@ -240,12 +249,12 @@ class Pass:
             self.groups = None
         state = self._store.load(self.job, cached, self.groups, self._begun)
         if state is None:
-            return CommitAnswer.MISSING
+            return Round.MISSING
         if state is not cached:
             self.groups = None
         if not self._time_was_renewed and self._time_is_old(state.job):
             self._time_was_renewed = True
-            return CommitAnswer.CONFLICT
+            return Round.REFUSED
         return self._decide(state)
 
     def _time_is_old(self, job: JobRecord) -> bool:
@@ -257,13 +266,13 @@ class Pass:
         lock_lapsed = self._reconciler.clock() - self._began >= self._reconciler.settings.lock_ttl
         return written_at > self._begun.now or lock_lapsed
 
-    def _decide(self, state: JobState) -> CommitAnswer:
+    def _decide(self, state: JobState) -> Round:
         """Decide and commit once, from ``state``."""
         acks = receipt(state, self.reports)
         job, now, due_seen = state.job, self._begun.now, self._begun.due_seen
         if job.terminal or (job.halted is not None and job.intent in (Intent.RUN, Intent.PAUSE)):
             self._store.acknowledge(self.job, None if job.terminal else now + HALTED_LOOK, due_seen, acks)
-            return CommitAnswer.APPLIED
+            return Round.DONE
         everything = self.groups is None
         decision = decide(state, self.groups, self._environment(state))
         state.look_at = decision.due or 0.0
@@ -280,10 +289,10 @@ class Pass:
             commit_id = self._reconciler.ids()
             answer = self._store.commit(decision, commit_id, due_seen, acks, summary_of(state))
             if answer is not CommitAnswer.APPLIED:
-                return answer
+                return Round.MISSING if answer is CommitAnswer.MISSING else Round.REFUSED
             state.job = replace(state.job, commit=commit_id)
         self._committed(state, decision)
-        return CommitAnswer.APPLIED
+        return Round.MORE if decision.more else Round.DONE
 
     def _environment(self, state: JobState) -> Environment:
         """Raises: redis.RedisError."""
@@ -305,7 +314,6 @@ class Pass:
 
     def _committed(self, state: JobState, decision: Decision) -> None:
         self._reconciler.errors.pop(self.job, None)
-        self._more = decision.more
         self.offered_in.update(decision.offers.values())
         if decision.publish or decision.abort is not None:
             self.publish = state, decision.abort, decision.new_try
@@ -314,7 +322,7 @@ class Pass:
                 self._reconciler.cache.clear()
             self._reconciler.cache[self.job] = (self._begun.now, state)
 
-    def _end_by_force(self) -> CommitAnswer | None:
+    def _end_by_force(self) -> Round | None:
         """End a job whose groups cannot be read or decided, if force was asked for; its groups count as canceled."""
         try:
             state = self._store.load(self.job, bare=True)
@@ -322,36 +330,34 @@ class Pass:
                 return None
             log.warning("job %s is ended by force without its groups, which cannot be decided", self.job)
             self.groups = None
-            answer = self._decide(state)
-            while answer is CommitAnswer.APPLIED and self._more:  # on this state: it cannot be loaded again
+            while (ended := self._decide(state)) is Round.MORE:  # on this state: it cannot be loaded again
                 self.reports = ()
-                answer = self._decide(state)
-            return answer
+            return ended
         except Exception as error:
             if unavailable(error):
                 raise
             log.exception("job %s cannot even be ended by force", self.job)
             return None
 
-    def _halt(self, error: Exception) -> CommitAnswer | None:
-        """Halt a job that failed twice with the same error, instead of failing for ever (rule 9). None: not yet."""
+    def _halt(self, error: Exception) -> Round:
+        """Halt a job that failed twice with the same error, instead of failing for ever (rule 9)."""
         errors, text = self._reconciler.errors, f"{type(error).__name__}: {error}"
         log.error("job %s could not be decided: %s", self.job, text, exc_info=error)
         if errors.get(self.job) != text:
             errors[self.job] = text
-            return None
+            return Round.FAILED
         errors.pop(self.job, None)
         text = f"the coordinator could not decide this job: {text[:500]}. Nothing more is started until it is resumed."
         self._store.halt(self.job, Reason("UNDECIDABLE", text), self._reconciler.ids(), self._begun.now)
         return self._look_later("HALTED", HALTED_LOOK)
 
-    def _look_later(self, counter: str, wait: float) -> CommitAnswer:
+    def _look_later(self, counter: str, wait: float) -> Round:
         """Look at the job again after ``wait`` seconds."""
         return self._acknowledge(counter, self._begun.now + wait)
 
-    def _acknowledge(self, counter: str, due: float | None) -> CommitAnswer:
+    def _acknowledge(self, counter: str, due: float | None) -> Round:
         """Decide nothing: the reports are counted and acknowledged."""
         entries = tuple(delivered.entry for delivered in self.reports)
         acks = Acks(entries, {counter: len(entries)} if entries else {})
         self._store.acknowledge(self.job, due, self._begun.due_seen, acks)
-        return CommitAnswer.APPLIED
+        return Round.DONE
