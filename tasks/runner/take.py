@@ -10,6 +10,7 @@ import secrets
 from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import redis
 
@@ -26,10 +27,16 @@ from unstuck.tasks.transport.redis_client import persistently
 
 log = logging.getLogger(__name__)
 
-Taken = tuple[Token, Claim | UnstuckError]
-"""An attempt that was taken, and its claim or why it cannot begin."""
-
 LINGER = 0.05  # seconds to wait for what the last outcome sets free; waking this runner again takes about as long
+
+
+@dataclass(frozen=True)
+class Taken:
+    """An attempt that was taken, with its claim or why it cannot begin; ``queues``: from which more may be taken."""
+
+    token: Token
+    claim: Claim | UnstuckError
+    queues: Sequence[str]
 
 
 def run_ready(runner: Runner, woken_for: str = "") -> Counter[str]:
@@ -40,42 +47,49 @@ def run_ready(runner: Runner, woken_for: str = "") -> Counter[str]:
     runner.watchdog.taken()
     queues = deque(dict.fromkeys([*filter(None, [woken_for]), *runner.queues]))
     done: Counter[str] = Counter()
-    able: list[str] = []  # queues from which this runner may take now
-    ahead: Taken | None = None  # what was taken together with the last outcome
-    lingered = nothing_stands = False
+    last: _Last | None = None
     try:
-        while ahead is not None or runner.may_take():
-            taken = ahead
-            able = runner.takes_from(queues) if taken is None else [queue for queue in queues if queue in able]
-            if taken is None and not nothing_stands:
-                taken = _take(runner, able, leaves=lingered)
-            ahead, nothing_stands = None, False
-            queues.rotate(-1)  # no queue waits for all that stands on another
-            if taken is not None:
-                last = _Last(runner, taken, able)
-                try:
-                    done[last.run()] += 1
-                except BaseException:
-                    last.hand_back()
-                    raise
-                ahead, nothing_stands, lingered = last.next, last.nothing_stands, False
-            elif lingered or not able:
-                return done
-            else:
-                hang_alarm.start()
-                runner.lease.wait(able, LINGER)
-                lingered = True
+        while (taken := _next(runner, queues, last)) is not None:
+            last = _Last(runner, taken)
+            try:
+                done[last.run()] += 1
+            except BaseException:
+                last.hand_back()
+                raise
     except redis.RedisError as error:
         log.warning("Redis does not answer: %s. A coordinator will send another wake-up", error)
         done["UNREACHABLE"] += 1
-        return done
     except BaseException:
         runner.replace()  # our own code has failed in this process, and may fail again
         raise
-    # Else no wake-up would come until the watchdog has said that this runner is idle.
-    with suppress(redis.RedisError):
-        runner.lease.sleep()
     return done
+
+
+def _next(runner: Runner, queues: deque[str], last: _Last | None) -> Taken | None:
+    """The next attempt: taken with the last outcome, or now, or set free within a moment. None: this runner leaves.
+
+    The queues are rotated at each look: no queue waits for all that stands on another.
+    """
+    if last is not None and last.next is not None:
+        able = [queue for queue in queues if queue in last.next.queues]
+        queues.rotate(-1)
+        return replace(last.next, queues=able)
+    for lingered in (False, True):
+        if not runner.may_take():
+            # Else no wake-up would come until the watchdog has said that this runner is idle.
+            with suppress(redis.RedisError):
+                runner.lease.sleep()
+            break
+        able = runner.takes_from(queues)
+        queues.rotate(-1)
+        asked = last is not None and last.answer is TakeAnswer.EMPTY  # together with its outcome
+        if (lingered or not asked) and (taken := _take(runner, able, leaves=lingered)) is not None:
+            return taken
+        if lingered or not able:
+            break
+        hang_alarm.start()
+        runner.lease.wait(able, LINGER)
+    return None
 
 
 def _take(runner: Runner, queues: Sequence[str], *, leaves: bool) -> Taken | None:
@@ -92,24 +106,25 @@ def _take(runner: Runner, queues: Sequence[str], *, leaves: bool) -> Taken | Non
 
     try:
         claim = persistently(runner.settings.dispatch_timeout, try_to_take)
-        return None if claim is None else (claim.token, claim)
+        return None if claim is None else Taken(claim.token, claim, queues)
     except redis.RedisError:
         raise
     except BaseException as error:
-        if (taken := _unread(runner, claimant, error)) is None:
+        if (taken := _unread(runner, claimant, error, queues)) is None:
             raise
         return taken
 
 
-def _unread(runner: Runner, claimant: str, error: BaseException) -> Taken | None:
+def _unread(runner: Runner, claimant: str, error: BaseException, queues: Sequence[str]) -> Taken | None:
     """The attempt that Redis granted to ``claimant`` in an answer that could not be read: it needs an outcome."""
     token = runner.lease.taken(claimant)
     if token is None:
         return None
     if isinstance(error, ValueError):  # an answer that is no text
-        return token, WorkOrderUnreadable(unreadable(error))
+        return Taken(token, WorkOrderUnreadable(unreadable(error)), queues)
     what = f"{type(error).__name__}: {error}"
-    return token, NotBegun(f"{runner.name} could not read the answer of Redis to its claim: {what}")
+    why = f"{runner.name} could not read the answer of Redis to its claim: {what}"
+    return Taken(token, NotBegun(why), queues)
 
 
 def _ends_at_once(work_order: WorkOrder) -> bool:
@@ -125,32 +140,31 @@ class _Last:
 
     Attributes:
         next: what was taken, if anything.
-        nothing_stands: it was asked for more, and nothing stood ready.
+        answer: whether something stood ready, where more was asked for.
     """
 
-    def __init__(self, runner: Runner, taken: Taken, queues: Sequence[str]) -> None:
-        self._runner, self._queues = runner, queues
-        self._token, self._claim = taken
+    def __init__(self, runner: Runner, taken: Taken) -> None:
+        self._runner, self._taken = runner, taken
         self._claimant, self._event = secrets.token_hex(6), secrets.token_hex(8)
         self._takes: bool | None = None
         self.next: Taken | None = None
-        self.nothing_stands = False
+        self.answer: TakeAnswer | None = None
 
     def run(self) -> str:
         """Run it, here or in a fresh runner. Returns what became of it, for people."""
-        claim = self._claim
+        claim = self._taken.claim
         if wants_fresh(claim):
             try:
                 return run_fresh(self._runner, claim)
             except NotBegun as error:
                 claim = error
-        return Attempt(self._runner, self._token, claim, self._finish).run()
+        return Attempt(self._runner, self._taken.token, claim, self._finish).run()
 
     def hand_back(self) -> None:
         """Give back what was taken with the outcome, since this runner ends."""
         if self.next is None:
             return
-        token, why = self.next[0], f"{self._runner.name} had to end before it could begin"
+        token, why = self.next.token, f"{self._runner.name} had to end before it could begin"
         with suppress(redis.RedisError):  # then the lease lapses
             released = Outcome(OutcomeKind.RELEASED, failure=Failure("RELEASED", why))
             self._runner.lease.finish(token, released, secrets.token_hex(8))
@@ -158,25 +172,24 @@ class _Last:
     def _finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
         lease = self._runner.lease
         if self._takes is None:
-            claim, succeeded = self._claim, outcome.kind is OutcomeKind.SUCCEEDED
+            claim, succeeded = self._taken.claim, outcome.kind is OutcomeKind.SUCCEEDED
             quick = succeeded and isinstance(claim, Claim) and _ends_at_once(claim.work_order)
             self._takes = quick and self._runner.may_take_at_once() and self._runner.looks_clean()
         if not self._takes:
             return lease.finish(token, outcome, event)
-        who = self._runner.name
+        queues = self._taken.queues
         try:
-            answer, taken, following = lease.finish_and_take(
-                token, outcome, event, self._queues, self._claimant, who, self._event
+            answer, self.answer, following = lease.finish_and_take(
+                token, outcome, event, queues, self._claimant, worker=self._runner.name, claim=self._event
             )
         except redis.RedisError:
             raise
         except Exception as error:
             answer = lease.finish(token, outcome, event)
-            self.next = _unread(self._runner, self._claimant, error)
+            self.next = _unread(self._runner, self._claimant, error, queues)
             if self.next is None:
                 log.exception("%s: what was taken after it could not be read; this runner is replaced", token)
                 self._runner.replace()
             return answer
-        self.nothing_stands = taken is TakeAnswer.EMPTY
-        self.next = None if following is None else (following.token, following)
+        self.next = None if following is None else Taken(following.token, following, queues)
         return answer

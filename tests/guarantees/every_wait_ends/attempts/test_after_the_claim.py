@@ -166,7 +166,7 @@ MAY_RUN_SPARK = """
 runner.queues = ("light", "spark")
 type(runner.driver).running = property(lambda driver: print("asked", bool(runner.held)) or False)
 finish_and_take = runner.lease.finish_and_take
-runner.lease.finish_and_take = lambda *arguments: print("one round trip") or finish_and_take(*arguments)
+runner.lease.finish_and_take = lambda *most, **rest: print("one round trip") or finish_and_take(*most, **rest)
 """
 SESSION_IS_UP = "type(runner.driver).unused = False"
 
