@@ -11,16 +11,26 @@ import redis
 
 from unstuck.coordinator.commands.retry import Retried
 from unstuck.coordinator.errors import NotDurable
+from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.publishing.breaker import LISTING, CircuitBreaker
+from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.answers import Submission, Submitted, VacuumSince, new_job_id
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.tasks.identity import user_here
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
+
+
+class StandsAlready(Exception):
+    """The log has an entry of the job that was to be stored: the store forgot it when it was rolled back."""
+
+    def __init__(self, result: PublishResult) -> None:
+        super().__init__(result)
+        self.result = result
 
 
 @dataclass(frozen=True)
@@ -41,14 +51,16 @@ class Submitter:
         reason: str,
         again: Retried | None = None,
         fields: Mapping[str, Any] | None = None,
+        since: float | None = None,
     ) -> Submitted:
         """The stored job, or the one that stands under its key.
 
         Args:
             again: it retries an ended job; without a ``key``, under one of its own.
             fields: more of the record of a new job, such as its id.
+            since: the job may have been stored before, but not before this time, and be forgotten; None: not so.
 
-        Raises: as `Client.submit`, and KeyTaken, NotEnded.
+        Raises: as `Client.submit`, and KeyTaken, NotEnded, StandsAlready.
         """
         compiled = compile_to_store(job_spec)
         old = None if again is None else again.job
@@ -71,7 +83,13 @@ class Submitter:
         job_spec.check_versions(oldest if old is None else 0, base)  # what an ended job names may stay for its retry
         # A call of its own: one that was given up above and goes on must not make a warehouse.
         warehouse_id = standing or self.breaker.call(warehouse, refused, place.ensure_id)
-        known = {"id": new_job_id(time.time()), **(again.fields if again is not None else {}), **(fields or {})}
+        known: dict[str, Any] = {
+            "id": new_job_id(time.time()),
+            **(again.fields if again is not None else {}),
+            **(fields or {}),
+        }
+        if since is not None:
+            self._raise_if_it_stands(place, refused, str(known["id"]), warehouse_id, base, since)
         job = JobRecord(
             **known,
             name=job_spec.name,
@@ -92,9 +110,19 @@ class Submitter:
         try:
             job_id, new = self.submissions.submit(submission, summary, reason, vacuums)
         except VacuumSince:
-            return self.store_job(job_spec, warehouse, key, by, reason, again, fields)
+            return self.store_job(job_spec, warehouse, key, by, reason, again, fields, since)
         self.make_durable(f"job {job_id}")
         return Submitted(job_id, new, standing is None)
+
+    def _raise_if_it_stands(
+        self, place: Warehouse, refused: str, job: str, warehouse_id: str, base: int, since: float
+    ) -> None:
+        """Look for the job in the log, up to its base: its publishers look above. Raises: StandsAlready."""
+        uri = place.storage.uri("")
+        found = self.breaker.call(uri, refused, lambda: place.find_since(job, base, since), LISTING)
+        if found is not None:
+            request = PublishRequest(uri, warehouse_id, publish_id=job, job=job, job_name="", base=found - 1, at=since)
+            raise StandsAlready(publish(request))
 
     def make_durable(self, what: str) -> None:
         """Wait until what is stored is as durable as ``UNSTUCK_DURABILITY`` says. Raises: NotDurable."""

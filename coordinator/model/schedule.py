@@ -57,7 +57,7 @@ class Run:
         job: its id; empty until it is submitted.
         at: when it was decided upon.
         by: who asked for it; empty if its tick did.
-        retry_of: the job that failed before, whose finished work it takes over.
+        retry_of: the job that failed before, whose finished work it takes over; it ended at ``after``.
         trouble: why it could not be submitted yet; ``tries`` how often that was so.
         next_at: when it is submitted, or tried again.
         final: of a run that has failed: why no further try mends it.
@@ -69,6 +69,7 @@ class Run:
     at: float = 0.0
     by: str = ""
     retry_of: str = ""
+    after: float = 0.0
     trouble: Reason | None = None
     tries: int = 0
     next_at: float = 0.0

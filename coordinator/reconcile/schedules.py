@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import redis
 
@@ -15,20 +16,32 @@ from unstuck.coordinator.errors import Damaged, NewerJob
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule import Run, ScheduleRecord
 from unstuck.coordinator.publishing.background import Background
-from unstuck.coordinator.schedules.decide import ScheduleDecision, decide, not_submitted, settled, submitted
-from unstuck.coordinator.schedules.outcome import RunSeen, seen_as
+from unstuck.coordinator.schedules.decide import (
+    ScheduleDecision,
+    decide,
+    not_submitted,
+    settled,
+    stood_already,
+    submitted,
+)
+from unstuck.coordinator.schedules.outcome import RunSeen, seen_as, seen_in_log
 from unstuck.coordinator.schedules.params import run_spec
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import SpecError
 from unstuck.coordinator.store.answers import CommitAnswer, KeyTaken
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.schedules import ScheduleChange, ScheduleStore
-from unstuck.coordinator.submitter import Submitter
+from unstuck.coordinator.submitter import StandsAlready, Submitter
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.transport.redis_client import unavailable
 
 log = logging.getLogger(__name__)
+CLOCKS_DIFFER = 60.0  # seconds by which the clock of a publisher may differ from that of Redis
 MAX_TRIES = 100  # of one commit that others come before
+
+
+Noted = Callable[[ScheduleRecord, float], tuple[ScheduleRecord, dict[str, Any]] | None]
+"""The record and the event after a try to submit, from the record as it stands and the time; None: noted already."""
 
 
 class Schedules:
@@ -105,18 +118,26 @@ class Schedules:
             record = self._schedules.load(name)
             if record is None:
                 return
-            job, why, final = "", Reason("", ""), False
-            try:
-                job = self._job_of(record, run)
-            except SpecError as error:
-                why, final = Reason("SPEC_INVALID", str(error)[:2000]), True
-            except redis.RedisError:
-                raise
-            except Exception as error:  # noqa: BLE001 - a warehouse's client may raise anything
-                why = Reason(getattr(error, "code", "NOT_SUBMITTED"), f"{type(error).__name__}: {error}"[:500])
-            self._note(name, run, job, why, final)
+            self._note(name, run, self._tried(record, run))
         except redis.RedisError as error:
             log.warning("a run of schedule %s could not be submitted; it is tried again: %s", name, error)
+
+    def _tried(self, record: ScheduleRecord, run: Run) -> Noted:
+        """Submit ``run``. Returns how that is noted on the record. Raises: redis.RedisError."""
+        try:
+            job = self._job_of(record, run)
+        except StandsAlready as error:
+            result, mine = error.result, run.job_id(record.name)
+            return lambda standing, now: stood_already(standing, run, mine, seen_in_log(result, now), now)
+        except SpecError as error:
+            wrong = Reason("SPEC_INVALID", str(error)[:2000])
+            return lambda standing, now: not_submitted(standing, run, wrong, True, now)
+        except redis.RedisError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a warehouse's client may raise anything
+            why = Reason(getattr(error, "code", "NOT_SUBMITTED"), f"{type(error).__name__}: {error}"[:500])
+            return lambda standing, now: not_submitted(standing, run, why, False, now)
+        return lambda standing, now: submitted(standing, run, job, now)
 
     def _job_of(self, record: ScheduleRecord, run: Run) -> str:
         """Store the job of a run. Returns its id. Raises: SpecError, …"""
@@ -131,20 +152,20 @@ class Schedules:
         if run.retry_of and (failed := self._jobs.load(run.retry_of)) is not None:
             again = retried(failed, (), False, "")
         try:
-            return self._submitter.store_job(spec, record.warehouse, key, by, "", again, fields).id
+            since = max(run.tick, run.after) - CLOCKS_DIFFER
+            return self._submitter.store_job(spec, record.warehouse, key, by, "", again, fields, since).id
         except KeyTaken as taken:
             return str(taken)  # submitted before the spec was changed
 
-    def _note(self, name: str, run: Run, job: str, why: Reason, final: bool) -> None:
+    def _note(self, name: str, run: Run, noted: Noted) -> None:
         for _ in range(MAX_TRIES):
             record, now = self._schedules.load(name), self._schedules.now()
             if record is None:
                 return
-            noted = submitted(record, run, job, now) if job else not_submitted(record, run, why, final, now)
-            if noted is None:
+            if (result := noted(record, now)) is None:
                 return
-            changed, event = settled(noted[0], now), noted[1]
-            runs = {job: now} if job else {}
+            changed, event = settled(result[0], now), result[1]
+            runs = {event["job"]: now} if event.get("job") else {}
             change = ScheduleChange(self._ids(), record.commit, changed, [event], runs, due=now)
             if self._schedules.commit(change) is CommitAnswer.APPLIED:
                 return

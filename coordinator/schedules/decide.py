@@ -308,7 +308,9 @@ def _failed(record: ScheduleRecord, run: Run, seen: RunSeen, now: float) -> Sche
             return record  # its next tick is the next try
         final = Reason("RETRIES_EXHAUSTED", f"{failures} runs failed in a row; the last: {reason.text}")
     wait = min(policy.retry.max_backoff, policy.retry.backoff * 2.0 ** min(failures - 1, 60))
-    again = Run(run.tick, run.number + 1, by=run.by, retry_of=run.job, next_at=now + wait, final=final)
+    again = Run(
+        run.tick, run.number + 1, by=run.by, retry_of=run.job, after=seen.ended_at, next_at=now + wait, final=final
+    )
     return replace(record, retries=(*record.retries, again))
 
 
@@ -320,6 +322,17 @@ def submitted(record: ScheduleRecord, run: Run, job: str, now: float) -> tuple[S
         event["text"] = f"try {run.number} of this tick"
     event |= {"by": run.by} if run.by else {}
     return None if changed is None else (changed, event)
+
+
+def stood_already(
+    record: ScheduleRecord, run: Run, job: str, seen: RunSeen, now: float
+) -> tuple[ScheduleRecord, dict[str, Any]] | None:
+    """The record if ``run`` had been submitted before and has ended as ``seen``, which the store forgot."""
+    if (mine := _pending(record, run)) is None:
+        return None
+    known = replace(mine, job=job, trouble=None)
+    changed, event = _ended(_with_run(record, mine, known), known, seen, now)
+    return changed, event or {}
 
 
 def not_submitted(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Status
@@ -45,6 +46,15 @@ def seen_as(job: JobRecord, state: JobState | None = None) -> RunSeen:
             reason, final = _of_group(state, group, reason)
     status = job.status if job.status.terminal or not job.terminal else Status.FAILED  # it has lost its status
     return RunSeen(status, job.ended_at, reason, final, job.version, dict(job.published), job.submitted_by)
+
+
+def seen_in_log(result: PublishResult, now: float) -> RunSeen:
+    """A run whose job the store forgot, by the entry that it has in the warehouse log."""
+    if result.failed is None:
+        text = f"its package stood already, as version {result.version}"
+        return RunSeen(Status.FINISHED, now, Reason("DONE", text), version=result.version, rows=dict(result.rows))
+    ended = result.failed.code in ("USER_CANCELED", "USER_STOPPED", "FORCE_STOPPED")
+    return RunSeen(Status.CANCELED if ended else Status.FAILED, now, result.failed, result.failed.code in FINAL)
 
 
 def _of_group(state: JobState, group: str, reason: Reason) -> tuple[Reason, bool]:

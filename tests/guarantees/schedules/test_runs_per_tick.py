@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import redis
 
+from tests.guarantees.nothing_is_forgotten.test_rolled_back_store import snapshot
+from tests.guarantees.shown_is_true.test_states import staged
 from tests.support.coordinator import Coordinator, failed, group
 from tests.support.failpoints import Death, Died, armed
 from tests.support.servers import wait_until
 from unstuck import Status
+from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.schedules.view import ScheduleView
 from unstuck.tasks.failpoints import Point
+from unstuck.tasks.warehouse.log import Warehouse
 
 
 def spec(**schedule: Any) -> dict[str, Any]:
@@ -159,3 +164,46 @@ def test_a_schedule_that_is_removed_does_not_come_back_when_its_run_ends(
     coordinator.client.schedules.remove("ticking")
     assert coordinator.drive(job) is Status.FINISHED
     assert [key for key in client.keys("*schedule*")] == []  # noqa: C416
+
+
+@pytest.mark.parametrize("when", ["published", "running"])
+def test_a_rolled_back_store_publishes_no_tick_twice(coordinator: Coordinator, when: str) -> None:
+    """The store forgets the run: after its package stood, or while a publisher still holds it."""
+    append = {**spec(), "outputs": {"out": {"mode": "append"}}}
+    coordinator.client.schedules.set(append)
+    coordinator.client.schedules.run("ticking")
+    back = snapshot(coordinator)
+    first = next_run(coordinator, 0)
+    coordinator.read()
+    (offer,) = coordinator.offers(first)
+    coordinator.claim(offer)
+    coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, "out"))
+    if when == "published":
+        coordinator.read()
+        assert coordinator.status(first) is Status.FINISHED
+    state = coordinator.store.load(first)
+    assert state is not None
+    back()
+    if when == "running":
+        second = next_run(coordinator, 0)
+        assert second == first, "the same job, so the same publish id"
+        # A publisher of before, whose group is done, goes on.
+        state.groups["a"] = replace(
+            state.record("a"), state=GroupState.SUCCEEDED, staging=offer.held_by("runner1").staging
+        )
+        assert coordinator.warehouses.publish(state, lambda: None).version == 1
+        coordinator.read()
+        (offer,) = coordinator.offers(second)
+        coordinator.claim(offer, "runner2")
+        again = staged(coordinator, offer, "out")
+        coordinator.finish(offer.held_by("runner2"), again)
+        coordinator.read()
+    wait_until(
+        lambda: coordinator.sweep.run() >= 0 and view(coordinator).record.last_success, 10, "the run to be noted"
+    )
+    standing = view(coordinator).record
+    assert standing.last_success is not None
+    assert (standing.last_success.version, standing.last_success.rows) == (1, {"out": 3})
+    warehouse = Warehouse(coordinator.settings.warehouse)
+    assert warehouse.head() == 1
+    assert warehouse.dataset("out").rows == 3
