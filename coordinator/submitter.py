@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import redis
@@ -24,6 +24,8 @@ from unstuck.tasks.identity import user_here
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
 
+ENTRIES_KNOWN = 100_000  # of the log of each warehouse
+
 
 class StandsAlready(Exception):
     """The log has an entry of the job that was to be stored: the store forgot it when it was rolled back."""
@@ -41,6 +43,7 @@ class Submitter:
     client: redis.Redis
     submissions: Submissions
     breaker: CircuitBreaker
+    entries: dict[str, dict[int, tuple[float, str]]] = field(default_factory=dict)  # by warehouse, as `find_since` read
 
     def store_job(
         self,
@@ -119,7 +122,10 @@ class Submitter:
     ) -> None:
         """Look for the job in the log, up to its base: its publishers look above. Raises: StandsAlready."""
         uri = place.storage.uri("")
-        found = self.breaker.call(uri, refused, lambda: place.find_since(job, base, since), LISTING)
+        known = self.entries.setdefault(warehouse_id, {})
+        if len(known) > ENTRIES_KNOWN:
+            known.clear()
+        found = self.breaker.call(uri, refused, lambda: place.find_since(job, base, since, known), LISTING)
         if found is not None:
             request = PublishRequest(uri, warehouse_id, publish_id=job, job=job, job_name="", base=found - 1, at=since)
             raise StandsAlready(publish(request))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import logging
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from unstuck.coordinator.schedules.decide import (
     ScheduleDecision,
     decide,
     not_submitted,
+    policy_of,
     settled,
     stood_already,
     submitted,
@@ -37,6 +39,7 @@ from unstuck.tasks.transport.redis_client import unavailable
 
 log = logging.getLogger(__name__)
 CLOCKS_DIFFER = 60.0  # seconds by which the clock of a publisher may differ from that of Redis
+REPAIR_EVERY = 60.0  # seconds
 MAX_TRIES = 100  # of one commit that others come before
 
 
@@ -55,18 +58,24 @@ class Schedules:
         background: Background,
         ids: Callable[[], str],
         lock_ttl: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
             background: submits off the caller's thread.
             ids: mints fresh random words; they become commit ids.
             lock_ttl: seconds for which a schedule is left to the coordinator that took it.
+            clock: monotonic seconds.
         """
         self._schedules, self._jobs, self._submitter = schedules, jobs, submitter
         self._background, self._ids, self._lock_ttl = background, ids, lock_ttl
+        self._clock, self._next_repair = clock, 0.0
 
     def run(self) -> int:
         """Decide all schedules that are due. Returns how many. Raises: redis.RedisError: they stay due."""
+        if self._clock() >= self._next_repair:
+            self._next_repair = self._clock() + REPAIR_EVERY
+            self._schedules.repair()
         decided = 0
         while (taken := self._schedules.take_due(self._lock_ttl))[1]:
             for name, due in taken[1].items():
@@ -89,6 +98,7 @@ class Schedules:
             runs = {run.job: seen for run in record.going_on if run.job and (seen := self._seen(run.job)) is not None}
             decision = decide(record, runs, now)
             if self._commit(record, decision, due_seen) is CommitAnswer.APPLIED:
+                self._forget_runs(decision)
                 for run in decision.submits(now):
                     self._background((name, run.tick, run.number), record.warehouse, partial(self._submit, name, run))
                 return
@@ -98,6 +108,13 @@ class Schedules:
             self._ids(), old.commit, decision.record, decision.events, due=decision.due, due_seen=due_seen
         )
         return self._schedules.commit(change)
+
+    def _forget_runs(self, decision: ScheduleDecision) -> None:
+        """Let runs beyond those that the schedule keeps leave the store, but none whose work another try takes over."""
+        record = decision.record
+        retrying = record.retries or any(run.number > 1 for run in record.runs)
+        if not retrying and any(event["kind"].startswith("RUN_") for event in decision.events):
+            self._schedules.forget_runs(record.name, policy_of(record.policy).keep_runs)
 
     def _seen(self, job: str) -> RunSeen | None:
         """How the job of a run stands; None if it is not in the store."""
@@ -128,7 +145,9 @@ class Schedules:
             job = self._job_of(record, run)
         except StandsAlready as error:
             result, mine = error.result, run.job_id(record.name)
-            return lambda standing, now: stood_already(standing, run, mine, seen_in_log(result, now), now)
+            # Of a first try nobody knows who asked for it: for a backfill, the tick had a run before.
+            by = run.by if run.number > 1 else ""
+            return lambda standing, now: stood_already(standing, run, mine, seen_in_log(result, now, by), now)
         except SpecError as error:
             wrong = Reason("SPEC_INVALID", str(error)[:2000])
             return lambda standing, now: not_submitted(standing, run, wrong, True, now)

@@ -120,6 +120,17 @@ def advance(
     return backfill, events
 
 
+def run_ended(
+    backfill: Backfill, run: Run, seen: RunSeen, policy: ScheduleSpec, now: float
+) -> tuple[Backfill, list[Event]]:
+    """``backfill`` after the run of this tick and try has ended as ``seen``."""
+    events: list[Event] = []
+    for mine in backfill.runs:
+        if (mine.tick, mine.number) == (run.tick, run.number):
+            backfill = _ended(backfill, mine, seen, policy, now, events)
+    return backfill, events
+
+
 def _following(backfill: Backfill, policy: ScheduleSpec) -> float | None:
     """The tick after the next one, in the order of the backfill; None if that was the last."""
     assert backfill.next is not None

@@ -24,7 +24,7 @@ from unstuck.coordinator.model.schedule import (
     tick_text,
 )
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.schedules.backfill import advance
+from unstuck.coordinator.schedules.backfill import advance, run_ended
 from unstuck.coordinator.schedules.outcome import RunSeen
 from unstuck.coordinator.schedules.trigger import next_tick, previous_tick, start_delay, ticks
 from unstuck.coordinator.spec.schedule import ScheduleSpec
@@ -328,11 +328,16 @@ def stood_already(
     record: ScheduleRecord, run: Run, job: str, seen: RunSeen, now: float
 ) -> tuple[ScheduleRecord, dict[str, Any]] | None:
     """The record if ``run`` had been submitted before and has ended as ``seen``, which the store forgot."""
-    if (mine := _pending(record, run)) is None:
+    changed = _noted(record, run, lambda mine: replace(mine, job=job, trouble=None))
+    if changed is None:
         return None
-    known = replace(mine, job=job, trouble=None)
-    changed, event = _ended(_with_run(record, mine, known), known, seen, now)
-    return changed, event or {}
+    event: dict[str, Any] | None = None
+    for mine in set(changed.runs) - set(record.runs):
+        changed, event = _ended(changed, mine, seen, now)
+    if changed.backfill is not None and changed.backfill != record.backfill:
+        backfill, events = run_ended(changed.backfill, run, seen, policy_of(changed.backfill.policy), now)
+        changed, event = replace(changed, backfill=backfill), next(iter(events), event)
+    return changed, event or {"kind": "RUN_STANDS", "at": now, "tick": tick_text(run.tick)}
 
 
 def not_submitted(

@@ -48,13 +48,14 @@ def seen_as(job: JobRecord, state: JobState | None = None) -> RunSeen:
     return RunSeen(status, job.ended_at, reason, final, job.version, dict(job.published), job.submitted_by)
 
 
-def seen_in_log(result: PublishResult, now: float) -> RunSeen:
-    """A run whose job the store forgot, by the entry that it has in the warehouse log."""
+def seen_in_log(result: PublishResult, now: float, by: str) -> RunSeen:
+    """A run whose job the store forgot, by the entry that it has in the warehouse log; ``by``: who submitted it."""
     if result.failed is None:
         text = f"its package stood already, as version {result.version}"
-        return RunSeen(Status.FINISHED, now, Reason("DONE", text), version=result.version, rows=dict(result.rows))
+        done = Reason("DONE", text)
+        return RunSeen(Status.FINISHED, now, done, version=result.version, rows=dict(result.rows), by=by)
     ended = result.failed.code in ("USER_CANCELED", "USER_STOPPED", "FORCE_STOPPED")
-    return RunSeen(Status.CANCELED if ended else Status.FAILED, now, result.failed, result.failed.code in FINAL)
+    return RunSeen(Status.CANCELED if ended else Status.FAILED, now, result.failed, result.failed.code in FINAL, by=by)
 
 
 def _of_group(state: JobState, group: str, reason: Reason) -> tuple[Reason, bool]:

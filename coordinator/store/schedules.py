@@ -15,6 +15,7 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script
 
 TAKEN_AT_ONCE = 100
+FORGET_AFTER = 60  # seconds for which somebody may still look at a job that leaves the store
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class ScheduleStore:
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._redis, self._keys = client, keys
-        names = ("take_due", "commit", "remove")
+        names = ("take_due", "commit", "remove", "forget_runs", "repair_due")
         self._scripts = {name: Script(client, keys, __package__, f"schedules/{name}") for name in names}
 
     def take_due(self, term: float) -> tuple[float, dict[str, str]]:
@@ -88,6 +89,23 @@ class ScheduleStore:
         """Forget a schedule, and all that is known of it but the jobs of its runs."""
         keys = vars(self._keys.of_schedule(record.name))
         return CommitAnswer(self._scripts["remove"](name=record.name, expect=record.commit, **keys))
+
+    def forget_runs(self, name: str, keep: int) -> int:
+        """Let the jobs of all but the newest ``keep`` runs leave the store, at most 100 at once. Returns how many."""
+        any_job = vars(self._keys.of("\0"))
+        return int(
+            self._scripts["forget_runs"](
+                schedule_runs=self._keys.of_schedule(name).schedule_runs,
+                keep=keep,
+                soon=FORGET_AFTER,
+                job_keys=json.dumps([any_job.pop("job"), *any_job.values()]),
+                submit_key=self._keys.submit_key("\0"),
+            )
+        )
+
+    def repair(self) -> int:
+        """Put schedules back into the due index that has lost them. Returns how many."""
+        return int(self._scripts["repair_due"]())
 
     def names(self) -> list[str]:
         """The names of all schedules, in order."""

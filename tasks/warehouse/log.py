@@ -288,18 +288,24 @@ class Warehouse:
             )
         return next((n for n in range(after + 1, head + 1) if self.existing_entry(n).publish_id == publish_id), None)
 
-    def find_since(self, publish_id: str, version: int, since: float) -> int | None:
+    def find_since(
+        self, publish_id: str, version: int, since: float, known: dict[int, tuple[float, str]]
+    ) -> int | None:
         """The slot up to ``version`` that holds ``publish_id``, of those written at ``since`` or later; None if none.
 
         Args:
             since: seconds since the epoch, by the clocks of those who publish.
+            known: slot → time and publish id, as earlier calls have read them; this call adds to it.
 
         Raises: LogBroken, WarehouseNewer.
         """
         for n in range(version, 0, -1):
-            entry = self.existing_entry(n)
-            if entry.at < since or entry.publish_id == publish_id:
-                return n if entry.publish_id == publish_id else None
+            if n not in known:
+                entry = self.existing_entry(n)
+                known[n] = entry.at, entry.publish_id
+            at, found = known[n]
+            if found == publish_id or at < since:
+                return n if found == publish_id else None
         return None
 
     def create_entry(self, n: int, entry: Entry) -> bool:

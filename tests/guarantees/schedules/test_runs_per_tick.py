@@ -207,3 +207,39 @@ def test_a_rolled_back_store_publishes_no_tick_twice(coordinator: Coordinator, w
     warehouse = Warehouse(coordinator.settings.warehouse)
     assert warehouse.head() == 1
     assert warehouse.dataset("out").rows == 3
+
+
+def test_runs_beyond_those_that_are_kept_leave_the_store_and_their_packages_stay(coordinator: Coordinator) -> None:
+    coordinator.client.schedules.set({**spec(keep_runs=2), "outputs": {"out": {"mode": "append"}}})
+    made: list[str] = []
+    for number in range(4):
+        coordinator.client.schedules.run("ticking")
+        made.append(next_run(coordinator, min(number, 2)))
+        coordinator.read()
+        (offer,) = coordinator.offers(made[-1])
+        coordinator.claim(offer)
+        coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, "out"))
+        coordinator.read()
+        coordinator.sweep.run()
+    assert sorted(runs(coordinator)) == sorted(made[-2:])
+    keys = coordinator.keys
+    for job in made[:2]:
+        for key in (
+            keys.of(job).job,
+            keys.of(job).groups,
+            keys.of(job).events,
+            keys.submit_key(coordinator.show(job).job.key),
+        ):
+            assert 0 < coordinator.redis.ttl(key) <= 60
+        assert (coordinator.redis.zscore(keys.ended, job) or 0) < coordinator.show(job).at + 61
+    for job in made[2:]:
+        assert coordinator.redis.ttl(keys.of(job).job) > 3600
+    assert Warehouse(coordinator.settings.warehouse).dataset("out").rows == 12
+
+
+def test_a_due_index_that_was_lost_is_made_again(coordinator: Coordinator) -> None:
+    coordinator.client.schedules.set(spec())
+    coordinator.client.schedules.run("ticking")
+    coordinator.redis.delete(coordinator.keys.schedules_due)
+    coordinator.sweep.run()
+    assert len(runs(coordinator)) == 1
