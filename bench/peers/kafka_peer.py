@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 from confluent_kafka import Consumer, TopicPartition
 
 
-def run(brokers: str, topic: str, rows: int) -> None:
+def run(brokers: str, rows: int) -> None:
+    topic = f"events-{rows}"
     consumer = Consumer({"bootstrap.servers": brokers, "group.id": "peer", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(4)])
     values: list[dict] = []
@@ -28,12 +29,12 @@ def run(brokers: str, topic: str, rows: int) -> None:
 
 
 def main() -> None:
-    brokers, topic = os.environ["BENCH_KAFKA"].removeprefix("kafka://").split("/")
-    run(brokers, topic, 1)
+    brokers = os.environ["BENCH_KAFKA"]
+    run(brokers, int(os.environ["BENCH_ROWS"]))
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         started = time.perf_counter()
-        run(brokers, topic, json.loads(line)["n"])
+        run(brokers, json.loads(line)["n"])
         print(json.dumps({"seconds": time.perf_counter() - started}), flush=True)
 
 

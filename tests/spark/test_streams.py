@@ -18,6 +18,7 @@ import pytest
 
 from tests.support import fleet
 from tests.support.failpoints import Effect, arming, order, reached_by
+from tests.support.kafka import mock_broker
 from tests.support.programs.coordinator_processes import CoordinatorProcesses, coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status, published_files
@@ -424,3 +425,32 @@ def test_a_stream_that_a_step_opens_by_itself_is_no_output_of_a_group_without_on
     reason = stream.ended(job).groups[0].members[0].record.reason
     assert reason is not None
     assert (reason.code, "name it in inputs:" in reason.text) == ("OUTPUT_INVALID", True)
+
+
+def test_each_job_publishes_by_spark_the_messages_that_no_job_before_it_has_published(stream: Stream) -> None:
+    with mock_broker() as broker:
+        events = {
+            "stream": broker.stream("events"),
+            "format": "json",
+            "schema": "id BIGINT, at TIMESTAMP, tags ARRAY<STRING>",
+            "metadata": ["key", "headers", "partition"],
+        }
+        sql = "SELECT id, at, size(tags) AS tags, key, headers[0].value AS h, partition FROM events WHERE id > 0"
+        load = {"name": "load", "inputs": {"events": events}, "steps": [{"sql": sql, "output": "loads"}]}
+        spec = {"name": "load", "groups": [load], "outputs": {"loads": {"mode": "append"}}}
+
+        def loaded() -> list[int]:
+            assert stream.ended(stream.client.submit(spec).id).job.status is Status.FINISHED
+            return stream.ids()
+
+        rows = [{"id": n, "at": "2024-02-29T01:00:00+01:00", "tags": ["a", "b"]} for n in (-1, 1, 2)]
+        broker.produce("events", *rows, key=b"k", headers=[("h", b"v")], partition=3)
+        assert loaded() == [1, 2]
+        broker.produce("events", {"id": 3, "at": None, "tags": None}, partition=1)
+        assert loaded() == [1, 2, 3]
+        version = stream.warehouse.head()
+        assert (loaded(), stream.warehouse.head()) == ([1, 2, 3], version)
+        first, last = (row for path in stream.paths() for row in pq.read_table(path).to_pylist() if row["id"] != 2)
+        assert first.pop("at").isoformat() == "2024-02-29T00:00:00+00:00"
+        assert first == {"id": 1, "tags": 2, "key": b"k", "h": b"v", "partition": 3}
+        assert last == {"id": 3, "at": None, "tags": None, "key": None, "h": None, "partition": 1}
