@@ -66,10 +66,9 @@ def datasets(
         "DATASET", "VERSION", "ROWS", "FILES", "SIZE", "PUBLISHED", "JOB", right=("VERSION", "ROWS", "FILES")
     )
     for dataset, state in sorted(found.items()):
-        listing.add_row(
-            *(dataset, str(state.changed), f"{state.rows:,}", str(len(state.files)), filesize.decimal(_bytes(state))),
-            *(clock(state.at), f"{state.job} ({state.job_name})"),
-        )
+        size, job = filesize.decimal(_bytes(state)), f"{state.job} ({state.job_name})"
+        rows, count = f"{state.rows:,}", str(len(state.files))
+        listing.add_row(dataset, str(state.changed), rows, count, size, clock(state.at), job)
     stdout.print(listing)
     for dataset, state in sorted(found.items()):
         if state.table is not None:
@@ -98,14 +97,18 @@ def _show_history(place: Warehouse, name: str | None, version: int | None, limit
     if as_json:
         emit([{**_version_as_json(entry, change), "made_on": entry.made_on.get(name, [])} for entry, change in changes])
         return
-    listing = table(
-        *("VERSION", "MODE", "ROWS", "FILES", "REPLACED", "PUBLISHED", "JOB", "PARAMETERS", "READ", "CODE", "MADE ON"),
-        right=("VERSION", "ROWS", "FILES", "REPLACED"),
-    )
+    first = ("VERSION", "MODE", "ROWS", "FILES", "REPLACED", "PUBLISHED", "JOB")
+    right = ("VERSION", "ROWS", "FILES", "REPLACED")
+    listing = table(*first, "PARAMETERS", "READ", "CODE", "MADE ON", right=right)
     for entry, change in changes:
         listing.add_row(
-            *(str(entry.n), change.mode, f"{change.rows:,}", str(len(change.added)), str(len(change.removed))),
-            *(clock(entry.at), f"{entry.job} ({entry.job_name})"),
+            str(entry.n),
+            change.mode,
+            f"{change.rows:,}",
+            str(len(change.added)),
+            str(len(change.removed)),
+            clock(entry.at),
+            f"{entry.job} ({entry.job_name})",
             " ".join(f"{key}={value}" for key, value in entry.params.items()),
             " ".join(f"{read}@{n}" for read, versions in entry.inputs.items() for n in versions),
             " ".join(dict.fromkeys(filter(None, map(_short_code, entry.steps.values())))),
@@ -161,6 +164,7 @@ def _as_json(place: Warehouse, uri: str, dataset: str, state: DatasetState, file
         "published_at": iso(state.at),
         "warehouse": uri,
         "columns": _columns(state),
-        **({} if state.table is None else {"table": state.table}),
     }
+    if state.table is not None:
+        answer["table"] = state.table
     return {**answer, "paths": [place.storage.uri(file.path) for file in state.files]} if files else answer

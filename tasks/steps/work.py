@@ -149,10 +149,9 @@ class Work:
         checks = self._checks_of(name)
         folder = f"{self.token.staging}/{name}"
         try:
-            made = stage_checked(
-                *(self.files, folder, frame, checks, self.partition_by.get(name, ()), self.session),
-                *(self._arriving(name, frame), self.beside.types_of(name) if self.beside else None),
-            )
+            by, arriving = self.partition_by.get(name, ()), self._arriving(name, frame)
+            published = self.beside.types_of(name) if self.beside else None
+            made = stage_checked(self.files, folder, frame, checks, by, self.session, arriving, published)
             staged = made[folder]
             if self.beside is not None:
                 self.beside.check(name, staged)
