@@ -32,6 +32,7 @@ from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.publishing.restore import Restored, restore
+from unstuck.coordinator.publishing.skip_file import SkippedFile, skip_file
 from unstuck.coordinator.schedule_client import ScheduleClient
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.params import check_key
@@ -368,6 +369,10 @@ class Client:
     def drop_report(self, report: str, *, by: str | None = None) -> DeadLetterResult:
         """Remove a dead letter for good; see `DeadLetters.drop`."""
         return self.dead_letters.drop(report, by or user_here())
+
+    def skip_file(self, dataset: str, file: str, *, reason: str = "", by: str | None = None) -> SkippedFile:
+        """Let the stream of a dataset pass over one file for good; see `skip_file` for the errors."""
+        return skip_file(Warehouse(self.settings.warehouse), dataset, file, by=by or user_here(), reason=reason)
 
     def restore(self, dataset: str, version: int, *, reason: str = "", by: str | None = None) -> Restored:
         """Publish a dataset of the warehouse as it stood at ``version``; see `restore` for the errors."""

@@ -13,6 +13,7 @@ from rich import filesize
 from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import clock, emit, iso, stderr, stdout, table
 from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.publishing.sources import sources_of
 from unstuck.tasks.errors import WarehouseUnsupported
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
@@ -38,7 +39,12 @@ def datasets(
     ] = None,
     files: Annotated[bool, typer.Option("--files", help="Name the Parquet files.")] = False,
     history: Annotated[bool, typer.Option("--history", help="List the versions of NAME, newest first.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="With --history: at most so many versions.")] = 20,
+    sources: Annotated[
+        bool, typer.Option("--sources", help="List the files of its stream from which each version of NAME was loaded.")
+    ] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="With --history and --sources: at most so many versions.")
+    ] = 20,
     warehouse: Annotated[
         str | None, typer.Option("--warehouse", metavar="URI", help="Another one than UNSTUCK_WAREHOUSE (./warehouse).")
     ] = None,
@@ -49,6 +55,9 @@ def datasets(
     place = warehouse_at(settings.warehouse)
     if history:
         _show_history(place, name, version, limit, as_json)
+        return
+    if sources:
+        _show_sources(place, name, version, limit, as_json)
         return
     found = place.state(version) if name is None else {name: place.dataset(name, version)}
     if not found and place.identity() is None:  # a missing mount must not look like an empty warehouse
@@ -116,8 +125,28 @@ def _show_history(place: Warehouse, name: str | None, version: int | None, limit
         )
     stdout.print(listing)
     for entry, change in changes:
+        if change.checkpoint is not None:
+            counts = ", ".join(f"{count:,} {what}" for what, count in change.checkpoint.counts.items())
+            stdout.print(f"version {entry.n} was loaded from {change.checkpoint.stream}: {counts}", soft_wrap=True)
         if change.replaced is not None:
             stdout.print(f"version {entry.n} replaced {change.replaced.text()}", soft_wrap=True)
+
+
+def _show_sources(place: Warehouse, name: str | None, version: int | None, limit: int, as_json: bool) -> None:
+    """Raises: BadRequest; DatasetNotFound."""
+    if name is None:
+        raise BadRequest("--sources wants the NAME of one dataset")
+    place.dataset(name, version)  # else the answer to a name that is misspelled would be an empty list
+    entries = place.history(name, limit) if version is None else [place.existing_entry(version)]
+    found = [one for entry in entries for one in sources_of(place, name, entry)]
+    if as_json:
+        emit([asdict(one) for one in found])
+        return
+    listing = table("VERSION", "SOURCE", "ROWS", "SIZE", "PUT ASIDE", right=("VERSION", "ROWS", "SIZE"))
+    for one in found:
+        size = "" if one.bytes is None else filesize.decimal(one.bytes)
+        listing.add_row(str(one.version), one.source, "" if one.rows is None else f"{one.rows:,}", size, one.put_aside)
+    stdout.print(listing)
 
 
 def _short_code(code: str) -> str:
@@ -140,6 +169,7 @@ def _version_as_json(entry: Entry, change: Change) -> dict[str, Any]:
         "params": entry.params,
         "inputs": entry.inputs,
         "code": entry.steps,
+        "stream": None if change.checkpoint is None else asdict(change.checkpoint),
     }
 
 
