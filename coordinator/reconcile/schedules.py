@@ -18,6 +18,7 @@ from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule import Run, ScheduleRecord
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.schedules.decide import (
+    CLOCKS_DIFFER,
     ScheduleDecision,
     decide,
     not_submitted,
@@ -38,7 +39,6 @@ from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.transport.redis_client import unavailable
 
 log = logging.getLogger(__name__)
-CLOCKS_DIFFER = 60.0  # seconds by which the clock of a publisher may differ from that of Redis
 REPAIR_EVERY = 60.0  # seconds
 MAX_TRIES = 100  # of one commit that others come before
 
@@ -96,7 +96,8 @@ class Schedules:
             if record is None:
                 return
             runs = {run.job: seen for run in record.going_on if run.job and (seen := self._seen(run.job)) is not None}
-            decision = decide(record, runs, now)
+            published = self._schedules.published(record.warehouse, record.follows)
+            decision = decide(record, runs, now, published)
             if self._commit(record, decision, due_seen) is CommitAnswer.APPLIED:
                 self._forget_runs(decision)
                 for run in decision.submits(now):

@@ -243,3 +243,29 @@ def test_a_due_index_that_was_lost_is_made_again(coordinator: Coordinator) -> No
     coordinator.redis.delete(coordinator.keys.schedules_due)
     coordinator.sweep.run()
     assert len(runs(coordinator)) == 1
+
+
+def test_a_job_that_publishes_a_dataset_makes_the_schedule_that_follows_it_run_once(coordinator: Coordinator) -> None:
+    def publish() -> None:
+        job = coordinator.submit(group("a"), name="makes", publish=["out"])
+        coordinator.read()
+        (offer,) = coordinator.offers(job)
+        coordinator.claim(offer)
+        coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, "out"))
+        coordinator.read()
+        assert coordinator.status(job) is Status.FINISHED
+
+    publish()
+    coordinator.client.schedules.set(spec(after=["out"]))
+    coordinator.sweep.run()
+    assert runs(coordinator) == [], "it counts from when it was set"
+    assert view(coordinator).waits == "it waits for a new version of out"
+    publish()
+    coordinator.sweep.run()
+    (job,) = runs(coordinator)
+    assert coordinator.show(job).job.base == 2
+    coordinator.drive(job)
+    coordinator.sweep.run()
+    assert runs(coordinator) == [job]
+    coordinator.client.schedules.remove("ticking")
+    assert not coordinator.redis.exists(coordinator.keys.after("out"))
