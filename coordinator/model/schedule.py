@@ -90,6 +90,16 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Quiet:
+    """Ticks in a row that got no run, since nothing new lay there; ``looked_at``: when that was seen last."""
+
+    first: float
+    last: float
+    count: int
+    looked_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunFailure:
     """How a run failed, with the job that has its log."""
 
@@ -196,6 +206,7 @@ class ScheduleRecord:
         busy_from, busy_until: when runs went on last: of ticks in between, ``overlap`` decides.
         runs: those that go on, or are about to be submitted.
         seen: dataset → the version for which it has run; of those that it follows.
+        quiet: the ticks since its last run at which nothing new lay there.
         requests: runs that a person asked for and that are not decided upon yet.
         retries: the next tries of runs that have failed.
         failures: runs that failed in a row; only a success or a resume sets it back.
@@ -223,6 +234,7 @@ class ScheduleRecord:
     busy_until: float = 0.0
     runs: tuple[Run, ...] = ()
     seen: dict[str, int] = field(default_factory=dict)
+    quiet: Quiet | None = None
     requests: tuple[Run, ...] = ()
     retries: tuple[Run, ...] = ()
     failures: int = 0

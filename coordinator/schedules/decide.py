@@ -15,6 +15,7 @@ from typing import Any
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule import (
     Backfill,
+    Quiet,
     Run,
     RunFailure,
     RunSuccess,
@@ -240,7 +241,11 @@ def _by_tick(record: ScheduleRecord, policy: ScheduleSpec, now: float) -> Step:
     nxt = next_tick(policy, _at(max(record.cursor, come)))
     if nxt is not None:
         at = nxt.timestamp()
-        return Wait("NEXT_TICK", f"its next tick is {tick_text(at)}", at + delay)
+        text = f"its next tick is {tick_text(at)}"
+        if (quiet := record.quiet) is not None:
+            ago = format_duration(max(0.0, now - quiet.looked_at))
+            text = f"nothing new since {tick_text(quiet.first)}, looked {ago} ago; {text}"
+        return Wait("NEXT_TICK", text, at + delay)
     clocked = policy.cron is not None or policy.every is not None
     if (clocked or (policy.until is not None and policy.until.timestamp() <= now)) and not record.runs:
         return Finish()
@@ -355,7 +360,23 @@ def submitted(record: ScheduleRecord, run: Run, job: str, now: float) -> tuple[S
     if run.number > 1:
         event["text"] = f"try {run.number} of this tick"
     event |= {"by": run.by} if run.by else {}
-    return None if changed is None else (changed, event)
+    if record.quiet is not None:
+        event |= {"code": "NOTHING_NEW", "text": f"before it, {_of_quiet(record.quiet).told}"}
+    return None if changed is None else (replace(changed, quiet=None), event)
+
+
+def nothing_new(record: ScheduleRecord, run: Run, now: float) -> tuple[ScheduleRecord, None] | None:
+    """The record if nothing new lies there for ``run``. No event: there may be one in each second."""
+    mine = [one for one in record.runs if not one.job and (one.tick, one.number) == (run.tick, run.number)]
+    if not mine:
+        return None
+    first, count = (run.tick, 1) if record.quiet is None else (record.quiet.first, record.quiet.count + 1)
+    others = tuple(one for one in record.runs if one not in mine)
+    return replace(record, runs=others, quiet=Quiet(first, run.tick, count, now)), None
+
+
+def _of_quiet(quiet: Quiet) -> Skip:
+    return Skip("NOTHING_NEW", "nothing new lay there", quiet.first, quiet.last, quiet.count)
 
 
 def stood_already(

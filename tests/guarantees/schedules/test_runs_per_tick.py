@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -269,3 +270,26 @@ def test_a_job_that_publishes_a_dataset_makes_the_schedule_that_follows_it_run_o
     assert runs(coordinator) == [job]
     coordinator.client.schedules.remove("ticking")
     assert not coordinator.redis.exists(coordinator.keys.after("out"))
+
+
+def test_a_tick_at_which_nothing_has_arrived_makes_no_job(coordinator: Coordinator, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    stream = {"stream": str(folder), "format": "json", "schema": "n INT", "state": False}
+    load = group("a", inputs={"events": stream}, steps=[{"python": "examples.noop:noop", "output": "out"}])
+    outputs = {"out": {"mode": "append"}}
+    coordinator.client.schedules.set({**spec(every="1s", only_if="arrived"), "groups": [load], "outputs": outputs})
+
+    def quiet() -> int:
+        coordinator.sweep.run()
+        return 0 if view(coordinator).record.quiet is None else view(coordinator).record.quiet.count  # type: ignore[union-attr]
+
+    wait_until(lambda: quiet() >= 2, 20, "two ticks with nothing new")
+    assert coordinator.client.jobs() == []
+    assert view(coordinator).waits.startswith("nothing new since ")
+    assert [event["kind"] for event in coordinator.client.schedules.events("ticking")] == ["SET"]
+    (folder / "one.json").write_text('{"n": 1}')
+    next_run(coordinator, 0)
+    event = coordinator.client.schedules.events("ticking")[-1]
+    assert (event["kind"], event["code"]) == ("RUN_SUBMITTED", "NOTHING_NEW")
+    assert "nothing new lay there" in event["text"]
