@@ -117,7 +117,7 @@ def pause(
     _ask_each("pause", LEGAL[Command.PAUSE], ask, jobs, status, name, since, yes, as_json)
 
 
-resume = _command(Command.RESUME, "Go on with a paused job, with its full retry budget.")
+resume = _command(Command.RESUME, "Go on with a PAUSED or HALTED job, with its full retry budget.")
 stop = _command(Command.STOP, "Start nothing more, let what is running end, and end the job. Nothing is published.")
 cancel = _command(
     Command.CANCEL, "Interrupt what is running and end the job. At the deadline it ends without its workers."
@@ -215,19 +215,20 @@ def alter(
 ) -> None:
     """Change values of a job's spec, all or none.
 
-    Timeouts, retries, limits and queues in every state; code, parameters and conf while it is PAUSED or RETRYING.
+    Timeouts, retries, limits and queues in every state; code, parameters and conf while it is PAUSED, HALTED or
+    RETRYING.
     """
     values = params_of(settings, "--set", "PATH=VALUE")
     _ask_one("alter", job, lambda client, one: client.alter(one, values, reason=reason, by=by), as_json)
 
 
 def skip(job: JobArgument, group: Group, reason: Because = "", by: By = None, as_json: AsJson = False) -> None:
-    """Skip a group of a PAUSED or RETRYING job. The groups after it go by their join rules."""
+    """Skip a group of a PAUSED, HALTED or RETRYING job. The groups after it go by their join rules."""
     _ask_one("skip", job, lambda client, one: client.skip(one, group, reason=reason, by=by), as_json)
 
 
 def rerun(job: JobArgument, group: Group, reason: Because = "", by: By = None, as_json: AsJson = False) -> None:
-    """Run a group of a PAUSED or RETRYING job again, and everything after it."""
+    """Run a group of a PAUSED, HALTED or RETRYING job again, and everything after it."""
     _ask_one("rerun", job, lambda client, one: client.rerun(one, group, reason=reason, by=by), as_json)
 
 

@@ -38,6 +38,7 @@ from unstuck.coordinator.cli.render.tree import MEMBERS, job_tree
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.alter import in_words
 from unstuck.coordinator.decide.receipts import REFUSED
+from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.status import TERMINAL, GroupState, Status
 from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.duration import format_duration
@@ -61,6 +62,7 @@ def events_of(
     job: str,
     *,
     follow: bool = True,
+    until: Callable[[JobRecord], bool] | None = None,
     ask: Ask = lambda question: question(),
     on_quiet: Callable[[], None] | None = None,
 ) -> Iterator[tuple[str, Event]]:
@@ -68,16 +70,18 @@ def events_of(
 
     Args:
         follow: go on with each event as it comes, until the job has ended.
+        until: that, or something else of the job that ends it.
         on_quiet: called once in each stretch of ``QUIET`` seconds without an event.
     """
     after = "-"
     read_at = -JOB_EVERY
     last_event = time.monotonic()
     ended = not follow
+    until = until or (lambda job: job.terminal)
     while True:
         if follow and time.monotonic() - read_at >= JOB_EVERY:
             # Asked before the events are read, so that the last of them is among those read.
-            ended = ask(lambda: client.show(job)).job.terminal
+            ended = until(ask(lambda: client.show(job)).job)
             read_at = time.monotonic()
         while found := ask(lambda: client.queries.events(job, after)):  # noqa: B023 - asked at once
             after = found[-1][0]
@@ -156,14 +160,14 @@ def events(job: LookArgument, follow: Follow = False, as_json: JsonLines = False
 
 
 def watch(job: LookArgument) -> None:
-    """Watch a job until it ends: a live tree with progress bars. Exit code 1 if it does not finish well."""
+    """Watch a job until it ends or is HALTED: a live tree with bars. Exit code 1 if it does not finish well."""
     with connected() as connection:
         job_id = resolve(connection.client, job, by_key=True)
         raise typer.Exit(await_end(connection.client, job_id, stdout))
 
 
 def await_end(client: Client, job_id: str, console: Console, footer: Footer | None = None) -> ExitCode:
-    """Show the job on ``console`` until it has ended or the person leaves, and say how it ended.
+    """Show the job on ``console`` until it has ended, is HALTED, or the person leaves, and say how it stands then.
 
     Args:
         footer: a line below the live tree, asked for at every frame.
@@ -184,13 +188,15 @@ def await_end(client: Client, job_id: str, console: Console, footer: Footer | No
 def conclusion(view: JobView) -> Iterator[Text]:
     """How the job ended, what was published, and where to look next; the tree or the events have said why."""
     job = view.job
-    duration = format_duration(max(0.0, job.ended_at - (job.started_at or job.submitted_at)))
+    duration = format_duration(max(0.0, (job.ended_at or view.at) - (job.started_at or job.submitted_at)))
     yield Text.assemble(f"{job.name} {job.id} ", coloured(job.status), f" after {duration}")
     for name, rows in sorted(job.published.items()):
         yield Text(f"  published {name}: {count_of(rows, 'row')}")
     if job.version:
         yield Text(f"  version {job.version} of {job.warehouse}")
-    if job.status is not Status.FINISHED:
+    if not job.terminal:
+        yield Text(f"  reason  unstuck why {job.id}\n  go on   unstuck resume {job.id}")
+    elif job.status is not Status.FINISHED:
         yield Text(f"  errors  unstuck show {job.id}\n  logs    unstuck logs {job.id}")
 
 
@@ -234,7 +240,7 @@ def _live(client: Client, job_id: str, console: Console, footer: Footer | None) 
 
     try:
         with Live(console=console, get_renderable=frame, refresh_per_second=FRAMES, transient=True):
-            while not latest[0].job.terminal:
+            while not latest[0].job.at_rest:
                 latest = ask(read)
                 # A job of ten thousand groups takes a while to read: spend most of the time not reading it. An outage
                 # is no reading, and the first answer after it may have waited for it.
@@ -253,7 +259,7 @@ def _lines(client: Client, job_id: str, console: Console) -> JobView:
         if text := waiting(ask(lambda: client.show(job_id, why=True, members=MEMBERS))):
             console.print(hanging(console, text, 4))
 
-    for event in _told_once(events_of(client, job_id, ask=ask, on_quiet=say_why)):
+    for event in _told_once(events_of(client, job_id, until=lambda job: job.at_rest, ask=ask, on_quiet=say_why)):
         console.print(hanging(console, event_text(event), 4))
     return ask(lambda: client.show(job_id))
 

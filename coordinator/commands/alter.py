@@ -1,8 +1,8 @@
 """The ``alter`` command: it changes values in the spec of a job that has begun, all of them or none (pure).
 
 Policy (timeouts, retries, limits, priority, queues, pools) may change while a job runs; code, parameters and Spark conf
-only while it is PAUSED or RETRYING; its shape never. Groups that have succeeded, and attempts that run well, keep what
-they began with.
+only while it is PAUSED, HALTED or RETRYING; its shape never. Groups that have succeeded, and attempts that run well,
+keep what they began with.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from unstuck.coordinator.commands.job import Answer, Commanded
+from unstuck.coordinator.commands.job import GROUPS_LEGAL, Answer, Commanded
 from unstuck.coordinator.model.records import Alteration, AlteredValue, GroupRecord, GroupRequest, JobRecord
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.params import override, with_value, without_value
 from unstuck.coordinator.spec.problems import Problem, SpecError, listed, suggestion
@@ -128,9 +128,9 @@ def _refusal(state: JobState, changes: tuple[AlteredValue, ...]) -> str:
                 )
         elif not _CODE.fullmatch(change.path):
             return _of_the_shape(change.path)
-        elif state.job.status not in (Status.PAUSED, Status.RETRYING):
+        elif state.job.status not in GROUPS_LEGAL:
             return (
-                f"{change.path} (code, parameters and conf) can change only while a job is PAUSED or RETRYING; "
+                f"{change.path} (code, parameters and conf) can change only while a job is PAUSED, HALTED or RETRYING; "
                 f"`unstuck pause {state.job.id}` first, or change policy only (timeouts, retries, max_parallel, "
                 "priority, mixed, queues, pools)"
             )

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unstuck.coordinator.commands.job import Answer, Commanded
+from unstuck.coordinator.commands.job import GROUPS_LEGAL, Answer, Commanded
 from unstuck.coordinator.decide.requests import SKIPPED, closure, open_members, records_of
 from unstuck.coordinator.errors import NoSuchGroup
 from unstuck.coordinator.model.records import GroupRequest
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GroupState, Intent, Status
+from unstuck.coordinator.model.status import GroupState, Intent
 from unstuck.coordinator.spec.problems import listed, suggestion
 from unstuck.tasks.protocol.token import split_member
 
 S = GroupState
-LEGAL = (Status.PAUSED, Status.RETRYING)
 
 
 def skip(state: JobState, group: str) -> Commanded:
@@ -85,10 +84,10 @@ def _refused(state: JobState, group: str, word: str) -> Commanded | None:
     where = f"job {job.id} is {job.status}"
     if job.terminal:
         text = f"{where}, and a job that has ended never changes"
-    elif job.status not in LEGAL:
-        text = f"{where}: {word} is for a job that is PAUSED or RETRYING; `unstuck pause {job.id}` first"
+    elif job.status not in GROUPS_LEGAL:
+        text = f"{where}: {word} is for a job that is PAUSED, HALTED or RETRYING; `unstuck pause {job.id}` first"
     elif job.intent not in (Intent.RUN, Intent.PAUSE):
-        # A job that was halted is shown as PAUSED whatever the user wants of it.
+        # A job may be HALTED whatever the user wants of it.
         asked = job.intent.command
         text = f"{where}, but {asked} was asked for, so none of its groups will run again; `unstuck why {job.id}`"
     elif job.phase:

@@ -47,12 +47,13 @@ _OPEN = frozenset(status for status in Status if not status.terminal)
 
 # Where each command is legal; `command` says why it is not elsewhere.
 LEGAL: dict[Command, frozenset[Status]] = {
-    Command.PAUSE: frozenset(_OPEN - {Status.STOPPING, Status.CANCELING}),
-    Command.RESUME: frozenset({Status.PAUSING, Status.PAUSED}),
+    Command.PAUSE: frozenset(_OPEN - {Status.HALTED, Status.STOPPING, Status.CANCELING}),
+    Command.RESUME: frozenset({Status.PAUSING, Status.PAUSED, Status.HALTED}),
     Command.STOP: frozenset(_OPEN - {Status.CANCELING}),
     Command.CANCEL: _OPEN,
     Command.FORCE_STOP: _OPEN,
 }
+GROUPS_LEGAL = frozenset({Status.PAUSED, Status.HALTED, Status.RETRYING})  # skip, rerun, and alter of code
 RETRY_LEGAL = TERMINAL - {Status.FINISHED}  # it makes a new job of an old one
 _ENDS = {Command.STOP: Status.STOPPED, Command.CANCEL: Status.CANCELED, Command.FORCE_STOP: Status.CANCELED}
 _STRENGTH = tuple(Intent)  # a later one overrides an earlier one
@@ -78,6 +79,8 @@ def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "", 
     elif given is Command.RESUME and (job.intent is Intent.PAUSE or job.halted is not None):
         answer, text = Answer.DONE, f"job {job.id} goes on, with its full retry budget"
         asked = replace(asked, halted=None, reset_budgets=True)
+    elif given is Command.PAUSE and job.halted is not None and job.intent in (Intent.RUN, Intent.PAUSE):
+        text = f"{where}: nothing of it begins before it is resumed, and `unstuck why {job.id}` says what stopped it"
     elif given is Command.RESUME:
         answer, text = Answer.ALREADY, f"{where}: it is not paused, so there is nothing to resume{_wait(job)}"
         if job.reset_budgets:  # its status says so as soon as a coordinator has looked
@@ -88,7 +91,7 @@ def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "", 
         text = f"{where}: {job.intent.command} was asked for, which {given} does not override; {_ending(job)}"
     else:
         answer, text = Answer.DONE, f"{given} of job {job.id} is on record; it was {job.status}"
-    if given is Command.PAUSE and answer is not Answer.REFUSED and job.phase and job.halted is None:
+    if given is Command.PAUSE and answer is not Answer.REFUSED and job.phase:
         text += ". It comes too late, since all groups are done and the job is publishing; "
         text += f"`unstuck cancel {job.id}` ends it, unless its package stands by then"
     return Commanded(answer, asked if answer is Answer.DONE else job, text)
@@ -104,6 +107,8 @@ def status_has_followed(job: JobRecord) -> bool:
     """A decision has followed the last command, so the status shows what the user wanted."""
     if job.terminal or job.halted is not None:
         return True
+    if job.status is Status.HALTED:
+        return False  # it was resumed
     return not job.requests and (job.intent is Intent.PAUSE) == (job.status in (Status.PAUSING, Status.PAUSED))
 
 
@@ -121,6 +126,8 @@ def _after(job: JobRecord) -> str:
 
 
 def _ending(job: JobRecord) -> str:
+    if job.status is Status.HALTED:
+        return f"it is looked at again from time to time, and `unstuck force-stop {job.id}` ends it at once"
     return f"it is ending by itself, and `unstuck why {job.id}` says what it waits for"
 
 

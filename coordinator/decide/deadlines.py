@@ -9,7 +9,7 @@ from unstuck.coordinator.decide.leases import lease_end
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import GroupRecord, JobRecord
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GroupState, Intent, Status
+from unstuck.coordinator.model.status import HELD, GroupState, Intent
 from unstuck.tasks.spec.group import Hooks
 from unstuck.tasks.spec.retry import RetryPolicy
 
@@ -98,7 +98,7 @@ def due_at(state: JobState, env: Environment, more: bool = False) -> float:
         return now
     publishing = bool(state.job.phase)
     # What a grace holds back has no time of its own; under a pause it holds nothing back.
-    idle = not state.active and not publishing and (env.takeover or state.job.status is Status.PAUSED)
+    idle = not state.active and not publishing and (env.takeover or state.job.status in HELD)
     soon, later = now + 0.05, now + (IDLE_LOOK if idle else env.dispatch_timeout)
     times = [max(publish_at(state.job, env), soon) if publishing else later]
     if state.by_state[S.CANCELING]:

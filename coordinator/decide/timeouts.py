@@ -12,7 +12,7 @@ from unstuck.coordinator.decide.clock import CLOCK_SLACK
 from unstuck.coordinator.decide.deadlines import hook_given_up_at, job_timeout_at, queue_timeout_at
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.model.records import JobRecord, Reason
-from unstuck.coordinator.model.status import GroupState, Intent, Status
+from unstuck.coordinator.model.status import HELD, GroupState, Intent
 from unstuck.tasks.duration import format_duration
 
 S = GroupState
@@ -99,14 +99,14 @@ def check_job_timeout(draft: Draft) -> None:
 
 
 def count_job_time(job: JobRecord, now: float) -> JobRecord:
-    """``job`` with the time that its timeout counts: all time but that in PAUSED. Its status must be the new one.
+    """``job`` with the time that its timeout counts: all but that in PAUSED and HALTED. Its status must be the new one.
 
     A time that lies ahead was written before the clock was set back; it is counted from now.
     """
     counted_from, paused_at = (at if at <= now + CLOCK_SLACK else now for at in (job.counted_from, job.paused_at))
     if job.started_at and not counted_from:
         counted_from = now
-    if job.status is Status.PAUSED:
+    if job.status in HELD:
         paused_at = paused_at or now
     elif paused_at:
         if job.counted_from:

@@ -123,6 +123,10 @@ def of_records(seen: RecordFacts, settings: Settings) -> Iterator[Finding]:
         yield (problem if seen.overdue > max(TOO_LATE, 2 * late) else warning)("JOBS_OVERDUE", text, cure)
     else:
         yield ok("JOBS_OVERDUE", f"{count_of(seen.open, 'open job')}, none overdue")
+    if seen.halted:
+        text = f"{count_of(seen.halted, 'open job')} cannot go on alone: no coordinator could decide what is next"
+        cure = "`unstuck list --status HALTED` names each with its reason; resume or cancel it when the cause is gone."
+        yield problem("JOBS_HALTED", text, cure)
     yield _sweep(seen, gap)
     if seen.stray:
         count = count_of(seen.stray, "message")

@@ -51,7 +51,8 @@ class RecordFacts:
         lag: reports that no coordinator has read; None if that is not known.
         unread_age, pending_age: of the oldest report that nobody read; that somebody read and nobody finished.
         dead: reports that nobody could apply.
-        open: jobs that have not ended; ``overdue`` by how long the most overdue of them, ``overdue_job``, is.
+        open: jobs that have not ended; ``halted``: those that are HALTED.
+        overdue: by how long the most overdue of the open jobs, ``overdue_job``, is.
         swept_age: since the last sweep. ``beat``: does a beat hold its lock?
         warehouses: of open jobs, the newest.
         period: UNSTUCK_SWEEP_EVERY of the process that swept last.
@@ -71,6 +72,7 @@ class RecordFacts:
     warehouses: tuple[JobWarehouse, ...]
     period: float | None = None
     stray: int = 0
+    halted: int = 0
 
 
 def server_facts(client: redis.Redis) -> ServerFacts:
@@ -96,7 +98,8 @@ def record_facts(client: redis.Redis, keys: Keys) -> RecordFacts:
     pipe.zrange(keys.due, 0, 0, withscores=True)
     pipe.hmget(keys.alive, ["at", "period"])
     pipe.exists(f"{keys.beat}:lock")
-    (seconds, micros), reports, dead, open_jobs, first, (swept, period), beat = pipe.execute()
+    pipe.zcard(keys.status(Status.HALTED))
+    (seconds, micros), reports, dead, open_jobs, first, (swept, period), beat, halted = pipe.execute()
     now = seconds + micros / 1e6
     lag, unread, pending, oldest = _stream(client, keys) if reports else (None, None, 0, None)
     overdue_job, due = first[0] if first else ("", None)
@@ -114,6 +117,7 @@ def record_facts(client: redis.Redis, keys: Keys) -> RecordFacts:
         warehouses=_job_warehouses(client, keys),
         period=None if period is None else float(period),
         stray=_stray_messages(client),
+        halted=int(halted),
     )
 
 

@@ -6,19 +6,19 @@ disagree with the decision.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from unstuck.coordinator.decide.deadlines import job_timeout_at, publish_at, publish_hangs_at
 from unstuck.coordinator.decide.intent import cancel_at
 from unstuck.coordinator.explain.explanation import (
     A_PERSON,
-    NOTHING_KNOWN,
+    AT_WORK,
     Event,
     Explanation,
-    FleetFacts,
     Idle,
     JobFacts,
+    Unlike,
     ahead,
     stands_still,
     timeout_of,
@@ -26,7 +26,7 @@ from unstuck.coordinator.explain.explanation import (
 )
 from unstuck.coordinator.explain.groups import explain_group
 from unstuck.coordinator.model.decision import Environment
-from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Phase, Status
 from unstuck.tasks.duration import format_duration
@@ -43,26 +43,39 @@ def explain(
     env: Environment,
     due: float | None,
     members: int | None = SHOWN,
-    fleet: FleetFacts = NOTHING_KNOWN,
+    durations: Mapping[str, float] | None = None,
+    idle: Idle = AT_WORK,
+    unread: Mapping[str, str] | None = None,
+    busy: Mapping[str, str] | None = None,
+    pools: Mapping[str, str] | None = None,
+    code: str = "",
+    unlike: Mapping[tuple[str, bool], Unlike] | None = None,
 ) -> list[Explanation]:
     """The job first, then every group that is not done, or was skipped for itself, in the order of the spec.
 
     Args:
         due: when the job is decided again at the latest; None if it has ended.
         members: of each fork, at most so many are explained one by one; None: all.
+        durations: seconds that groups ran when they last succeeded, in an earlier job; see `Queries.durations`.
+        idle: for how long no coordinator has looked at any job; see `Queries.idle`.
+        unread: queues whose messages no idle runner reads, with the words for it; see `unread_messages`.
+        busy: queues whose runners are all at work or unfit, with the words for it; see `nobody_takes`.
+        pools: pools without a free slot, with the words for it; see `full_pools`.
+        code: that its workers run different code, in words; see `different_code_for`.
+        unlike: runners that have other versions than the job; see `unlike_runners`.
     """
     if state.damage and not state.job.terminal:
         return [_damaged(state, env, due)]
     job = _job(state, env, due)
     if state.job.terminal:
         return [job]
-    if fleet.code:
-        job = replace(job, what=f"{job.what}; {fleet.code}", help=("unstuck fleet", *job.help))
-    facts = JobFacts(state, env, due, fleet)
+    if code:
+        job = replace(job, what=f"{job.what}; {code}", help=("unstuck fleet", *job.help))
+    facts = JobFacts(state, env, due, durations or {}, unread or {}, busy or {}, pools or {}, unlike or {})
     found: list[Explanation] = []
     for name, planned in state.plan.groups.items():
         found.extend(explain_group(facts, name, planned, members))
-    alone = _nobody_looks(env, due, fleet.idle)
+    alone = _nobody_looks(env, due, idle)
     brief = _brief(state, env, alone, found)
     if alone:
         helps = ("celery -A unstuck.coordinator worker -P threads", *job.help)
@@ -97,16 +110,8 @@ def _job(state: JobState, env: Environment, due: float | None) -> Explanation:
     job = state.job
     if job.terminal:
         return _ended(job)
-    if job.halted is not None and stands_still(job):
-        return Explanation(
-            subject=job.id,
-            state=job.status,
-            what=job.halted.text,
-            since=job.paused_at or job.intent_at,
-            next=Event(what="it is looked at, and nothing is decided before a resume", at=ahead(0.0, env, due)),
-            ends=Event(what=A_PERSON),
-            help=_resume_or_cancel(job),
-        )
+    if job.halted is not None and (stands_still(job) or job.status is Status.HALTED):
+        return _halted(state, job.halted, env, due)
     if job.phase:
         return _publishing(state, env, due)
     if job.intent is Intent.PAUSE:
@@ -130,6 +135,25 @@ def _ended(job: JobRecord) -> Explanation:
         since=job.ended_at,
         ends=Event(what="it has ended; this is final"),
         help=helps,
+    )
+
+
+def _halted(state: JobState, halted: Reason, env: Environment, due: float | None) -> Explanation:
+    job = state.job
+    what, following = halted.text, "it is looked at, and nothing is decided before a resume"
+    if job.intent is Intent.PAUSE:
+        what += f"; before that {job.intent_by} had paused it{_because(job)}, which a resume ends, too"
+    elif job.intent is not Intent.RUN:
+        what += f"; {job.intent_by} asked for {job.intent.command}{_because(job)}"
+        following = f"the {job.intent.command} is tried again"
+    return Explanation(
+        subject=job.id,
+        state=job.status,
+        what=what,
+        since=job.paused_at or job.intent_at,
+        next=Event(what=following, at=ahead(0.0, env, due)),
+        ends=Event(what=A_PERSON),
+        help=_resume_or_cancel(job) if stands_still(job) else ways_to_end(job),
     )
 
 

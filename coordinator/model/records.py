@@ -258,13 +258,12 @@ class JobRecord:
             so that no marker of before counts.
         adopts: jobs whose markers stand for this one's, if their fingerprints fit: those that it retries.
         any_code: those markers count whatever code has made them.
-        paused_at: since when the job stands PAUSED; 0 while it does not.
-        counted_from: from when its timeout counts: the first claimed attempt, moved on by whatever it stood PAUSED.
+        paused_at: since when the job stands PAUSED or HALTED; 0 while it does not.
+        counted_from: from when its timeout counts: the first claimed attempt, moved on by whatever it stood so.
         timed_out: its time is over, and it ends; the reason that it ends with.
-        halted: why the job cannot go on by itself, if so; it is shown as PAUSED, though nobody asked for it.
+        halted: why the job cannot go on by itself, if so; it is HALTED until a person resumes or ends it.
         schedule: of which it is a run; its end makes the schedule due.
         version: number of the job's package in the warehouse log, once published; 0 if nothing was to publish.
-        published_at: the time of that slot, by the clock of whoever took it.
         published: the rows of each dataset in it; ``replaced``: the partitions of each that it replaced.
     """
 
@@ -284,7 +283,6 @@ class JobRecord:
     publish_heard: float = 0.0
     base: int | None = None
     version: int = 0
-    published_at: float = 0.0
     published: dict[str, int] = field(default_factory=dict)
     replaced: dict[str, Replaced] = field(default_factory=dict)
     warehouse: str = ""
@@ -318,6 +316,11 @@ class JobRecord:
     def terminal(self) -> bool:
         """Also of a record that has lost its status."""
         return self.status.terminal or self.ended_at > 0
+
+    @property
+    def at_rest(self) -> bool:
+        """It has ended, or cannot go on by itself."""
+        return self.terminal or (self.status is Status.HALTED and self.halted is not None)
 
     @property
     def user_key(self) -> str:

@@ -18,6 +18,7 @@ class Status(StrEnum):
     RETRYING = "RETRYING"
     PAUSING = "PAUSING"
     PAUSED = "PAUSED"
+    HALTED = "HALTED"
     STOPPING = "STOPPING"
     STOPPED = "STOPPED"
     CANCELING = "CANCELING"
@@ -31,6 +32,7 @@ class Status(StrEnum):
 
 
 TERMINAL = frozenset({Status.STOPPED, Status.CANCELED, Status.FINISHED, Status.FAILED})
+HELD = frozenset({Status.PAUSED, Status.HALTED})  # until a person acts: nothing begins, and no timeout goes on
 
 
 class Intent(StrEnum):
@@ -106,7 +108,9 @@ def derive(
     """
     if outcome is not None:
         return outcome
-    if intent is Intent.PAUSE or (halted and intent is Intent.RUN):
+    if halted and intent in (Intent.RUN, Intent.PAUSE):
+        return Status.HALTED  # also where the user had paused it: PAUSED is said of the user's word alone
+    if intent is Intent.PAUSE:
         return Status.PAUSING if active else Status.PAUSED
     if intent is Intent.STOP:
         return Status.STOPPING
@@ -151,7 +155,7 @@ GROUP_MOVES: dict[tuple[GroupState, GroupState], str] = {
     (_S.CANCELING, _S.SUCCEEDED): "it was done before it heard",
 }
 
-# Only because a user asked for it, of a job that is PAUSED or RETRYING: `unstuck skip` and `unstuck rerun`.
+# Only because a user asked for it, of a job that is PAUSED, HALTED or RETRYING: `unstuck skip` and `unstuck rerun`.
 _SKIPPED = "`unstuck skip`; a running attempt is stale at once"
 _RERUN = "`unstuck rerun` of it, or of a group before it; a running attempt is stale at once"
 GROUP_MOVES_REQUESTED: dict[tuple[GroupState, GroupState], str] = {
@@ -187,11 +191,12 @@ _JOB_MOVES: tuple[tuple[Collection[Status], Collection[Status], str], ...] = (
     ((_J.RUNNING,), (_J.RETRYING,), "a group failed with retries left, or its worker was lost"),
     ((_J.RETRYING,), (_J.RUNNING,), "every group that had failed has succeeded, or was skipped"),
     ((_J.PAUSING,), (_J.PAUSED,), "the last running attempt has ended"),
-    ((_J.PAUSED,), (_J.PAUSING,), "a job that was halted with running attempts is resumed and paused"),
     (_GOES_ON, (_J.PAUSING,), "the user paused it; running attempts may end"),
     (_GOES_ON, (_J.PAUSED,), "the user paused it, and no attempt is left"),
-    ((_J.PAUSING, _J.PAUSED), _GOES_ON, "the user resumed it"),
-    ((*_GOES_ON, _J.PAUSING, _J.PAUSED), (_J.STOPPING,), "the user stopped it; running attempts may end"),
+    ((_J.HALTED,), (_J.PAUSING, _J.PAUSED), "the user resumed it, and paused it before it was looked at"),
+    ((_J.PAUSING, _J.PAUSED, _J.HALTED), _GOES_ON, "the user resumed it"),
+    ({*_OPEN} - {_J.HALTED}, (_J.HALTED,), "no coordinator could decide it, twice for the same error"),
+    ((*_GOES_ON, _J.PAUSING, _J.PAUSED, _J.HALTED), (_J.STOPPING,), "the user stopped it; running attempts may end"),
     ({*_OPEN} - {_J.CANCELING}, (_J.CANCELING,), "the user canceled it; running attempts are told to end"),
     ({*_OPEN} - {_J.CANCELING}, (_J.STOPPED,), "the user stopped it, and nothing was running"),
     (_OPEN, (_J.CANCELED,), "the user canceled it and nothing was running; or by force"),

@@ -331,4 +331,4 @@ def test_a_job_that_cannot_be_decided_is_halted(client: redis.Redis) -> None:
     store.halt("both", Reason("UNDECIDABLE", "no"), "late", server_time(client))
     state = store.load("both")
     assert state is not None
-    assert (state.job.status, state.job.halted) == (Status.PAUSED, Reason("UNDECIDABLE", "no"))
+    assert (state.job.status, state.job.halted) == (Status.HALTED, Reason("UNDECIDABLE", "no"))

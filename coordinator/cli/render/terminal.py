@@ -41,7 +41,7 @@ _STATES = {
     "yellow": ("RETRYING", "BACKOFF"),
     "magenta": ("PAUSING", "PAUSED", "STOPPING", "STOPPED", "CANCELING", "CANCELED"),
     "green": ("SUCCEEDED", "FINISHED"),
-    "bold red": ("FAILED",),
+    "bold red": ("FAILED", "HALTED"),
 }
 STYLES = {state: style for style, states in _STATES.items() for state in states}
 

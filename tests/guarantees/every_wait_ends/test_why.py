@@ -192,7 +192,7 @@ def test_a_backoff_that_is_held_promises_no_attempt_before_the_resume(coordinato
     else:
         halted(coordinator, job)
     view = coordinator.client.show(job, why=True)
-    assert view.job.status is Status.PAUSED
+    assert view.job.status is (Status.PAUSED if held == "paused" else Status.HALTED)
     for at in (view.at, view.at + 86_400):
         assert view.why_line("a", at) == "attempt 2 when the job is resumed: STEP_FAILED: it broke"
     found = view.why["a"]

@@ -166,7 +166,7 @@ def test_values_of_a_fork_that_are_gone_halt_the_job_and_why_says_so(coordinator
         coordinator.work(offer)
 
     wait_until(
-        lambda: (coordinator.read(), coordinator.sweep.run(), coordinator.status_of_record(job) is Status.PAUSED)[-1],
+        lambda: (coordinator.read(), coordinator.sweep.run(), coordinator.status_of_record(job) is Status.HALTED)[-1],
         *(2, "the job to be halted"),
     )
     assert "values of the fork fork" in coordinator.client.explain(job)[0].what

@@ -524,10 +524,10 @@ def test_a_commit_refused_twice_for_the_same_error_halts_the_job_with_that_reaso
     coordinator.sweep.run()
 
     fields = coordinator.redis.hgetall(coordinator.keys.of(broken).job)
-    assert fields["status"] == Status.PAUSED
+    assert fields["status"] == Status.HALTED
     assert json.loads(fields["halted"])["code"] == "UNDECIDABLE"
     assert "WRONGTYPE" in json.loads(fields["halted"])["text"]
-    assert [listed.status for listed in coordinator.client.jobs(name="broken")] == [Status.PAUSED], "as the list says"
+    assert [listed.status for listed in coordinator.client.jobs(name="broken")] == [Status.HALTED], "as the list says"
     assert [offer.job for offer in coordinator.sent] == [fine]
     assert coordinator.redis.zscore(coordinator.keys.due, broken) is not None, (
         "it stays due: a person may mend and resume it"
@@ -546,10 +546,10 @@ def test_an_offer_is_passed_over_while_the_user_wants_something_else_than_runnin
 
 
 def test_an_offer_of_a_halted_job_stands_again_after_the_resume_and_not_before(coordinator: Coordinator) -> None:
-    """Rule 4: a job that could not be decided is shown as PAUSED, so nothing of it starts."""
+    """Rule 4: a job that could not be decided is HALTED, so nothing of it starts."""
     job, offer = queued(coordinator)
     coordinator.store.halt(job, Reason("UNDECIDABLE", "no"), "halted", coordinator.show(job).at)
-    assert coordinator.status(job) is Status.PAUSED
+    assert coordinator.status(job) is Status.HALTED
     assert coordinator.claim(offer).answer == "REFUSED"  # type: ignore[arg-type]
     coordinator.redis.zadd(coordinator.keys.due, {job: 0})
     coordinator.sweep.run()

@@ -88,7 +88,7 @@ class Lost:
             wait_until(lambda: fleet.asleep(self.redis, runner), 60, "the runner to have done all")
 
     def ended(self, job: str) -> bool:
-        return self.redis.hget(self.coordinator.keys.of(job).job, "status") in ("PAUSED", "FINISHED", "FAILED")
+        return self.redis.hget(self.coordinator.keys.of(job).job, "status") in ("HALTED", "FINISHED", "FAILED")
 
     def drive(self, jobs: dict[str, str]) -> None:
         def all_ended() -> bool:
@@ -167,7 +167,7 @@ def test_a_job_that_has_lost_a_field_ends_with_the_right_rows_or_is_halted_with_
             status = coordinator.status_of_record(job)
             if status is Status.FINISHED and (rows := lost.rows(job)) != right:
                 wrong[key, name] = f"FINISHED with {rows}"
-            elif status is Status.PAUSED and key in ("job", "groups") and name not in lost.told(job):
+            elif status is Status.HALTED and key in ("job", "groups") and name not in lost.told(job):
                 wrong[key, name] = lost.told(job)
             elif status is Status.FAILED:
                 wrong[key, name] = f"FAILED: {coordinator.show(job).job.reason}"

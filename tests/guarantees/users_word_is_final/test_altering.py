@@ -338,7 +338,7 @@ def test_skip_and_rerun_are_refused_where_they_make_no_sense(coordinator: Coordi
     for give in (coordinator.client.skip, coordinator.client.rerun):
         refused = give(job, "a")
         assert refused.answer == "REFUSED"
-        assert "PAUSED or RETRYING" in refused.text
+        assert "PAUSED, HALTED or RETRYING" in refused.text
         with pytest.raises(NoSuchGroup, match="has no group aa"):
             give(job, "aa")
         with pytest.raises(NoSuchGroup, match="2 members"):

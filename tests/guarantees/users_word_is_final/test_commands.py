@@ -513,7 +513,7 @@ def test_a_halted_job_can_be_resumed_and_canceled(coordinator: Coordinator) -> N
         for _ in range(2):
             coordinator.redis.zadd(coordinator.keys.due, {job: 0})
             coordinator.sweep.run()
-        assert coordinator.status_of_record(job) is Status.PAUSED
+        assert coordinator.status_of_record(job) is Status.HALTED
         coordinator.redis.delete(keys.groups)  # somebody mended it
         coordinator.client.command(job, Command(end))
         act(coordinator, job)

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.jobs.invariants import Seen
 from tests.support.jobs.sample_jobs import SPECS, WITHOUT_OUTPUT
-from tests.support.jobs.state_space import COMMANDS, LOOK, WAIT, SmallWorld, Step
+from tests.support.jobs.state_space import COMMANDS, HALT, LOOK, WAIT, SmallWorld, Step
 from unstuck import Status
 from unstuck.coordinator.commands.job import LEGAL, Answer, Command
 from unstuck.coordinator.model.status import (
@@ -74,6 +74,21 @@ LONG = {
     "resumed with nothing in recovery": (
         "fork",
         [LOOK, _claim("w[0]"), _ends("w[0]", "succeeded"), LOOK, PAUSE, LOOK, Step("command", Command.RESUME), LOOK],
+    ),
+    "a job without outputs that was done while it was paused": (
+        "alone",
+        [LOOK, _claim("a"), PAUSE, LOOK, _ends("a", WITHOUT_OUTPUT), LOOK, Step("command", Command.RESUME), LOOK],
+    ),
+    "resumed after it was halted": (
+        "fork",
+        [LOOK, _claim("w[0]"), _ends("w[0]", "succeeded"), LOOK, HALT, Step("command", Command.RESUME), LOOK],
+    ),
+    "resumed after it was halted, in the middle of a rerun": (
+        "others",
+        [
+            *(LOOK, _claim("a"), _claim("b"), _ends("a", "succeeded"), _ends("b", "failed"), LOOK),
+            *(HALT, Step("rerun", "a"), Step("command", Command.RESUME), LOOK),
+        ],
     ),
     "a group that nobody takes in time": ("impatient", [LOOK, WAIT, LOOK]),
     "a member that runs, run again": (
@@ -238,7 +253,7 @@ def drive_on(before: SmallWorld, world: SmallWorld, given: Command, runners: str
     assert world.job.intent is intent, f"nobody but the user writes the intent: {world}"
     assert world.offers == offers, f"an attempt was started after the {given}: {world}"
     publishing = bool(before.job.phase)
-    if given is Command.PAUSE and (before.job.halted is not None or not publishing):
+    if given is Command.PAUSE and not publishing:
         assert status is Status.PAUSED, f"{world}"
     elif before.slot == "package":
         assert status is Status.FINISHED, f"its package stood already: {world}"

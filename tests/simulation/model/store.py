@@ -485,7 +485,9 @@ class ModelStore:
         if self.watching:
             self.watching.halted(job, reason)
         paused_at = job.record.paused_at or now
-        job.record = replace(job.record, halted=reason, status=Status.PAUSED, commit=commit_id, paused_at=paused_at)
+        if job.record.status is not Status.HALTED:
+            job.events.append({"kind": Status.HALTED, "at": now, "code": reason.code, "text": reason.text})
+        job.record = replace(job.record, halted=reason, status=Status.HALTED, commit=commit_id, paused_at=paused_at)
         self._set_due(job_id, now + HALTED_LOOK, "")
 
     def tick(self, period: float, lease_ttl: float) -> tuple[float, float]:

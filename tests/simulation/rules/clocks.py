@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from tests.simulation.model.stored import StoredJob
 from unstuck.coordinator.model.decision import Decision
 from unstuck.coordinator.model.records import JobRecord
-from unstuck.coordinator.model.status import GroupState, Intent, Status
+from unstuck.coordinator.model.status import HELD, GroupState, Intent
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.tasks.protocol.token import split_member
 
@@ -21,7 +21,7 @@ MOST_LATE = 15.0  # seconds without trouble by which a timeout may be late
 
 
 class Clocks:
-    """How long each job has run, what it stood PAUSED not counted; and since when each group stands in its queue."""
+    """How long each job has run, PAUSED and HALTED not counted; and since when each group stands in its queue."""
 
     def __init__(self) -> None:
         self._ran: dict[str, float] = {}
@@ -57,7 +57,7 @@ class Clocks:
         return ""
 
     def _ran_until(self, job: JobRecord, now: float) -> float:
-        counts = job.started_at and job.status is not Status.PAUSED
+        counts = job.started_at and job.status not in HELD
         return self._ran.get(job.id, 0.0) + (max(0.0, now - self._counted_at.get(job.id, now)) if counts else 0.0)
 
     def _over(self, before: JobRecord, after: JobRecord) -> str:
@@ -85,7 +85,7 @@ class Clocks:
         """The timeouts of a job that have come, each with whether it waits for the end of a grace."""
         record, plan = job.record, plan_of(job.record.spec)
         ran, asked_at = self._ran_until(record, now), self._asked_at.get(record.id, 0.0)
-        if record.status is not Status.PAUSED and plan.timeout is not None and ran > plan.timeout:
+        if record.status not in HELD and plan.timeout is not None and ran > plan.timeout:
             yield f"{record.id} is {record.status}, and its timeout of {plan.timeout}s is over", False
         for group, attempt in job.attempts.items():
             spec = plan.groups[split_member(group)[0]].spec
@@ -102,7 +102,7 @@ class Clocks:
         if record.terminal or record.intent is not Intent.RUN or record.phase or now - fault_free_since <= MOST_LATE:
             return ""
         ran = self._ran_until(record, now)
-        counts = record.status is not Status.PAUSED and now - self._asked_at.get(record.id, 0.0) > MOST_LATE
+        counts = record.status not in HELD and now - self._asked_at.get(record.id, 0.0) > MOST_LATE
         if counts and plan.timeout is not None and ran > plan.timeout + MOST_LATE:
             return f"{record.id} has run {ran:.1f}s of {plan.timeout}, and is {record.status}"
         for group, attempt in job.attempts.items():

@@ -24,7 +24,7 @@ from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.model.decision import Decision, Environment, Guard, PublishResult
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GroupState, Intent
+from unstuck.coordinator.model.status import JOB_MOVES, GroupState, Intent
 from unstuck.coordinator.spec.plan import Plan, plan_of
 from unstuck.coordinator.store.job_store import HALTED_LOOK
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
@@ -337,7 +337,10 @@ class SmallWorld:
 
     def _halt(self, _: str, __: str) -> None:
         """As ``Store.halt``: the job could not be decided, twice."""
-        self.job = replace(self.job, halted=Reason("UNDECIDABLE", "a bug"), status=Status.PAUSED, commit=self._word())
+        if (move := (self.job.status, Status.HALTED)) not in JOB_MOVES and self.job.status is not Status.HALTED:
+            raise Broken(f"the job moved from {self.job.status} to HALTED")
+        self.seen.jobs.add(move)
+        self.job = replace(self.job, halted=Reason("UNDECIDABLE", "a bug"), status=Status.HALTED, commit=self._word())
         self.due, self._kept = self.now + HALTED_LOOK, None
         self.given += 1
 
@@ -446,7 +449,7 @@ class SmallWorld:
         raise Broken(f"it does not come to rest: {self}")
 
     def _rests(self) -> bool:
-        """PAUSED waits for a person, and so does what was halted."""
+        """PAUSED and HALTED wait for a person."""
         if self.job.halted is not None and self.job.intent in (Intent.RUN, Intent.PAUSE):
             return True
         return self.job.status is Status.PAUSED and self.due > self.now

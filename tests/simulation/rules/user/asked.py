@@ -57,7 +57,7 @@ class Asked:
         self._asked_at[before.id] = self._core.steady
         if kind == "USER_ALTER":
             return self._altered(before, job, json.loads(event["text"]))
-        if before.status not in (Status.PAUSED, Status.RETRYING):
+        if before.status not in (Status.PAUSED, Status.HALTED, Status.RETRYING):
             return f"{kind} of {before.id}, which is {before.status}"
         group = event["group"]
         if kind == "USER_SKIP":
@@ -82,7 +82,7 @@ class Asked:
             return f"{where}, and its shape became {_shape(after)}"
         old, new = plan_of(before.spec), plan_of(after.spec)
         changed = {name for name in new.groups if _work(old, name) != _work(new, name)}
-        if changed and before.status not in (Status.PAUSED, Status.RETRYING):
+        if changed and before.status not in (Status.PAUSED, Status.HALTED, Status.RETRYING):
             return f"{where}, which is code, while it was {before.status}"
         recovering = {group for group, record in job.groups.items() if record.recovering}
         self._recovering = {key for key in self._recovering if key[0] != before.id}

@@ -6,15 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from unstuck.coordinator.commands.job import LEGAL, Answer, Command, command
+from unstuck.coordinator.commands.job import LEGAL, Answer, Command, command, status_has_followed
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.status import Intent, Status
 
 JOB = JobRecord("20131231T235959-k3f9a2xw", "job", "{}", "c")
+HALTED = replace(JOB, status=Status.HALTED, halted=Reason("UNDECIDABLE", "…"))
 # Every way in which a job can stand: what the user wants, and what is so.
 STANDINGS = [
     *((Intent.RUN, status) for status in (Status.PENDING, Status.RUNNING, Status.RETRYING)),
     *((Intent.PAUSE, status) for status in (Status.PAUSING, Status.PAUSED)),
+    (Intent.RUN, Status.HALTED),
     (Intent.STOP, Status.STOPPING),
     (Intent.CANCEL, Status.CANCELING),
     (Intent.FORCE_STOP, Status.CANCELING),
@@ -36,7 +38,7 @@ REACHED = {
 def test_a_command_is_refused_where_the_table_says_so_and_says_what_holds(
     given: Command, intent: Intent, status: Status
 ) -> None:
-    job = replace(JOB, intent=intent, status=status)
+    job = replace(JOB, intent=intent, status=status, halted=HALTED.halted if status is Status.HALTED else None)
     result = command(job, given)
     if status not in LEGAL[given]:
         assert result.answer is (Answer.ALREADY if status in REACHED.get(given, ()) else Answer.REFUSED)
@@ -56,10 +58,27 @@ def test_a_terminal_job_takes_no_command() -> None:
 
 
 def test_a_halted_job_is_resumed_though_nobody_paused_it() -> None:
-    halted = replace(JOB, status=Status.PAUSED, halted=Reason("UNDECIDABLE", "…"))
-    result = command(halted, Command.RESUME)
+    result = command(HALTED, Command.RESUME)
     assert result.answer is Answer.DONE
     assert (result.job.halted, result.job.reset_budgets, result.job.intent) == (None, True, Intent.RUN)
+    assert not status_has_followed(result.job), "it is shown as HALTED until a coordinator has looked"
+    again = command(result.job, Command.RESUME)
+    assert (again.answer, "had been asked for before" in again.text) == (Answer.ALREADY, True)
+    assert command(result.job, Command.PAUSE).answer is Answer.DONE
+
+
+@pytest.mark.parametrize("intent", [Intent.RUN, Intent.PAUSE])
+def test_a_halted_job_is_not_paused_so_that_it_never_looks_as_if_a_person_held_it(intent: Intent) -> None:
+    refused = command(replace(HALTED, intent=intent), Command.PAUSE)
+    assert (refused.answer, "is HALTED" in refused.text, "unstuck why" in refused.text) == (Answer.REFUSED, True, True)
+    assert refused.job == replace(HALTED, intent=intent)
+
+
+def test_a_job_that_cannot_be_decided_after_a_cancel_says_what_ends_it() -> None:
+    canceled = replace(HALTED, intent=Intent.CANCEL)
+    refused = command(canceled, Command.RESUME)
+    assert (refused.answer, "unstuck force-stop" in refused.text) == (Answer.REFUSED, True)
+    assert command(canceled, Command.FORCE_STOP).answer is Answer.DONE
 
 
 def test_a_command_that_comes_too_late_names_what_was_asked_before_as_it_is_typed() -> None:

@@ -149,7 +149,7 @@ def test_a_resume_makes_every_unclaimed_offer_again_at_once() -> None:
         if halted is None:
             job.tell(Command.PAUSE)  # and nobody looks before the resume
         else:
-            job.state.job = replace(job.state.job, halted=halted, status=Status.PAUSED)
+            job.state.job = replace(job.state.job, halted=halted, status=Status.HALTED)
         job.now += 1.0
         job.tell(Command.RESUME)
         decision = job.decide()

@@ -104,8 +104,8 @@ def test_the_time_that_a_job_stands_paused_does_not_count(as_command: bool) -> N
         job.decide()
     else:  # as Store.halt writes it
         halted = Reason("UNDECIDABLE", "no")
-        job.state.job = replace(job.state.job, halted=halted, status=Status.PAUSED, paused_at=job.now)
-    assert job.status() is Status.PAUSED
+        job.state.job = replace(job.state.job, halted=halted, status=Status.HALTED, paused_at=job.now)
+    assert job.status() is (Status.PAUSED if as_command else Status.HALTED)
     job.now += 10_000
     job.tell(Command.RESUME)
     job.decide()

@@ -14,9 +14,9 @@ CANCEL, PAUSE, RESUME = (Step("command", given) for given in (Command.CANCEL, Co
 
 
 def test_a_group_of_a_halted_job_that_was_canceled_cannot_be_skipped() -> None:
-    """It is shown as PAUSED; a skip that was taken made every decision fail, and the cancel never came about."""
+    """It is HALTED; a skip that was taken made every decision fail, and the cancel never came about."""
     world = SmallWorld("chain").play(LOOK, CLAIM, LOOK, CANCEL, LOOK, HALT)
-    assert world.job.status is Status.PAUSED
+    assert world.job.status is Status.HALTED
     for ask in (skip, partial(rerun, word="w")):
         refused = ask(world.state(), "a")
         assert refused.answer is Answer.REFUSED

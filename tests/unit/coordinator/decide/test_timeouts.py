@@ -144,7 +144,7 @@ def test_a_pause_takes_it_back_and_the_resume_begins_its_time_again() -> None:
 def test_the_time_in_which_a_halted_job_could_not_be_claimed_is_not_held_against_it() -> None:
     job = Job(group("a", queue_timeout="1m"))
     job.decide()
-    job.state.job = replace(job.state.job, halted=Reason("UNDECIDABLE", "no"), status=Status.PAUSED)
+    job.state.job = replace(job.state.job, halted=Reason("UNDECIDABLE", "no"), status=Status.HALTED)
     job.now += 1000
     assert "queue_timeout" not in job.why()["a"].ends.what
     job.tell(Command.RESUME)
