@@ -25,13 +25,14 @@ from unstuck.coordinator.commands.job import (
 )
 from unstuck.coordinator.commands.retry import retried
 from unstuck.coordinator.errors import BadRequest, KeyConflict, NoSuchJob, Refused
-from unstuck.coordinator.explain.explanation import Explanation
-from unstuck.coordinator.explain.job import SHOWN, explain
+from unstuck.coordinator.explain.explanation import Explanation, FleetFacts
+from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.publishing.restore import Restored, restore
+from unstuck.coordinator.publishing.skip_file import SkippedFile, skip_file
 from unstuck.coordinator.schedule_client import ScheduleClient
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.params import check_key
@@ -201,8 +202,8 @@ class Client:
         state, now, due = self._state(job)
         if not why:
             return view_of(state, now, due)
-        env, idle = self._environment(now), self.queries.idle(now)
-        return view_of(state, now, due, explain(state, env, due, members, {}, idle, pools=full_pools(self.pools.all())))
+        known = FleetFacts(idle=self.queries.idle(now), pools=full_pools(self.pools.all()))
+        return view_of(state, now, due, explain(state, self._environment(now), due, members, known))
 
     def explain(self, job: str) -> list[Explanation]:
         """Explain why the job, and each of its groups that is not done, waits; the job comes first.
@@ -210,11 +211,17 @@ class Client:
         Raises: NoSuchJob.
         """
         state, now, due = self._state(job)
-        durations, idle, fleet = self.queries.durations(state), self.queries.idle(now), self.fleet(wanted=False)
-        unread, busy = unread_messages(fleet, self.settings.stalled_after), nobody_takes(fleet)
-        pools, code = full_pools(self.pools.all()), different_code_for(state, fleet.runners)
-        env, unlike = self._environment(now), unlike_runners(self.queries.versions(job), fleet.runners)
-        return explain(state, env, due, SHOWN, durations, idle, unread, busy, pools, code, unlike)
+        fleet = self.fleet(wanted=False)
+        known = FleetFacts(
+            durations=self.queries.durations(state),
+            idle=self.queries.idle(now),
+            unread=unread_messages(fleet, self.settings.stalled_after),
+            busy=nobody_takes(fleet),
+            pools=full_pools(self.pools.all()),
+            code=different_code_for(state, fleet.runners),
+            unlike=unlike_runners(self.queries.versions(job), fleet.runners),
+        )
+        return explain(state, self._environment(now), due, fleet=known)
 
     def _state(self, job: str) -> tuple[JobState, float, float | None]:
         """Raises: NoSuchJob."""
@@ -362,6 +369,10 @@ class Client:
     def drop_report(self, report: str, *, by: str | None = None) -> DeadLetterResult:
         """Remove a dead letter for good; see `DeadLetters.drop`."""
         return self.dead_letters.drop(report, by or user_here())
+
+    def skip_file(self, dataset: str, file: str, *, reason: str = "", by: str | None = None) -> SkippedFile:
+        """Let the stream of a dataset pass over one file for good; see `skip_file` for the errors."""
+        return skip_file(Warehouse(self.settings.warehouse), dataset, file, by=by or user_here(), reason=reason)
 
     def restore(self, dataset: str, version: int, *, reason: str = "", by: str | None = None) -> Restored:
         """Publish a dataset of the warehouse as it stood at ``version``; see `restore` for the errors."""

@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import redis
@@ -74,6 +75,9 @@ class ScheduleClient:
             warehouse=self._settings.warehouse,
             set_by=by or user_here(),
         )
+        # It counts from now: what is published already makes no run.
+        standing = self._store.published(new.warehouse, new.follows)
+        new = replace(new, seen={name: version for name, (version, _) in standing.items()})
         return self._write(lambda now: set_again(self._store.load(new.name), new, now, reason))
 
     def command(
@@ -179,7 +183,8 @@ class ScheduleClient:
     def show(self, name: str) -> ScheduleView:
         """How a schedule stands. Raises: NoSuchSchedule."""
         record = self._record(name)
-        return view_of(record, self._store.now(), self._store.due_at(name))
+        published = self._store.published(record.warehouse, record.follows)
+        return view_of(record, self._store.now(), self._store.due_at(name), published)
 
     def events(self, name: str, most: int = 100) -> list[dict[str, Any]]:
         """The newest events of a schedule, the oldest of them first. Raises: NoSuchSchedule."""

@@ -19,6 +19,7 @@ from unstuck.coordinator.cli.ops.doctor import doctor
 from unstuck.coordinator.cli.ops.local import up
 from unstuck.coordinator.cli.ops.pools import pool
 from unstuck.coordinator.cli.ops.show_fleet import fleet
+from unstuck.coordinator.cli.ops.streams import stream
 from unstuck.coordinator.cli.ops.warehouse import compact, restore, vacuum
 from unstuck.coordinator.cli.schedule import schedule
 from unstuck.coordinator.cli.submit import submit, validate
@@ -95,5 +96,6 @@ def _unstuck(
 for panel, word, command, example in COMMANDS:
     app.command(word, rich_help_panel=panel, epilog=f"Example: {escape(example)}")(command)
 app.add_typer(schedule, name="schedule", rich_help_panel=RUN, epilog="Example: unstuck schedule set nightly.yaml")
+app.add_typer(stream, name="stream", rich_help_panel=OPERATE, epilog="Example: unstuck stream skip loads broken.json")
 app.add_typer(pool, name="pool", rich_help_panel=OPERATE, epilog="Example: unstuck pool set jdbc 4")
 app.add_typer(dead, name="dead", rich_help_panel=OPERATE, epilog="Example: unstuck dead list")

@@ -13,6 +13,7 @@ from rich import filesize
 from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import clock, emit, iso, stderr, stdout, table
 from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.publishing.sources import sources_of
 from unstuck.tasks.errors import WarehouseUnsupported
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
@@ -38,7 +39,12 @@ def datasets(
     ] = None,
     files: Annotated[bool, typer.Option("--files", help="Name the Parquet files.")] = False,
     history: Annotated[bool, typer.Option("--history", help="List the versions of NAME, newest first.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="With --history: at most so many versions.")] = 20,
+    sources: Annotated[
+        bool, typer.Option("--sources", help="List the files of its stream from which each version of NAME was loaded.")
+    ] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="With --history and --sources: at most so many versions.")
+    ] = 20,
     warehouse: Annotated[
         str | None, typer.Option("--warehouse", metavar="URI", help="Another one than UNSTUCK_WAREHOUSE (./warehouse).")
     ] = None,
@@ -49,6 +55,9 @@ def datasets(
     place = warehouse_at(settings.warehouse)
     if history:
         _show_history(place, name, version, limit, as_json)
+        return
+    if sources:
+        _show_sources(place, name, version, limit, as_json)
         return
     found = place.state(version) if name is None else {name: place.dataset(name, version)}
     if not found and place.identity() is None:  # a missing mount must not look like an empty warehouse
@@ -66,10 +75,9 @@ def datasets(
         "DATASET", "VERSION", "ROWS", "FILES", "SIZE", "PUBLISHED", "JOB", right=("VERSION", "ROWS", "FILES")
     )
     for dataset, state in sorted(found.items()):
-        listing.add_row(
-            *(dataset, str(state.changed), f"{state.rows:,}", str(len(state.files)), filesize.decimal(_bytes(state))),
-            *(clock(state.at), f"{state.job} ({state.job_name})"),
-        )
+        size, job = filesize.decimal(_bytes(state)), f"{state.job} ({state.job_name})"
+        rows, count = f"{state.rows:,}", str(len(state.files))
+        listing.add_row(dataset, str(state.changed), rows, count, size, clock(state.at), job)
     stdout.print(listing)
     for dataset, state in sorted(found.items()):
         if state.table is not None:
@@ -98,14 +106,18 @@ def _show_history(place: Warehouse, name: str | None, version: int | None, limit
     if as_json:
         emit([{**_version_as_json(entry, change), "made_on": entry.made_on.get(name, [])} for entry, change in changes])
         return
-    listing = table(
-        *("VERSION", "MODE", "ROWS", "FILES", "REPLACED", "PUBLISHED", "JOB", "PARAMETERS", "READ", "CODE", "MADE ON"),
-        right=("VERSION", "ROWS", "FILES", "REPLACED"),
-    )
+    first = ("VERSION", "MODE", "ROWS", "FILES", "REPLACED", "PUBLISHED", "JOB")
+    right = ("VERSION", "ROWS", "FILES", "REPLACED")
+    listing = table(*first, "PARAMETERS", "READ", "CODE", "MADE ON", right=right)
     for entry, change in changes:
         listing.add_row(
-            *(str(entry.n), change.mode, f"{change.rows:,}", str(len(change.added)), str(len(change.removed))),
-            *(clock(entry.at), f"{entry.job} ({entry.job_name})"),
+            str(entry.n),
+            change.mode,
+            f"{change.rows:,}",
+            str(len(change.added)),
+            str(len(change.removed)),
+            clock(entry.at),
+            f"{entry.job} ({entry.job_name})",
             " ".join(f"{key}={value}" for key, value in entry.params.items()),
             " ".join(f"{read}@{n}" for read, versions in entry.inputs.items() for n in versions),
             " ".join(dict.fromkeys(filter(None, map(_short_code, entry.steps.values())))),
@@ -113,8 +125,28 @@ def _show_history(place: Warehouse, name: str | None, version: int | None, limit
         )
     stdout.print(listing)
     for entry, change in changes:
+        if change.checkpoint is not None:
+            counts = ", ".join(f"{count:,} {what}" for what, count in change.checkpoint.counts.items())
+            stdout.print(f"version {entry.n} was loaded from {change.checkpoint.stream}: {counts}", soft_wrap=True)
         if change.replaced is not None:
             stdout.print(f"version {entry.n} replaced {change.replaced.text()}", soft_wrap=True)
+
+
+def _show_sources(place: Warehouse, name: str | None, version: int | None, limit: int, as_json: bool) -> None:
+    """Raises: BadRequest; DatasetNotFound."""
+    if name is None:
+        raise BadRequest("--sources wants the NAME of one dataset")
+    place.dataset(name, version)  # else the answer to a name that is misspelled would be an empty list
+    entries = place.history(name, limit) if version is None else [place.existing_entry(version)]
+    found = [one for entry in entries for one in sources_of(place, name, entry)]
+    if as_json:
+        emit([asdict(one) for one in found])
+        return
+    listing = table("VERSION", "SOURCE", "ROWS", "SIZE", "PUT ASIDE", right=("VERSION", "ROWS", "SIZE"))
+    for one in found:
+        size = "" if one.bytes is None else filesize.decimal(one.bytes)
+        listing.add_row(str(one.version), one.source, "" if one.rows is None else f"{one.rows:,}", size, one.put_aside)
+    stdout.print(listing)
 
 
 def _short_code(code: str) -> str:
@@ -137,6 +169,7 @@ def _version_as_json(entry: Entry, change: Change) -> dict[str, Any]:
         "params": entry.params,
         "inputs": entry.inputs,
         "code": entry.steps,
+        "stream": None if change.checkpoint is None else asdict(change.checkpoint),
     }
 
 
@@ -161,6 +194,7 @@ def _as_json(place: Warehouse, uri: str, dataset: str, state: DatasetState, file
         "published_at": iso(state.at),
         "warehouse": uri,
         "columns": _columns(state),
-        **({} if state.table is None else {"table": state.table}),
     }
+    if state.table is not None:
+        answer["table"] = state.table
     return {**answer, "paths": [place.storage.uri(file.path) for file in state.files]} if files else answer

@@ -120,7 +120,9 @@ def _succeeded(draft: Draft, group_id: str, record: GroupRecord, outcome: Outcom
     )
     rejected = sum(outcome.rows.get(name + REJECTED, 0) for name in outcome.rejected)
     event: dict[str, Any] = {"rows": sum(outcome.rows.values()) - rejected} if outcome.rows else {}
-    draft.move(group_id, done, **event, **({"adopted": True} if outcome.adopted else {}))
+    if outcome.adopted:
+        event["adopted"] = True
+    draft.move(group_id, done, **event)
 
 
 def feed(draft: Draft, fork: str, values: tuple[Scalar, ...]) -> None:

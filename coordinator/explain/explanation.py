@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from unstuck.coordinator.decide.deadlines import job_timeout_at
 from unstuck.coordinator.decide.dispatch import Room
@@ -112,23 +112,37 @@ class Unlike:
     nobody: bool
 
 
+@dataclass(frozen=True, slots=True)
+class FleetFacts:
+    """Facts that explain a wait and do not stand on the record of the job.
+
+    Attributes:
+        durations: seconds that groups ran when they last succeeded, in an earlier job; see `Queries.durations`.
+        idle: for how long no coordinator has looked at any job; see `Queries.idle`.
+        unread: queues whose messages no idle runner reads, with the words for it; see `unread_messages`.
+        busy: queues whose runners are all at work or unfit, with the words for it; see `nobody_takes`.
+        pools: pools without a free slot, with the words for it; see `full_pools`.
+        code: that its workers run different code, in words; see `different_code_for`.
+        unlike: runners that have other versions than the job; see `unlike_runners`.
+    """
+
+    durations: Mapping[str, float] = field(default_factory=dict)
+    idle: Idle = AT_WORK
+    unread: Mapping[str, str] = field(default_factory=dict)
+    busy: Mapping[str, str] = field(default_factory=dict)
+    pools: Mapping[str, str] = field(default_factory=dict)
+    code: str = ""
+    unlike: Mapping[tuple[str, bool], Unlike] = field(default_factory=dict)
+
+
+NOTHING_KNOWN = FleetFacts()
+
+
 class JobFacts:
     """Facts that the explanations of all groups of a job need, worked out once."""
 
-    def __init__(
-        self,
-        state: JobState,
-        env: Environment,
-        due: float | None,
-        durations: Mapping[str, float],
-        unread: Mapping[str, str],
-        busy: Mapping[str, str],
-        pools: Mapping[str, str],
-        unlike: Mapping[tuple[str, bool], Unlike],
-    ) -> None:
-        """``durations``: seconds that groups took when they last succeeded. The last four: see `explain`."""
-        self.state, self.env, self.due = state, env, due
-        self.durations, self.unread, self.busy, self.pools, self.unlike = durations, unread, busy, pools, unlike
+    def __init__(self, state: JobState, env: Environment, due: float | None, fleet: FleetFacts) -> None:
+        self.state, self.env, self.due, self.fleet = state, env, due, fleet
         draft = Draft(state, env)
         self.room = Room(draft)
         job = state.job

@@ -108,8 +108,8 @@ def _waiting_for_room(facts: JobFacts, name: str, planned: PlannedGroup, many: s
 def _no_room(facts: JobFacts, lane: str) -> str:
     if not facts.room.in_parallel:
         return f"max_parallel: {facts.state.plan.max_parallel} are running"
-    if (pool := pool_of(lane)) in facts.pools:
-        return f"{facts.env.window(lane)} of its groups wait for {facts.pools[pool]} already"
+    if (pool := pool_of(lane)) in facts.fleet.pools:
+        return f"{facts.env.window(lane)} of its groups wait for {facts.fleet.pools[pool]} already"
     return f"{facts.env.window(lane)} of its groups stand ready on queue {queue_of(lane)} already"
 
 
@@ -209,17 +209,17 @@ def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Group
         if runners:
             listen = "runners listen" if runners > 1 else "runner listens"
             what = f"queue {queue}: {runners} {listen}, and none has taken it yet"
-            if unlike := None if job.mixed else facts.unlike.get((queue, planned.spec.spark)):
+            if unlike := None if job.mixed else facts.fleet.unlike.get((queue, planned.spec.spark)):
                 what = f"{what}; {unlike.text}"
             if unlike and unlike.nobody:
                 what = f"queue {queue}: {unlike.text}, and nobody else listens there"
                 helps = (f"unstuck alter {job.id} --set mixed=true", "unstuck fleet", *helps)
-            elif planned.spec.pool and planned.spec.pool in facts.pools:
-                what, helps = f"waits for {facts.pools[planned.spec.pool]}", ("unstuck pool list", *helps)
-            elif queue in facts.unread:
-                what, helps = f"{what}; messages wait unread on {facts.unread[queue]}", ("unstuck doctor", *helps)
-            elif queue in facts.busy:
-                what, helps = f"{what}; {facts.busy[queue]}", ("unstuck fleet", *helps)
+            elif planned.spec.pool and planned.spec.pool in facts.fleet.pools:
+                what, helps = f"waits for {facts.fleet.pools[planned.spec.pool]}", ("unstuck pool list", *helps)
+            elif queue in facts.fleet.unread:
+                what, helps = f"{what}; messages wait unread on {facts.fleet.unread[queue]}", ("unstuck doctor", *helps)
+            elif queue in facts.fleet.busy:
+                what, helps = f"{what}; {facts.fleet.busy[queue]}", ("unstuck fleet", *helps)
         else:
             what, helps = f"queue {queue}: no worker listens on it", (_worker(queue),)
         following = Event(what="the job is looked at again; each sweep wakes idle runners", at=facts.look_at)
@@ -254,7 +254,8 @@ def _running(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
     what = f"worker {record.worker} runs attempt {record.epoch}; last heard of {format_duration(silent)} ago"
     if record.final_failure is not None:
         what += f"; it only calls the on_failure hook: {record.final_failure.text}"
-    duration, ran = facts.durations.get(group_id, 0.0), env.now - attempt.claimed_at if attempt is not None else 0.0
+    duration = facts.fleet.durations.get(group_id, 0.0)
+    ran = env.now - attempt.claimed_at if attempt is not None else 0.0
     if duration and ran > max(LONG * duration, SHORT):
         what += f"; it has run for {format_duration(ran)}, and took {format_duration(duration)} when it last succeeded"
     ends = _running_ends(facts, planned, attempt)

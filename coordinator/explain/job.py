@@ -6,19 +6,19 @@ disagree with the decision.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from unstuck.coordinator.decide.deadlines import job_timeout_at, publish_at, publish_hangs_at
 from unstuck.coordinator.decide.intent import cancel_at
 from unstuck.coordinator.explain.explanation import (
     A_PERSON,
-    AT_WORK,
+    NOTHING_KNOWN,
     Event,
     Explanation,
+    FleetFacts,
     Idle,
     JobFacts,
-    Unlike,
     ahead,
     stands_still,
     timeout_of,
@@ -43,39 +43,26 @@ def explain(
     env: Environment,
     due: float | None,
     members: int | None = SHOWN,
-    durations: Mapping[str, float] | None = None,
-    idle: Idle = AT_WORK,
-    unread: Mapping[str, str] | None = None,
-    busy: Mapping[str, str] | None = None,
-    pools: Mapping[str, str] | None = None,
-    code: str = "",
-    unlike: Mapping[tuple[str, bool], Unlike] | None = None,
+    fleet: FleetFacts = NOTHING_KNOWN,
 ) -> list[Explanation]:
     """The job first, then every group that is not done, or was skipped for itself, in the order of the spec.
 
     Args:
         due: when the job is decided again at the latest; None if it has ended.
         members: of each fork, at most so many are explained one by one; None: all.
-        durations: seconds that groups ran when they last succeeded, in an earlier job; see `Queries.durations`.
-        idle: for how long no coordinator has looked at any job; see `Queries.idle`.
-        unread: queues whose messages no idle runner reads, with the words for it; see `unread_messages`.
-        busy: queues whose runners are all at work or unfit, with the words for it; see `nobody_takes`.
-        pools: pools without a free slot, with the words for it; see `full_pools`.
-        code: that its workers run different code, in words; see `different_code_for`.
-        unlike: runners that have other versions than the job; see `unlike_runners`.
     """
     if state.damage and not state.job.terminal:
         return [_damaged(state, env, due)]
     job = _job(state, env, due)
     if state.job.terminal:
         return [job]
-    if code:
-        job = replace(job, what=f"{job.what}; {code}", help=("unstuck fleet", *job.help))
-    facts = JobFacts(state, env, due, durations or {}, unread or {}, busy or {}, pools or {}, unlike or {})
+    if fleet.code:
+        job = replace(job, what=f"{job.what}; {fleet.code}", help=("unstuck fleet", *job.help))
+    facts = JobFacts(state, env, due, fleet)
     found: list[Explanation] = []
     for name, planned in state.plan.groups.items():
         found.extend(explain_group(facts, name, planned, members))
-    alone = _nobody_looks(env, due, idle)
+    alone = _nobody_looks(env, due, fleet.idle)
     brief = _brief(state, env, alone, found)
     if alone:
         helps = ("celery -A unstuck.coordinator worker -P threads", *job.help)

@@ -35,6 +35,7 @@ class PublishResult:
     failed: Reason | None = None  # for good: the package can never be
     trouble: Reason | None = None  # for now: the warehouse cannot be reached
     goes_on: bool = False  # it has no result yet, and it does not hang
+    at: float = field(default=0.0, compare=False)  # of the entry in the log, by the clock of whoever made it
 
 
 @dataclass(frozen=True, slots=True)

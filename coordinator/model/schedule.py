@@ -90,6 +90,16 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Quiet:
+    """Ticks in a row that got no run, since nothing new lay there; ``looked_at``: when that was seen last."""
+
+    first: float
+    last: float
+    count: int
+    looked_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunFailure:
     """How a run failed, with the job that has its log."""
 
@@ -195,6 +205,8 @@ class ScheduleRecord:
         cursor: the last tick that was decided upon; it moves only forward.
         busy_from, busy_until: when runs went on last: of ticks in between, ``overlap`` decides.
         runs: those that go on, or are about to be submitted.
+        seen: dataset → the version for which it has run; of those that it follows.
+        quiet: the ticks since its last run at which nothing new lay there.
         requests: runs that a person asked for and that are not decided upon yet.
         retries: the next tries of runs that have failed.
         failures: runs that failed in a row; only a success or a resume sets it back.
@@ -221,6 +233,8 @@ class ScheduleRecord:
     busy_from: float = 0.0
     busy_until: float = 0.0
     runs: tuple[Run, ...] = ()
+    seen: dict[str, int] = field(default_factory=dict)
+    quiet: Quiet | None = None
     requests: tuple[Run, ...] = ()
     retries: tuple[Run, ...] = ()
     failures: int = 0
@@ -235,6 +249,12 @@ class ScheduleRecord:
     def going_on(self) -> tuple[Run, ...]:
         """All runs that go on, or are about to be submitted."""
         return (*self.runs, *(self.backfill.runs if self.backfill is not None else ()))
+
+    @property
+    def follows(self) -> list[str]:
+        """The datasets after whose new versions it runs."""
+        after = json.loads(self.policy).get("after") or []
+        return after if isinstance(after, list) else after.get("any_of") or after.get("all_of") or []
 
     @property
     def trouble(self) -> Reason | None:
@@ -267,7 +287,7 @@ def derive(record: ScheduleRecord) -> ScheduleStatus:
         return ScheduleStatus.HALTED
     if record.failures or record.retries or record.trouble:
         return ScheduleStatus.RETRYING
-    return ScheduleStatus.RUNNING if record.runs else ScheduleStatus.WAITING
+    return ScheduleStatus.RUNNING if any(run.job for run in record.runs) else ScheduleStatus.WAITING
 
 
 _W = ScheduleStatus

@@ -81,10 +81,8 @@ class Background:
         for run in self._runs:
             if not run.hangs and now - run.since >= self._term:
                 run.hangs = True
-                log.warning(
-                    "%s %s in %s made no progress for %.0fs and counts as hanging: other work has its room",
-                    *(self._name, run.key, run.place, now - run.since),
-                )
+                text = "%s %s in %s made no progress for %.0fs and counts as hanging: other work has its room"
+                log.warning(text, self._name, run.key, run.place, now - run.since)
 
     def _fill(self, place: str, now: float) -> None:
         """Begin waiting work, as far as there is room."""

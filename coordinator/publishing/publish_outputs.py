@@ -231,7 +231,7 @@ def _answer(warehouse: Warehouse, entry: Entry) -> PublishResult:
     if entry.kind == "package":
         changes = entry.datasets
         told = {name: change.replaced for name, change in changes.items() if change.replaced is not None}
-        return PublishResult(entry.n, {name: change.rows for name, change in changes.items()}, told)
+        return PublishResult(entry.n, {name: change.rows for name, change in changes.items()}, told, at=entry.at)
     return PublishResult(failed=Reason(entry.code or "PUBLISH_ABORTED", entry.reason or "publishing was aborted"))
 
 

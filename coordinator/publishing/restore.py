@@ -88,10 +88,10 @@ def restore(
                     f"{what}: job {stands.job} ({stands.job_name}) has published it as version {stands.changed} "
                     "meanwhile, and a restore would undo that. See `unstuck datasets NAME --history`, and ask again"
                 )
-            about = {"version": version, **({"reason": reason} if reason else {})}
+            about = {"version": version, "reason": reason} if reason else {"version": version}
             job_name = f"{RESTORE} of version {version} by {by}"
-            datasets = {name: change}
-            return Entry(n, n - 1, publish_id, "package", publish_id, job_name, time.time(), about, datasets)
+            at, datasets = time.time(), {name: change}
+            return Entry(n, n - 1, publish_id, "package", publish_id, job_name, at, params=about, datasets=datasets)
 
         made, new = warehouse.append(publish_id, now.changed, entry)
     return Restored(made.n, new, wanted.rows, len(wanted.files), told, stream)

@@ -86,7 +86,8 @@ class StagingCollector:
         try:
             warehouse.check_id(known.warehouse_id)
             done = vacuum(
-                *(warehouse, self._index.needed()),
+                warehouse,
+                self._index.needed(),
                 keep=keep,
                 before=now - self._settings.keep_versions_for,
                 reading=partial(self._index.oldest_read, known.warehouse_id),
@@ -102,11 +103,9 @@ class StagingCollector:
     def _trouble(self, staged: Staged, now: float, error: Exception) -> None:
         """Log the error; give up in the end, since a warehouse may be gone for ever."""
         over = now > staged.forget_at + GIVE_UP
-        log.warning(
-            "the staging of job %s (%s in %s) could not be collected: %s: %s. %s",
-            *(staged.job, folder_of(staged.job), staged.warehouse, type(error).__name__, error),
-            "It is left as it is, for people to remove" if over else f"It is tried again in {TERM / 60:.0f} minutes",
-        )
+        what = f"the staging of job {staged.job} ({folder_of(staged.job)} in {staged.warehouse}) could not be collected"
+        then = "It is left as it is, for people to remove" if over else f"It is tried again in {TERM / 60:.0f} minutes"
+        log.warning("%s: %s: %s. %s", what, type(error).__name__, error, then)
         if over:
             with suppress(redis.RedisError):  # it is given up after the next look
                 self._index.done(staged.job)

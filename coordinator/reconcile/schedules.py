@@ -17,10 +17,13 @@ from unstuck.coordinator.errors import Damaged, NewerJob
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule import Run, ScheduleRecord
 from unstuck.coordinator.publishing.background import Background
+from unstuck.coordinator.publishing.backlog import Backlog
 from unstuck.coordinator.schedules.decide import (
+    CLOCKS_DIFFER,
     ScheduleDecision,
     decide,
     not_submitted,
+    nothing_new,
     policy_of,
     settled,
     stood_already,
@@ -36,15 +39,15 @@ from unstuck.coordinator.store.schedules import ScheduleChange, ScheduleStore
 from unstuck.coordinator.submitter import StandsAlready, Submitter
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.transport.redis_client import unavailable
+from unstuck.tasks.warehouse.log import Warehouse
 
 log = logging.getLogger(__name__)
-CLOCKS_DIFFER = 60.0  # seconds by which the clock of a publisher may differ from that of Redis
 REPAIR_EVERY = 60.0  # seconds
 MAX_TRIES = 100  # of one commit that others come before
 
 
-Noted = Callable[[ScheduleRecord, float], tuple[ScheduleRecord, dict[str, Any]] | None]
-"""The record and the event after a try to submit, from the record as it stands and the time; None: noted already."""
+Noted = Callable[[ScheduleRecord, float], tuple[ScheduleRecord, dict[str, Any] | None] | None]
+"""The record and its event after a try to submit, by the record as it stands and the time; None: known already."""
 
 
 class Schedules:
@@ -70,6 +73,7 @@ class Schedules:
         self._schedules, self._jobs, self._submitter = schedules, jobs, submitter
         self._background, self._ids, self._lock_ttl = background, ids, lock_ttl
         self._clock, self._next_repair = clock, 0.0
+        self._backlog = Backlog()
 
     def run(self) -> int:
         """Decide all schedules that are due. Returns how many. Raises: redis.RedisError: they stay due."""
@@ -96,7 +100,8 @@ class Schedules:
             if record is None:
                 return
             runs = {run.job: seen for run in record.going_on if run.job and (seen := self._seen(run.job)) is not None}
-            decision = decide(record, runs, now)
+            published = self._schedules.published(record.warehouse, record.follows)
+            decision = decide(record, runs, now, published)
             if self._commit(record, decision, due_seen) is CommitAnswer.APPLIED:
                 self._forget_runs(decision)
                 for run in decision.submits(now):
@@ -142,7 +147,10 @@ class Schedules:
     def _tried(self, record: ScheduleRecord, run: Run) -> Noted:
         """Submit ``run``. Returns how that is noted on the record. Raises: redis.RedisError."""
         try:
-            job = self._job_of(record, run)
+            spec = self._spec_of(record, run)
+            if self._waits_for_arrivals(record, run, spec):
+                return lambda standing, now: nothing_new(standing, run, now)
+            job = self._job_of(record, run, spec)
         except StandsAlready as error:
             result, mine = error.result, run.job_id(record.name)
             # Of a first try nobody knows who asked for it: for a backfill, the tick had a run before.
@@ -158,12 +166,23 @@ class Schedules:
             return lambda standing, now: not_submitted(standing, run, why, False, now)
         return lambda standing, now: submitted(standing, run, job, now)
 
-    def _job_of(self, record: ScheduleRecord, run: Run) -> str:
-        """Store the job of a run. Returns its id. Raises: SpecError, …"""
+    def _waits_for_arrivals(self, record: ScheduleRecord, run: Run, spec: JobSpec) -> bool:
+        """Whether a run of a tick is to be left out, since nothing new lies there. Raises: as `Backlog.look`."""
+        if policy_of(record.policy).only_if != "arrived" or run.by or run.number > 1:
+            return False
+        looks = self._backlog.look(spec, Warehouse(record.warehouse)).values()
+        return not any(look.arrived for look in looks)
+
+    def _spec_of(self, record: ScheduleRecord, run: Run) -> JobSpec:
+        """The job that ``run`` is. Raises: SpecError."""
         tick = datetime.datetime.fromtimestamp(run.tick, datetime.UTC)
         spec = run_spec(JobSpec.from_values(json.loads(record.spec), None), tick)
         if (run.tick, run.number) not in [(one.tick, one.number) for one in record.runs]:  # of a backfill
             spec = spec.model_copy(update={"priority": "low"})
+        return spec
+
+    def _job_of(self, record: ScheduleRecord, run: Run, spec: JobSpec) -> str:
+        """Store the job of a run. Returns its id. Raises: SpecError, …"""
         key, by = run.key(record.name), run.by or f"schedule {record.name}"
         fields = {"id": run.job_id(record.name), "schedule": record.name}
         reach(Point.BEFORE_SUBMIT, record.name)
@@ -184,7 +203,8 @@ class Schedules:
             if (result := noted(record, now)) is None:
                 return
             changed, event = settled(result[0], now), result[1]
-            runs = {event["job"]: now} if event.get("job") else {}
-            change = ScheduleChange(self._ids(), record.commit, changed, [event], runs, due=now)
+            runs = {event["job"]: now} if event and event.get("job") else {}
+            events = [event] if event else []
+            change = ScheduleChange(self._ids(), record.commit, changed, events, runs, due=now)
             if self._schedules.commit(change) is CommitAnswer.APPLIED:
                 return

@@ -55,7 +55,7 @@ def set_again(old: ScheduleRecord | None, new: ScheduleRecord, now: float, reaso
         return ScheduleCommanded(Answer.ALREADY, old, f"schedule {old.name} is unchanged")
     changed = replace(old, spec=new.spec, policy=new.policy, warehouse=new.warehouse, set_at=now, set_by=new.set_by)
     if _trigger(old) != _trigger(changed):
-        changed = replace(changed, cursor=max(now, old.cursor))
+        changed = replace(changed, cursor=max(now, old.cursor), seen=new.seen)
     events = (event,)
     return ScheduleCommanded(Answer.DONE, _tried_at_once(changed), f"schedule {old.name} is changed", events)
 

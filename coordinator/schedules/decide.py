@@ -9,11 +9,13 @@ import datetime
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule import (
     Backfill,
+    Quiet,
     Run,
     RunFailure,
     RunSuccess,
@@ -27,6 +29,7 @@ from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.schedules.backfill import advance, run_ended
 from unstuck.coordinator.schedules.outcome import RunSeen
 from unstuck.coordinator.schedules.trigger import next_tick, previous_tick, start_delay, ticks
+from unstuck.coordinator.spec.problems import listed
 from unstuck.coordinator.spec.schedule import ScheduleSpec
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.spec.fields import STORED
@@ -34,9 +37,15 @@ from unstuck.tasks.spec.fields import STORED
 LATE = 60.0  # seconds for which a tick of `missed: none` may be late
 MAX_COUNTED = 10_000  # ticks of one skip: more are not counted
 MAX_STEPS = 100  # in one decision; the rest follow with due = now
+CLOCKS_DIFFER = 60.0  # seconds by which the clock of a publisher may differ from that of Redis
 LOOK = 60.0  # seconds between looks at a schedule whose run goes on: the end of the run makes it due
 SUBMIT_LOOK = 5.0  # seconds between looks at a run that is being submitted, which another coordinator then tries
 IDLE_LOOK = 600.0  # seconds between looks at a schedule that waits for a person
+
+
+Published = Mapping[str, tuple[int, float]]
+"""Dataset → its newest version that a job has published, and when."""
+NOTHING: Published = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +58,10 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A run is to be submitted."""
+    """A run is to be submitted; ``seen``: for these versions of the datasets that its schedule follows."""
 
     run: Run
+    seen: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +127,20 @@ def policy_of(text: str) -> ScheduleSpec:
     return ScheduleSpec.model_validate_json(text, context=STORED)
 
 
-def decide(record: ScheduleRecord, runs: Mapping[str, RunSeen], now: float) -> ScheduleDecision:
+def decide(
+    record: ScheduleRecord, runs: Mapping[str, RunSeen], now: float, published: Published = NOTHING
+) -> ScheduleDecision:
     """Decide until there is nothing to do but wait.
 
     Args:
         runs: the jobs of its runs that are in the store.
         now: seconds, by the clock of Redis.
+        published: the newest versions of the datasets that it follows.
     """
     events: list[dict[str, Any]] = []
     due: float | None = now
     for _ in range(MAX_STEPS):
-        step = decide_schedule(record, runs, now)
+        step = decide_schedule(record, runs, now, published)
         if isinstance(step, Wait):
             due = _look_at(record, step, now)
             break
@@ -144,7 +157,9 @@ def decide(record: ScheduleRecord, runs: Mapping[str, RunSeen], now: float) -> S
     return ScheduleDecision(record, tuple(events), min(looks, default=None))
 
 
-def decide_schedule(record: ScheduleRecord, runs: Mapping[str, RunSeen], now: float) -> Step:
+def decide_schedule(
+    record: ScheduleRecord, runs: Mapping[str, RunSeen], now: float, published: Published = NOTHING
+) -> Step:
     """The next step."""
     for run in record.runs:
         if run.job and ((seen := runs.get(run.job)) is None or seen.status.terminal):
@@ -173,7 +188,7 @@ def decide_schedule(record: ScheduleRecord, runs: Mapping[str, RunSeen], now: fl
             f"the run of {tick_text(again.tick)} failed, and is tried again in {format_duration(again.next_at - now)}"
         )
         return Wait("BACKOFF", text, again.next_at)
-    return _by_tick(record, policy, now)
+    return _by_tick(record, policy, now) if policy.after is None else _by_dataset(record, policy, published, now)
 
 
 def settled(record: ScheduleRecord, now: float) -> ScheduleRecord:
@@ -226,7 +241,11 @@ def _by_tick(record: ScheduleRecord, policy: ScheduleSpec, now: float) -> Step:
     nxt = next_tick(policy, _at(max(record.cursor, come)))
     if nxt is not None:
         at = nxt.timestamp()
-        return Wait("NEXT_TICK", f"its next tick is {tick_text(at)}", at + delay)
+        text = f"its next tick is {tick_text(at)}"
+        if (quiet := record.quiet) is not None:
+            ago = format_duration(max(0.0, now - quiet.looked_at))
+            text = f"nothing new since {tick_text(quiet.first)}, looked {ago} ago; {text}"
+        return Wait("NEXT_TICK", text, at + delay)
     clocked = policy.cron is not None or policy.every is not None
     if (clocked or (policy.until is not None and policy.until.timestamp() <= now)) and not record.runs:
         return Finish()
@@ -234,6 +253,25 @@ def _by_tick(record: ScheduleRecord, policy: ScheduleSpec, now: float) -> Step:
         return Wait("RUN_GOES_ON", "its last run goes on")
     until = None if policy.until is None else policy.until.timestamp()
     return Wait("BY_HAND", "it runs when somebody asks for a run", until)
+
+
+def _by_dataset(record: ScheduleRecord, policy: ScheduleSpec, published: Published, now: float) -> Step:
+    """The next step of a schedule that follows datasets. All versions that came since its last run make one run."""
+    until = None if policy.until is None else policy.until.timestamp()
+    if until is not None and until <= now:
+        return Wait("RUN_GOES_ON", "its last run goes on") if record.runs else Finish()
+    new = {name: one for name, one in published.items() if one[0] > record.seen.get(name, 0)}
+    lacking = [name for name in record.follows if name not in new]
+    if not new or (lacking and policy.after is not None and policy.after.all_of):
+        return Wait("DATASETS", f"it waits for a new version of {listed(lacking)}", until)
+    begins = max(at for _, at in new.values()) + start_delay(policy, record.name).total_seconds()
+    if begins > now + CLOCKS_DIFFER:
+        begins = now  # by a clock that goes wrong
+    if begins > now:
+        return Wait("DELAY", f"{listed(sorted(new))} is new, and it begins a little later", begins)
+    tick = max(max(at for _, at in new.values()), record.cursor + 0.001)
+    seen = {**record.seen, **{name: version for name, (version, _) in new.items()}}
+    return Submit(Run(tick=int(tick * 1000) / 1000), seen)
 
 
 def _made_up(policy: ScheduleSpec, found: tuple[float, float, int], cursor: float, now: float) -> Step:
@@ -257,8 +295,9 @@ def _after(record: ScheduleRecord, step: Step, now: float) -> tuple[ScheduleReco
     match step:
         case Ended(run, seen):
             return _ended(record, run, seen, now)
-        case Submit(run):
+        case Submit(run, seen):
             rest: dict[str, Any] = {
+                "seen": record.seen if seen is None else dict(seen),
                 "requests": tuple(one for one in record.requests if one is not run),
                 "retries": tuple(one for one in record.retries if one is not run),
             }
@@ -321,7 +360,23 @@ def submitted(record: ScheduleRecord, run: Run, job: str, now: float) -> tuple[S
     if run.number > 1:
         event["text"] = f"try {run.number} of this tick"
     event |= {"by": run.by} if run.by else {}
-    return None if changed is None else (changed, event)
+    if record.quiet is not None:
+        event |= {"code": "NOTHING_NEW", "text": f"before it, {_of_quiet(record.quiet).told}"}
+    return None if changed is None else (replace(changed, quiet=None), event)
+
+
+def nothing_new(record: ScheduleRecord, run: Run, now: float) -> tuple[ScheduleRecord, None] | None:
+    """The record if nothing new lies there for ``run``. No event: there may be one in each second."""
+    mine = [one for one in record.runs if not one.job and (one.tick, one.number) == (run.tick, run.number)]
+    if not mine:
+        return None
+    first, count = (run.tick, 1) if record.quiet is None else (record.quiet.first, record.quiet.count + 1)
+    others = tuple(one for one in record.runs if one not in mine)
+    return replace(record, runs=others, quiet=Quiet(first, run.tick, count, now)), None
+
+
+def _of_quiet(quiet: Quiet) -> Skip:
+    return Skip("NOTHING_NEW", "nothing new lay there", quiet.first, quiet.last, quiet.count)
 
 
 def stood_already(

@@ -11,7 +11,7 @@ from typing import Any
 
 from unstuck.coordinator.model.schedule import ScheduleRecord
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.schedules.decide import Wait, decide_schedule, policy_of
+from unstuck.coordinator.schedules.decide import NOTHING, Published, Wait, decide_schedule, policy_of
 from unstuck.coordinator.schedules.outcome import RunSeen
 from unstuck.coordinator.schedules.trigger import ticks
 
@@ -64,8 +64,8 @@ class ScheduleView:
         return dict(json.loads(self.record.spec))
 
 
-def view_of(record: ScheduleRecord, now: float, due: float | None) -> ScheduleView:
+def view_of(record: ScheduleRecord, now: float, due: float | None, published: Published = NOTHING) -> ScheduleView:
     """``record`` as it stands at ``now``."""
     going_on = {run.job: RunSeen(Status.RUNNING) for run in record.runs}
-    step = decide_schedule(record, going_on, now)
+    step = decide_schedule(record, going_on, now, published)
     return ScheduleView(record, now, due, step.text if isinstance(step, Wait) else "a coordinator decides it next")

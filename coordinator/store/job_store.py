@@ -31,7 +31,7 @@ from unstuck.coordinator.store.answers import (
 from unstuck.coordinator.store.runner_wake_ups import idle_runner, served, share_wake_ups
 from unstuck.coordinator.store.staging_index import staging_record
 from unstuck.tasks.failpoints import Point, reach
-from unstuck.tasks.protocol.keys import Keys, members_of, pool_of, queue_of
+from unstuck.tasks.protocol.keys import Keys, at_warehouse, members_of, pool_of, queue_of
 from unstuck.tasks.protocol.lua import Script
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 from unstuck.tasks.protocol.token import Offer
@@ -204,6 +204,8 @@ class Store:
             "expire": self._retention,
             "notify": bool(decision.instructions) or (new.terminal and new.status is not Status.FINISHED),
             "lease_ttl": self._lease_ttl,
+            "published": _published(new) if new.status is Status.FINISHED else {},
+            "published_as": f"{new.version} {new.published_at:.6f}",
             "staged": staging_record(new, self._released_after) if new.terminal else None,
         }
         reach(Point.BEFORE_COMMIT, old.id)
@@ -216,6 +218,7 @@ class Store:
             status_after=self._keys.status(new.status),
             submit_key=self._keys.submit_key(old.key),
             chain_key=self._keys.submit_key(old.chain_key),
+            after=self._keys.after(""),
         )
         reach(Point.AFTER_COMMIT, old.id)
         return CommitAnswer(answer)
@@ -383,6 +386,11 @@ class Store:
             offers[queue_of(lane)] += min(ready[lane], room.get(pool_of(lane), ready[lane]))
         idle = [one for one in runners.values() if idle_runner(one, float(polled[one.id] or 0), now)]
         return share_wake_ups(offers, waiting, idle, listening)
+
+
+def _published(job: JobRecord) -> dict[str, str]:
+    """The datasets of which a job has published a new version, by how the store names them."""
+    return {at_warehouse(name, job.warehouse): name for name in job.published} if job.version else {}
 
 
 def _stamp(due: float | None) -> str | None:

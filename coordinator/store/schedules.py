@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ import redis
 
 from unstuck.coordinator.model.schedule import ScheduleRecord
 from unstuck.coordinator.store.answers import CommitAnswer
-from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.keys import Keys, at_warehouse
 from unstuck.tasks.protocol.lua import Script
 
 TAKEN_AT_ONCE = 100
@@ -81,14 +81,23 @@ class ScheduleStore:
             "runs": dict(change.runs or {}),
             "due": None if change.due is None else f"{change.due:.6f}",
             "due_seen": change.due_seen,
+            "follows": record.follows,
         }
         keys = vars(self._keys.of_schedule(record.name))
-        return CommitAnswer(self._scripts["commit"](change=json.dumps(told), **keys))
+        return CommitAnswer(self._scripts["commit"](change=json.dumps(told), after=self._keys.after(""), **keys))
 
     def remove(self, record: ScheduleRecord) -> CommitAnswer:
         """Forget a schedule, and all that is known of it but the jobs of its runs."""
         keys = vars(self._keys.of_schedule(record.name))
-        return CommitAnswer(self._scripts["remove"](name=record.name, expect=record.commit, **keys))
+        return CommitAnswer(
+            self._scripts["remove"](
+                name=record.name,
+                expect=record.commit,
+                follows=json.dumps(record.follows),
+                after=self._keys.after(""),
+                **keys,
+            )
+        )
 
     def forget_runs(self, name: str, keep: int) -> int:
         """Let the jobs of all but the newest ``keep`` runs leave the store, at most 100 at once. Returns how many."""
@@ -106,6 +115,15 @@ class ScheduleStore:
     def repair(self) -> int:
         """Put schedules back into the due index that has lost them. Returns how many."""
         return int(self._scripts["repair_due"]())
+
+    def published(self, warehouse: str, datasets: Sequence[str]) -> dict[str, tuple[int, float]]:
+        """The newest version of each of these datasets that a job has published, and when, if any."""
+        if not datasets:
+            return {}
+        names = [at_warehouse(name, warehouse) for name in datasets]
+        texts = cast(list[str | None], self._redis.hmget(self._keys.published, names))
+        found = {name: text.split() for name, text in zip(datasets, texts, strict=True) if text}
+        return {name: (int(version), float(at)) for name, (version, at) in found.items()}
 
     def names(self) -> list[str]:
         """The names of all schedules, in order."""

@@ -46,6 +46,7 @@ class Keys:
         self.prefix = prefix
         self.schedules = f"{prefix}:schedules"  # hash: schedule → one line of JSON for ``schedule list``
         self.schedules_due = f"{prefix}:schedules:due"  # zset: schedule → when it must be decided again
+        self.published = f"{prefix}:published"  # hash: ``dataset@warehouse`` → newest version of a job, and when
         self.due = f"{prefix}:due"  # zset: job → when it must be decided again; every non-terminal job is here
         self.jobs = f"{prefix}:jobs"  # zset: job → submit time
         self.ended = f"{prefix}:ended"  # zset: job → when it may be forgotten (retention)
@@ -80,6 +81,9 @@ class Keys:
     def status(self, status: str) -> str:
         return f"{self.prefix}:status:{status}"  # zset: job → submit time, per status
 
+    def after(self, dataset: str) -> str:
+        return f"{self.prefix}:after:{dataset}"  # set: schedules that run after a new version of it
+
     def submit_key(self, key: str) -> str:
         return f"{self.prefix}:key:{key}"  # hash: job, its last retry, fingerprints of their specs
 
@@ -100,6 +104,11 @@ class Keys:
 
     def cancel(self, job: str) -> str:
         return f"{self.prefix}:cancel:{job}"  # pub/sub: tells watchdogs at once to renew, which brings the instruction
+
+
+def at_warehouse(dataset: str, warehouse: str) -> str:
+    """The field of ``Keys.published`` for a dataset."""
+    return f"{dataset}@{warehouse}"
 
 
 # Lanes: the ready sets of one queue. Attempts that take a slot of a pool stand in a lane of their own. So an offer

@@ -47,7 +47,7 @@ from unstuck.tasks.runner.spark_session import open_session
 from unstuck.tasks.runner.stdio_filter import filtered
 from unstuck.tasks.spec.group import Step
 from unstuck.tasks.spec.retry import RetryPolicy
-from unstuck.tasks.spec.work_order import FailedFor
+from unstuck.tasks.spec.work_order import FailedFor, WorkOrder
 from unstuck.tasks.steps.beside import BesidePublished
 from unstuck.tasks.steps.calls import untaken
 from unstuck.tasks.steps.code import code_of, code_taken, fingerprint
@@ -59,6 +59,7 @@ from unstuck.tasks.steps.loaded import loaded
 from unstuck.tasks.steps.work import Work
 from unstuck.tasks.transport.lease import Claim
 from unstuck.tasks.transport.redis_client import persistently
+from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import Marker, joined_versions, write_marker
 from unstuck.tasks.watchdog.policy import Instruction
@@ -83,7 +84,12 @@ class Attempt:
         self._claim = claim
         self._secrets = Secrets(dict(os.environ))  # before a step changes it
         self._held = Held(token, self._secrets.clean)
-        self._warehouse = ""  # the address, once it is known
+        self._work_order: WorkOrder  # once the claim is read
+        self._published: PublishedDatasets  # like the next three, once the warehouse is open
+        self._files: Files
+        self._log: AttemptLog
+        self._warehouse = ""  # its address
+        self._code = ""  # what stands for the code of the work, once it is known
         self._retry = RetryPolicy()  # that of the group, once it is known
         self._stop_log: Callable[[], None] = lambda: None  # of the log, once there is one
         self._ran_again = ""  # why work that was done is done again, in words
@@ -216,7 +222,6 @@ class Attempt:
             made = read_inputs(self._files, frozen.inputs, plan.forks)
             empty = of_empty_forks(work_order, self._published)
             inputs = with_published({**empty, **made.datasets}, group.inputs, self._published)
-        self._sources = made.sources
         work = Work(
             files=self._files,
             token=self._token,
@@ -226,6 +231,7 @@ class Attempt:
             partition_by=plan.partition_by,
             checks=plan.checks,
             recorded=made.results,
+            sources=made.sources,
             published=self._published,
             streams=group.streams,
             appended=plan.appended,
@@ -239,7 +245,7 @@ class Attempt:
         self._run_steps(work, params, scratch)
         work.check_refused()
         with self._warehouse_clock("reading the values of forks in", plan.collect):
-            self._forks = work.fork_values(work_order)
+            work.forks = work.fork_values(work_order)
         if warning := untaken(work_order, runner.settings.step_modules):
             self._log_line(logging.WARNING, warning)
         self._tell_of_success(work, params, scratch)
@@ -341,11 +347,11 @@ class Attempt:
             code=self._code,
             params=noted,
             outputs=work.outputs,
-            forks=self._forks,
+            forks=work.forks,
             results=work.results,
             written_at=time.time(),
             reads=self._published.reads,
-            sources=joined_versions([self._sources, self._published.sources]),
+            sources=joined_versions([work.sources, self._published.sources]),
             made_on=self._runner.runs_on.used(spark=self._work_order.group.spark),
         )
 

@@ -57,6 +57,7 @@ class AttemptLog:
         self.logger = logging.getLogger("step")
         self.logger.__class__ = _StepLogger
         self._left = 0  # bytes that may still be written
+        self._append: Callable[[bytes], object] = lambda data: None  # to the file, once it is open
 
     def stop(self) -> None:
         """Write no further line of this process."""
@@ -72,7 +73,7 @@ class AttemptLog:
             self._left -= len(data)
             if self._left <= 0:
                 data = f"… this log is cut here: it has reached {MAX_BYTES // 2**20} MiB\n".encode()
-            self._file.write(data)
+            self._append(data)
         except (OSError, ValueError, TypeError) as error:
             self._left = 0
             _complain(f"the log {self._name} cannot be written any more: {error!r}")
@@ -106,7 +107,7 @@ class AttemptLog:
             stack.callback(self._upload, path)
         else:
             self._files.make_folder(self._name.rpartition("/")[0])
-        self._file = stack.enter_context(path.open("ab", buffering=0))
+        self._append = stack.enter_context(path.open("ab", buffering=0)).write
         stack.callback(self.stop)
         self._left = MAX_BYTES - path.stat().st_size
 

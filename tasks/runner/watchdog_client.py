@@ -68,6 +68,7 @@ class WatchdogClient:
         self._shared.write(self._holding)
         self._restarts: list[float] = []
         self._ending = False
+        self._process: WatchdogProcess  # assigned before the thread that follows it starts
         self._start()
 
     @property

@@ -158,10 +158,19 @@ class WorkOrder(Strict):
         parameters of the names ``read``; None: all. Not timeouts, retries or queues. Which version of a published input
         was read, the marker says.
         """
-        checks = self.plan.checks
+        # Without a field that came later and is not used: work from before it counts as before.
+        used = {
+            "after": self.frozen.after,
+            "empty": self.frozen.empty,
+            "cleans": self.frozen.cleans,
+            "published": {name: one.model_dump() for name, one in self.group.inputs.items()},
+            "rerun": self.plan.rerun,
+            "on_success": self.group.hooks and self.group.hooks.on_success,
+            "partition_by": self.plan.partition_by,
+            "checks": {name: one.model_dump(mode="json") for name, one in self.plan.checks.items()},
+        }
         what = {
             "steps": [
-                # Without a field that came later and is not used: work from before it counts as before.
                 step.model_dump(mode="json", exclude={"timeout"} if step.compact else {"timeout", "compact"})
                 for step in self.group.steps
             ],
@@ -170,11 +179,6 @@ class WorkOrder(Strict):
             "params": self.used_params(read),
             "collect": [c.model_dump(mode="json") for c in self.plan.collect],
             "inputs": self.frozen.inputs,
-            **{name: one for name in ("after", "empty", "cleans") if (one := getattr(self.frozen, name))},
-            **({"published": {k: v.model_dump() for k, v in self.group.inputs.items()}} if self.group.inputs else {}),
-            **({"rerun": self.plan.rerun} if self.plan.rerun else {}),
-            **({"on_success": self.group.hooks.on_success} if self.group.hooks and self.group.hooks.on_success else {}),
-            **({"partition_by": self.plan.partition_by} if self.plan.partition_by else {}),
-            **({"checks": {k: c.model_dump(mode="json") for k, c in checks.items()}} if checks else {}),
+            **{name: one for name, one in used.items() if one},
         }
         return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:32]

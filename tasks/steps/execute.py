@@ -100,8 +100,10 @@ def _run_python(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str]
 class ending_forks:
     """End a forked child of this process where it leaves the block: only this process goes on with the attempt."""
 
-    def __enter__(self) -> None:
+    def __init__(self) -> None:
         self._pid = os.getpid()
+
+    def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if os.getpid() == self._pid:

@@ -61,6 +61,7 @@ class Work:
     partition_by: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by output
     checks: Mapping[str, Checks] = field(default_factory=dict)  # by output
     recorded: Mapping[str, dict[str, Any] | list[dict[str, Any]]] = field(default_factory=dict)
+    sources: Mapping[str, list[int]] = field(default_factory=dict)  # versions that the inputs were made from
     published: PublishedDatasets | None = None  # None: there is no warehouse log to read
     streams: Mapping[str, StreamInput | KafkaInput] = field(default_factory=dict)
     appended: Collection[str] = ()  # outputs that may be written from a stream
@@ -70,6 +71,7 @@ class Work:
     params: Mapping[str, Any] = field(default_factory=dict)  # of the step that runs
     given: Reads = field(default_factory=Reads)  # parameters that were given to functions, SQL and checks
     results: dict[str, Any] = field(default_factory=dict)
+    forks: dict[str, list[Any]] = field(default_factory=dict)  # values of dynamic forks, by output.column
     _stream: GroupStream | None = None  # once it was read
 
     @property
@@ -149,10 +151,9 @@ class Work:
         checks = self._checks_of(name)
         folder = f"{self.token.staging}/{name}"
         try:
-            made = stage_checked(
-                *(self.files, folder, frame, checks, self.partition_by.get(name, ()), self.session),
-                *(self._arriving(name, frame), self.beside.types_of(name) if self.beside else None),
-            )
+            by, arriving = self.partition_by.get(name, ()), self._arriving(name, frame)
+            published = self.beside.types_of(name) if self.beside else None
+            made = stage_checked(self.files, folder, frame, checks, by, self.session, arriving, published)
             staged = made[folder]
             if self.beside is not None:
                 self.beside.check(name, staged)

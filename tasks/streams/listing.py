@@ -99,6 +99,40 @@ def listing(stream: StreamInput) -> Listing:
 _File = tuple[str, tuple[int, str]]
 
 
+def fixed_folder(stream: str) -> str:
+    """The part of the address of a stream before its first pattern."""
+    return _split(stream)[0]
+
+
+def found_as(path: str) -> tuple[int, str]:
+    """Size and version of one file.
+
+    Raises:
+        FileNotFoundError, NotADirectoryError: there is no such file.
+        SourceUnavailable: it cannot be asked for.
+    """
+    try:
+        if "://" not in path:
+            about = os.stat(path.encode())
+            return about.st_size, str(about.st_mtime_ns)
+        scheme, _, rest = path.partition("://")
+        bucket, _, key = rest.partition("/")
+        for one, size, version in ObjectStore(f"{scheme}://{bucket}").listed(key.rpartition("/")[0]):
+            if one == key:
+                return size, version
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise SourceUnavailable(f"{path} cannot be read: {error}") from error
+    raise FileNotFoundError(path)
+
+
+def _split(stream: str) -> tuple[str, list[str]]:
+    parts = stream.split("/")
+    at = next((i for i, part in enumerate(parts) if _PATTERN.search(part)), len(parts))
+    return "/".join(parts[:at]) or "/", parts[at:]
+
+
 @dataclass(slots=True)
 class _Names:
     """Which names count below a folder.
@@ -116,10 +150,8 @@ class _Names:
 
     @classmethod
     def of(cls, stream: StreamInput) -> _Names:
-        parts = stream.stream.split("/")
-        at = next((i for i, part in enumerate(parts) if _PATTERN.search(part)), len(parts))
-        hidden = _compiled("_*", ".*", *stream.ignore)
-        return cls("/".join(parts[:at]) or "/", [_compiled(part) for part in parts[at:]], hidden)
+        folder, patterns = _split(stream.stream)
+        return cls(folder, [*map(_compiled, patterns)], _compiled("_*", ".*", *stream.ignore))
 
     def counts(self, name: str, depth: int, *, is_file: bool) -> bool:
         """Whether the entry ``name`` counts, so many levels below the folder."""

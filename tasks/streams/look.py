@@ -4,33 +4,38 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from unstuck.tasks.errors import SourceUnavailable, Unrecoverable
+from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.kafka import KafkaInput
 from unstuck.tasks.streams.arrived import ArrivedFile
+from unstuck.tasks.streams.kafka import Client, lag, reach_of
 from unstuck.tasks.streams.listing import compare, is_as_listed, listing
-from unstuck.tasks.streams.position import FilesPosition, checkpoint_of, goes_on, read_position
+from unstuck.tasks.streams.position import FilesPosition, KafkaPosition, checkpoint_of, goes_on, read_position
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import DatasetState
 
+_BROKER_WITHIN = "5000"  # milliseconds, for a look
 _REMEMBERED = 64  # streams
 _COMPARED = 500  # files that each look compares with what was read, in turn, so that all are in some looks
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The files that a run would find.
+    """The files, or the messages of a topic, that a run would find.
 
     Attributes:
-        new: how many are new.
+        new: how many are new; of a topic, how many offsets, some of which may hold no message.
         changed: those that were read and have other content now, unless the stream passes them over.
         bytes: of the new files.
         oldest: when the oldest new file was written, in seconds since the epoch; None if that is not known.
-        looked: at how many files.
+        looked: at how many files, or partitions.
+        lag: of a topic: partition → how many of its offsets are new.
         trouble: why a run would fail; empty if it would not.
-        known: False for a stream with state, of which Spark alone knows what is new, and for a topic.
+        known: False for a stream with state, of which Spark alone knows what is new, and for a topic
+            that this process has no means to ask: a secret, or the client.
     """
 
     new: int = 0
@@ -38,6 +43,7 @@ class Look:
     bytes: int = 0
     oldest: float | None = None
     looked: int = 0
+    lag: Mapping[int, int] = field(default_factory=dict)
     trouble: str = ""
     known: bool = True
 
@@ -62,7 +68,9 @@ class Looks:
 
         Raises: OSError: the position cannot be read.
         """
-        if isinstance(stream, KafkaInput) or stream.state:
+        if isinstance(stream, KafkaInput):
+            return _look_at_topic(stream, datasets, files)
+        if stream.state:
             return Look(known=False)
         try:
             checkpoint = checkpoint_of(datasets, stream.stream, stream.generation)
@@ -90,6 +98,27 @@ class Looks:
             for longest_ago in [*self._idle][:-_REMEMBERED]:
                 del self._idle[longest_ago]
         return told
+
+
+def _look_at_topic(stream: KafkaInput, datasets: Mapping[str, DatasetState | None], files: Files) -> Look:
+    try:
+        options = Secrets(os.environ).resolve(stream.options)
+        import confluent_kafka  # noqa: F401
+    except (Unrecoverable, ImportError):
+        return Look(known=False)  # a worker may have it
+    position = None
+    try:
+        checkpoint = checkpoint_of(datasets, stream.identity, stream.generation)
+        if checkpoint is not None and goes_on(checkpoint, stream.identity, stream.generation, "kafka"):
+            read = read_position(files, checkpoint.path)
+            position = read if isinstance(read, KafkaPosition) else None
+        with Client(stream, {**options, "socket.timeout.ms": _BROKER_WITHIN}) as client:
+            topic = client.topic()
+        reach_of(stream, topic, position)
+    except (Unrecoverable, SourceUnavailable) as error:
+        return Look(trouble=str(error))
+    found = lag(topic, position)
+    return Look(sum(found.values()), looked=len(found), lag=found)
 
 
 @dataclass(slots=True)

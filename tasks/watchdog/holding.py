@@ -10,7 +10,7 @@ import mmap
 import os
 import tempfile
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from unstuck.tasks.watchdog.policy import Clock
 
@@ -53,10 +53,9 @@ class Holding:
         """
         for progress, code, most in ((self.progress, self.code, _HALF), ("", {}, 500)):
             clocks = [(c.code, c.seconds, c.began, c.step[:most], c.index) for c in self.clocks.values()]
-            times = (self.since, self.idle, self.taken)
-            data = marshal.dumps(
-                (self.token, *times, self.log, clocks, progress, self.remark[:most], code, self.unfit[:most])
-            )
+            short = {"remark": self.remark[:most], "unfit": self.unfit[:most], "progress": progress, "code": code}
+            values = {**vars(self), "clocks": clocks, **short}
+            data = marshal.dumps([values[name] for name in _FIELDS])
             if len(data) <= _HALF - _HEAD:
                 break
         return data
@@ -65,9 +64,12 @@ class Holding:
     def parse(cls, data: bytes) -> Holding:
         if not data:
             return cls()
-        token, since, idle, taken, log, clocks, progress, remark, code, unfit = marshal.loads(data)
-        running = {clock[0]: Clock(*clock) for clock in clocks}
-        return cls(token, since, idle, taken, log, running, progress, remark, code, unfit)
+        values = dict(zip(_FIELDS, marshal.loads(data), strict=True))
+        values["clocks"] = {clock[0]: Clock(*clock) for clock in values["clocks"]}
+        return cls(**values)
+
+
+_FIELDS = tuple(one.name for one in fields(Holding))
 
 
 class SharedHolding:

@@ -29,11 +29,12 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.log import AttemptLog
+from unstuck.tasks.streams.position import FilesPosition, write_position
 from unstuck.tasks.terminal import printable
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, Entry
-from unstuck.tasks.warehouse.marker import DataFile
+from unstuck.tasks.warehouse.marker import Checkpoint, DataFile
 
 SCHEMA = json.dumps({"type": "struct", "fields": [{"name": "n", "type": "long", "nullable": True, "metadata": {}}]})
 
@@ -556,6 +557,31 @@ def test_the_history_of_a_dataset_says_on_which_versions_each_version_was_made(c
     header, *rows = cli("datasets", "monthly", "--history", COLUMNS="300").stdout.splitlines()
     assert [row[header.index("MADE ON") :].strip() for row in rows] == ["; ".join(mixed), "", ""]
     assert "Python 3.12.1" in cli("datasets", "report", "--history", "--limit", "1", COLUMNS="300").stdout
+
+
+def test_the_sources_of_a_dataset_are_the_files_of_its_stream_and_one_can_be_skipped(
+    cli: Cli, published: Warehouse, tmp_path: Path
+) -> None:
+    (landing := tmp_path / "in").mkdir()
+    file = landing / "a.json"
+    file.write_text("{}")
+    path = "_staging/job3/load/1-n-c/events.position"
+    position = FilesPosition({str(file): (2, str(file.stat().st_mtime_ns))}, {str(file): 5})
+    size = write_position(published.storage, path, position)
+    checkpoint = Checkpoint(path, size, str(landing), 1, "", "files", {"looked": 1, "files": 1})
+    change = {"monthly": Change("append", [], [], 0, SCHEMA, checkpoint=checkpoint)}
+    assert published.create_entry(3, Entry(3, 2, "job3", "package", "job3", "flights", 1e9, {}, change))
+    read = {"version": 3, "source": str(file), "rows": 5, "bytes": 2, "put_aside": ""}
+    assert cli.json("datasets", "monthly", "--sources") == [read]
+    assert cli.json("datasets", "monthly", "--sources", "--version", "2") == []
+    assert cli.json("datasets", "monthly", "--history")[0]["stream"]["counts"] == {"looked": 1, "files": 1}
+    (landing / "b.json").write_text("{{")
+    done = cli.json("stream", "skip", "monthly", "b.json", "--reason", "cut short", "--by", "anna")
+    assert done == {"path": str(landing / "b.json"), "version": 4, "new": True, "dataset": "monthly"}
+    assert "nothing to skip" in cli("stream", "skip", "monthly", "b.json").stdout
+    out = cli("datasets", "monthly", "--sources", COLUMNS="300").stdout
+    assert "skipped by anna: cut short" in next(line for line in out.splitlines() if str(landing / "b.json") in line)
+    assert cli("stream", "skip", "monthly", "c.json").returncode == 4
 
 
 @pytest.mark.parametrize("edited", ['["_staging/../../etc"]', "[" * 100_000 + "]" * 100_000], ids=["..", "deep"])

@@ -125,10 +125,8 @@ def _resolve(reports: Sequence[str] | None, everything: bool, yes: bool, as_json
 def _listing(letters: Sequence[DeadLetter]) -> Listing:
     listing = table("ID", "WHEN", "KIND", "TOKEN", "DELIVERIES", "REASON", right=("DELIVERIES",))
     for one in letters:
-        listing.add_row(
-            *(one.id, clock(_at(one.id)), Text(_cut(one.fields.get("kind", "?")))),
-            *(Text(_cut(one.fields.get("token", "?"))), str(one.deliveries or "?"), Text(_cut(one.reason))),
-        )
+        kind, token = (Text(_cut(one.fields.get(field, "?"))) for field in ("kind", "token"))
+        listing.add_row(one.id, clock(_at(one.id)), kind, token, str(one.deliveries or "?"), Text(_cut(one.reason)))
     return listing
 
 

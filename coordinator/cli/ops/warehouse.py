@@ -55,7 +55,8 @@ def vacuum(
             raise BadRequest(f"There is no warehouse at {place.storage.uri('')}; is it mounted?")
         done = remove_old_versions(
             # With its id: if the warehouse goes away meanwhile, nothing is written where it was.
-            *(Warehouse(place.storage.uri(""), identity), index.needed()),
+            Warehouse(place.storage.uri(""), identity),
+            index.needed(),
             keep=keep,
             before=since,
             reading=partial(index.oldest_read, identity),
@@ -85,7 +86,7 @@ def compact(
     settings = settings_here()
     with _opened(settings, warehouse) as (place, index), _shown(f"rewriting {name}", as_json) as progress:
         done = compact_dataset(
-            *(place, index, name), target=target, retention=settings.retention, dry_run=dry_run, progress=progress
+            place, index, name, target=target, retention=settings.retention, dry_run=dry_run, progress=progress
         )
     if as_json:
         emit(asdict(done) | {"dataset": name, "dry_run": dry_run})

@@ -2,14 +2,14 @@
 --
 -- calls: add_offers
 -- keys: job groups inputs forks attempts events due reports counters summary alive status_before status_after ended
--- keys: plans submit_key chain_key staging_index staged turn turns lanes versions schedules_due
--- args: job change consumer_group channel
+-- keys: plans submit_key chain_key staging_index staged turn turns lanes versions schedules_due published
+-- args: job change consumer_group channel after
 --
 -- status_before, status_after: the status indexes of the old and of the new status. channel: of the job's runners.
 -- change: {id, expect, whole, guards: [{group, epoch, nonce, kind}], job: {}, groups: {}, inputs: {}, plans: {}, forks: {},
 --          attempts: {}, drop: [], forget: [], unfreeze: [], uncollect: [], instructions: {}, events: [], due, due_seen,
 --          offers, withdrawn, lanes, acks: [], counts: {}, refused: {}, summary, submitted_at, expire, notify, lease_ttl,
---          staged: {after, …}} (JSON)
+--          staged: {after, …}, published: {dataset@warehouse: dataset}, published_as} (JSON)
 -- whole: the record is still as whole as it was when it was loaded; else it is halted, or ended by force
 -- offers, lanes: as in `add_offers`; withdrawn: [[lane, offer]], which stand no longer
 -- Answers APPLIED | CONFLICT | GUARDED | MISSING
@@ -87,6 +87,16 @@ end
 -- Terminal: never due again, and kept for as long as the retention says.
 redis.call('ZREM', keys.due, args.job)
 redis.call('ZADD', keys.ended, stamp(time + change.expire), args.job)
+-- Schedules that run after one of its datasets are due; a job that ends once more after a rollback changes nothing.
+for name, dataset in pairs(change.published) do
+    local known = string.match(redis.call('HGET', keys.published, name) or '0', '^%d+')
+    if tonumber(string.match(change.published_as, '^%d+')) > tonumber(known) then
+        redis.call('HSET', keys.published, name, change.published_as)
+        for _, follower in ipairs(redis.call('SMEMBERS', args.after .. dataset)) do
+            redis.call('ZADD', keys.schedules_due, 'XX', 'LT', stamp(time), follower)
+        end
+    end
+end
 local schedule = redis.call('HGET', keys.job, 'schedule')
 if schedule then redis.call('ZADD', keys.schedules_due, 'XX', 'LT', stamp(time), schedule) end
 for _, key in ipairs({

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -243,3 +244,52 @@ def test_a_due_index_that_was_lost_is_made_again(coordinator: Coordinator) -> No
     coordinator.redis.delete(coordinator.keys.schedules_due)
     coordinator.sweep.run()
     assert len(runs(coordinator)) == 1
+
+
+def test_a_job_that_publishes_a_dataset_makes_the_schedule_that_follows_it_run_once(coordinator: Coordinator) -> None:
+    def publish() -> None:
+        job = coordinator.submit(group("a"), name="makes", publish=["out"])
+        coordinator.read()
+        (offer,) = coordinator.offers(job)
+        coordinator.claim(offer)
+        coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, "out"))
+        coordinator.read()
+        assert coordinator.status(job) is Status.FINISHED
+
+    publish()
+    coordinator.client.schedules.set(spec(after=["out"]))
+    coordinator.sweep.run()
+    assert runs(coordinator) == [], "it counts from when it was set"
+    assert view(coordinator).waits == "it waits for a new version of out"
+    publish()
+    coordinator.sweep.run()
+    (job,) = runs(coordinator)
+    assert coordinator.show(job).job.base == 2
+    coordinator.drive(job)
+    coordinator.sweep.run()
+    assert runs(coordinator) == [job]
+    coordinator.client.schedules.remove("ticking")
+    assert not coordinator.redis.exists(coordinator.keys.after("out"))
+
+
+def test_a_tick_at_which_nothing_has_arrived_makes_no_job(coordinator: Coordinator, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    stream = {"stream": str(folder), "format": "json", "schema": "n INT", "state": False}
+    load = group("a", inputs={"events": stream}, steps=[{"python": "examples.noop:noop", "output": "out"}])
+    outputs = {"out": {"mode": "append"}}
+    coordinator.client.schedules.set({**spec(every="1s", only_if="arrived"), "groups": [load], "outputs": outputs})
+
+    def quiet() -> int:
+        coordinator.sweep.run()
+        return 0 if view(coordinator).record.quiet is None else view(coordinator).record.quiet.count  # type: ignore[union-attr]
+
+    wait_until(lambda: quiet() >= 2, 20, "two ticks with nothing new")
+    assert coordinator.client.jobs() == []
+    assert view(coordinator).waits.startswith("nothing new since ")
+    assert [event["kind"] for event in coordinator.client.schedules.events("ticking")] == ["SET"]
+    (folder / "one.json").write_text('{"n": 1}')
+    next_run(coordinator, 0)
+    event = coordinator.client.schedules.events("ticking")[-1]
+    assert (event["kind"], event["code"]) == ("RUN_SUBMITTED", "NOTHING_NEW")
+    assert "nothing new lay there" in event["text"]

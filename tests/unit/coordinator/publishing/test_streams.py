@@ -9,19 +9,26 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.failpoints import Once, armed
 from tests.unit.coordinator.publishing.test_publish_outputs import FLIGHTS
-from unstuck.coordinator.errors import PublishFailed
+from unstuck.coordinator.errors import PublishFailed, Refused
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.publishing.backlog import Backlog
 from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
+from unstuck.coordinator.publishing.skip_file import skip_file
+from unstuck.coordinator.publishing.sources import SourceRead, sources_of
 from unstuck.coordinator.publishing.staging_gc import named_by
 from unstuck.coordinator.publishing.streams import with_checkpoint, with_news
 from unstuck.coordinator.publishing.vacuum import vacuum
 from unstuck.coordinator.spec.model import JobSpec
+from unstuck.tasks.errors import FileChanged
+from unstuck.tasks.failpoints import Point
+from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.spec.types import field
+from unstuck.tasks.streams.listing import arrivals
 from unstuck.tasks.streams.look import Look
-from unstuck.tasks.streams.position import FilesPosition, write_position
+from unstuck.tasks.streams.position import FilesPosition, read_position, write_position
 from unstuck.tasks.warehouse.compact import compact
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import SNAPSHOT_EVERY, Warehouse
@@ -222,18 +229,122 @@ def test_a_marker_whose_checkpoint_is_gone_vouches_for_nothing(loads: Loads) -> 
     assert find_done_marker(loads.files, "_staging/one/load", lambda marker: True) is None
 
 
-def test_the_backlog_of_a_job_is_what_arrived_for_its_stream_since_its_dataset_was_published(
-    loads: Loads, tmp_path: Path
-) -> None:
-    (landing := tmp_path / "in").mkdir()
-    (landing / "a.json").write_text("{}")
-    events = {"stream": f"{landing}/", "format": "json", "schema": "id BIGINT"}
+class Landing:
+    """A folder from which jobs load a dataset, as a list of files."""
+
+    def __init__(self, loads: Loads, folder: Path) -> None:
+        self.loads, self.folder = loads, folder
+        folder.mkdir()
+
+    @property
+    def stream(self) -> StreamInput:
+        return StreamInput(stream=str(self.folder), format="json", schema="id BIGINT")
+
+    @property
+    def position(self) -> FilesPosition:
+        found = read_position(self.loads.files, self.loads.checkpoint())
+        assert isinstance(found, FilesPosition)
+        return found
+
+    def load(self, job: str, after: str = "") -> PublishResult:
+        """A job publishes all files; it has gone on from the position ``after``."""
+        before = FilesPosition()
+        if after:
+            read = read_position(self.loads.files, after)
+            assert isinstance(read, FilesPosition)
+            before = read
+        new = {file.path: (file.size, file.version) for file in arrivals(self.stream, before.seen).new}
+        path = f"_staging/{job}/load/1-n-c/events.position"
+        position = FilesPosition({**before.seen, **new}, dict.fromkeys(new, 3))
+        size = write_position(self.loads.files, path, position)
+        counts = {"looked": len(position.seen), "files": len(new)}
+        checkpoint = Checkpoint(path, size, str(self.folder), 1, after, "files", counts)
+        return self.loads.publish(job, "", self.loads.bytes, position=checkpoint)
+
+
+@pytest.fixture
+def landing(loads: Loads, tmp_path: Path) -> Landing:
+    return Landing(loads, tmp_path / "in")
+
+
+def test_the_backlog_of_a_job_is_what_arrived_for_its_stream_since_its_dataset_was_published(landing: Landing) -> None:
+    (landing.folder / "a.json").write_text("{}")
+    events = {"stream": f"{landing.folder}/", "format": "json", "schema": "id BIGINT"}
     load = {"name": "load", "inputs": {"events": events}, "steps": [{"sql": "SELECT 1 AS n", "output": "loads"}]}
     text = json.dumps({"name": "x", "groups": [load], "outputs": {"loads": {"mode": "append"}}})
     spec, backlog = JobSpec.from_text(text), Backlog()
-    assert backlog.look(spec, loads.warehouse)[str(landing)].new == 1
-    path, about = "_staging/one.position", (landing / "a.json").stat()
-    seen = {str(landing / "a.json"): (about.st_size, str(about.st_mtime_ns))}
-    size = write_position(loads.files, path, FilesPosition(seen))
-    loads.publish("one", "", loads.bytes, position=Checkpoint(path, size, str(landing), 1, "", "files"))
-    assert backlog.look(spec, loads.warehouse) == {str(landing): Look(looked=1)}
+    assert backlog.look(spec, landing.loads.warehouse)[str(landing.folder)].new == 1
+    landing.load("one")
+    assert backlog.look(spec, landing.loads.warehouse) == {str(landing.folder): Look(looked=1)}
+
+
+def test_a_version_names_the_files_from_which_it_was_loaded_until_a_vacuum(landing: Landing) -> None:
+    (landing.folder / "a.json").write_text("{}")
+    landing.load("one")
+    (landing.folder / "b.json").write_text("[1]")
+    landing.load("two", landing.loads.checkpoint())
+    warehouse = landing.loads.warehouse
+    one, two = (sources_of(warehouse, "loads", warehouse.existing_entry(n)) for n in (1, 2))
+    assert one == [SourceRead(1, f"{landing.folder}/a.json", 3, 2)]
+    assert two == [SourceRead(2, f"{landing.folder}/b.json", 3, 3)]
+    vacuum(warehouse, lambda path: False, keep=1, before=1001.0)
+    (gone,) = sources_of(warehouse, "loads", warehouse.existing_entry(1))
+    assert gone.source == f"{landing.folder}: a vacuum has removed the list of files"
+    assert sources_of(warehouse, "loads", warehouse.existing_entry(2)) == two
+
+
+def test_a_file_that_is_skipped_counts_as_read_and_the_history_says_who_skipped_it(landing: Landing) -> None:
+    (landing.folder / "a.json").write_text("{}")
+    landing.load("one")
+    (landing.folder / "bad.json").write_text("{{")
+    first, warehouse = landing.loads.checkpoint(), landing.loads.warehouse
+    done = skip_file(warehouse, "loads", "bad.json", by="anna@host", reason="cut short")
+    assert (done.path, done.version, done.new) == (f"{landing.folder}/bad.json", 2, True)
+    assert skip_file(warehouse, "loads", f"{landing.folder}/bad.json", by="bob@host") == replace(done, new=False)
+    assert arrivals(landing.stream, landing.position.seen).new == []
+    (newest,) = warehouse.history("loads", 1)
+    assert (newest.job_name, newest.params) == (
+        "skip of a file by anna@host",
+        {"file": f"{landing.folder}/bad.json", "reason": "cut short"},
+    )
+    (source,) = sources_of(warehouse, "loads", newest)
+    assert (source.rows, source.put_aside) == (None, "skipped by anna@host: cut short")
+    assert warehouse.dataset("loads").rows == 3
+    late = landing.load("late", first)
+    assert late.failed is not None
+    assert late.failed.code == "CANNOT_RESUME", "a job that was reading the file meanwhile has not the last word"
+    (landing.folder / "bad.json").write_text("{}")
+    with pytest.raises(FileChanged):
+        arrivals(landing.stream, landing.position.seen)
+
+
+def test_a_skip_goes_on_from_what_a_job_publishes_meanwhile(landing: Landing) -> None:
+    (landing.folder / "a.json").write_text("{}")
+    landing.load("one")
+    (landing.folder / "bad.json").write_text("{{")
+
+    def publish() -> None:
+        (landing.folder / "bad.json").rename(landing.folder / "bad.json.tmp")
+        (landing.folder / "c.json").write_text("{}")
+        landing.load("two", landing.loads.checkpoint())
+        (landing.folder / "bad.json.tmp").rename(landing.folder / "bad.json")
+
+    with armed(Once(publish, [Point.BEFORE_ENTRY], 0)):
+        assert skip_file(landing.loads.warehouse, "loads", "bad.json", by="anna").version == 3
+    assert sorted(Path(path).name for path in landing.position.seen) == ["a.json", "bad.json", "c.json"]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"), [("gone.json", "there is no file"), ("/elsewhere/a.json", "does not lie in /.*/in")]
+)
+def test_a_file_that_is_none_of_the_stream_is_not_skipped(landing: Landing, file: str, text: str) -> None:
+    (landing.folder / "a.json").write_text("{}")
+    landing.load("one")
+    with pytest.raises(Refused, match=text):
+        skip_file(landing.loads.warehouse, "loads", file, by="anna")
+
+
+def test_a_dataset_that_is_loaded_from_no_list_of_files_has_none_to_skip(loads: Loads) -> None:
+    loads.publish("one", "", loads.bytes)
+    with pytest.raises(Refused, match="loaded from no list of files"):
+        skip_file(loads.warehouse, "loads", "a.json", by="anna")

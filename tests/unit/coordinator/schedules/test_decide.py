@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -380,3 +381,29 @@ def test_where_runs_may_overlap_a_retry_does_not_wait_for_the_next_tick() -> Non
     play.at(3600)
     play.fails(3601)
     assert play.due == T0 + 3611
+
+
+def after(published: Mapping[str, tuple[int, float]], seconds: float, start: ScheduleRecord) -> ScheduleDecision:
+    return decide(start, {}, T0 + seconds, published)
+
+
+def test_a_new_version_of_a_dataset_makes_one_run_and_versions_during_it_one_more() -> None:
+    start = replace(record(after=["a", "b"]), seen={"a": 4})
+    assert after({"a": (4, T0 - 5)}, 10, start).record.runs == ()
+    first = after({"a": (5, T0 + 9.25)}, 10, start)
+    (run,) = first.submits(T0 + 10)
+    assert run.key("s") == key(9.25), "the time of the version, so that it is the same again after a rollback"
+    going_on = replace(first.record, runs=(replace(run, job="j"),))
+    more = {"a": (7, T0 + 30.0), "b": (6, T0 + 20.0)}
+    assert decide(going_on, {"j": RunSeen(Status.RUNNING)}, T0 + 40, more).submits(T0 + 40) == []
+    second = decide(going_on, {"j": RunSeen(Status.FINISHED, T0 + 50)}, T0 + 50, more)
+    assert [one.key("s") for one in second.submits(T0 + 50)] == [key(30)]
+    assert second.record.seen == {"a": 7, "b": 6}
+    assert decide(second.record, {}, T0 + 60, more).record.seen == {"a": 7, "b": 6}
+
+
+def test_a_schedule_that_follows_all_of_several_datasets_waits_for_each_of_them() -> None:
+    start = record(after={"all_of": ["a", "b"]})
+    assert after({"a": (5, T0 + 9)}, 10, start).submits(T0 + 10) == []
+    both = after({"a": (5, T0 + 9), "b": (6, T0 + 12)}, 13, start)
+    assert [one.key("s") for one in both.submits(T0 + 13)] == [key(12)]

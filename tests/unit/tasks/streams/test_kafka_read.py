@@ -11,10 +11,14 @@ import pytest
 from tests.support.kafka import Broker, mock_broker
 from unstuck.tasks.errors import BadRecord, OffsetsOutOfRange, SourceUnavailable, Unrecoverable
 from unstuck.tasks.spec.kafka import KafkaInput
-from unstuck.tasks.streams.kafka import Client, lag
+from unstuck.tasks.streams import look as look_module
+from unstuck.tasks.streams.kafka import Client
 from unstuck.tasks.streams.kafka_read import PutAside, ReadMessages, read_messages
-from unstuck.tasks.streams.position import KafkaPosition
+from unstuck.tasks.streams.look import Look, Looks
+from unstuck.tasks.streams.position import KafkaPosition, write_position
 from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log_entry import DatasetState
+from unstuck.tasks.warehouse.marker import Checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -147,11 +151,29 @@ def test_options_that_the_client_refuses_are_told_at_once(broker: Broker, topic:
         read(topic, options={"fetch.min.bytes": "many"})
 
 
-def test_lag_is_asked_of_the_broker(broker: Broker, topic: str) -> None:
+def test_a_look_says_by_partition_how_much_is_new_and_why_a_run_would_fail(
+    broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(look_module, "_BROKER_WITHIN", "500")
     broker.produce(name_of(topic), b"1", b"2", b"3", partition=1)
-    stream = KafkaInput.model_validate({"stream": topic, "format": "raw"})
-    with Client(stream, {}) as client:
-        assert lag(client.topic(), KafkaPosition({0: 0, 1: 1})) == {0: 0, 1: 2, 2: 0, 3: 0}
+    files = Files(str(tmp_path))
+
+    def look(position: KafkaPosition | None = None, **change: Any) -> Look:
+        stream = KafkaInput.model_validate({"stream": topic, "format": "raw", **change})
+        if position is None:
+            return Looks().look(stream, {"loads": None}, files)
+        size = write_position(files, "position", position)
+        checkpoint = Checkpoint("position", size, stream.identity, 1, "", "kafka")
+        state = DatasetState([], "{}", 1, 1.0, "job", "x", checkpoint=checkpoint)
+        return Looks().look(stream, {"loads": state}, files)
+
+    assert look() == Look(new=3, looked=4, lag={0: 0, 1: 3, 2: 0, 3: 0})
+    assert look(KafkaPosition({0: 0, 1: 1, 2: 0, 3: 0})) == Look(new=2, looked=4, lag={0: 0, 1: 2, 2: 0, 3: 0})
+    assert not look(KafkaPosition({0: 0, 1: 3, 2: 0, 3: 0})).arrived
+    assert look(KafkaPosition({1: 3}), generation=2).new == 3
+    assert "goes on at offset 9" in look(KafkaPosition({1: 9})).trouble
+    assert "cannot be read" in look(stream="kafka://127.0.0.1:1/t").trouble
+    assert look(options={"sasl.password": "${secret:NOT_THERE}"}) == Look(known=False), "a worker may have it"
 
 
 def test_messages_of_more_than_one_batch_are_all_there(broker: Broker, topic: str, tmp_path: Path) -> None:

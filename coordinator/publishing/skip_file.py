@@ -1,0 +1,106 @@
+"""Skip one file of a stream: an entry of the warehouse log counts the file as read, and adds no row."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+from unstuck.coordinator.errors import Refused
+from unstuck.tasks.errors import WarehouseMismatch
+from unstuck.tasks.streams.listing import fixed_folder, found_as
+from unstuck.tasks.streams.position import FilesPosition, read_position, write_position
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.log_entry import Change, Entry, State, version_for
+
+SKIP = "skip"
+_TRIES = 10  # of jobs that publish at the same time
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedFile:
+    """A file that no job will read.
+
+    Attributes:
+        path: of the file.
+        version: the entry of the log that says so, or the newest of the dataset if ``new`` is False.
+        new: this call made that entry; False if the file counts as read already.
+    """
+
+    path: str
+    version: int
+    new: bool
+
+
+class _Moved(Exception):
+    """A job has gone on with the stream meanwhile."""
+
+
+def skip_file(warehouse: Warehouse, dataset: str, file: str, *, by: str, reason: str = "") -> SkippedFile:
+    """Let the stream of ``dataset`` pass over ``file``, with the content that it has now. Repeating the call is safe.
+
+    Args:
+        file: its path, or its path below the folder of the stream.
+        by, reason: who and why, for the history.
+
+    Raises:
+        DatasetNotFound: no such dataset.
+        Refused: it is loaded from no list of files, or this file is none of them, or is not there.
+        SourceUnavailable: this process cannot ask the folder of the stream.
+        WarehouseMismatch, LogBroken, WarehouseNewer, OSError: it may be repeated.
+    """
+    place = warehouse.storage.uri("")
+    if (identity := warehouse.identity()) is None:
+        raise WarehouseMismatch(f"There is no warehouse at {place}; is it mounted?")
+    warehouse = Warehouse(place, identity)  # if it goes away meanwhile, nothing is written where it was
+    for _ in range(_TRIES):
+        try:
+            return _skip(warehouse, dataset, file, by, reason)
+        except _Moved:
+            continue
+    raise Refused(f"jobs go on with the stream of {dataset} all the time; pause what submits them, and ask again")
+
+
+def _skip(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -> SkippedFile:
+    now = warehouse.dataset(dataset)
+    before = now.checkpoint
+    if before is None or before.kind != "files":
+        raise Refused(f"{dataset} is loaded from no list of files, so no file of it can be skipped")
+    folder = fixed_folder(before.stream)
+    path = file if file.startswith(f"{folder.rstrip('/')}/") else f"{folder.rstrip('/')}/{file}"
+    if file.startswith("/") and path != file:
+        raise Refused(f"{file} does not lie in {folder}, from which {dataset} is loaded")
+    try:
+        about = found_as(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise Refused(f"there is no file {path}, as this host sees it; nothing was skipped") from None
+    position = read_position(warehouse.storage, before.path)
+    if not isinstance(position, FilesPosition):
+        raise Refused(f"{dataset} is loaded from no list of files, so no file of it can be skipped")
+    if position.seen.get(path) == about:
+        return SkippedFile(path, now.changed, False)
+    publish_id = f"{SKIP}-{dataset}-{sha256(f'{before.path} {path} {about}'.encode()).hexdigest()[:12]}"
+    staging = f"_staging/{publish_id}/{SKIP}/1-{SKIP}-0"
+    why = f"skipped by {by}{f': {reason}' if reason else ''}"
+    after = FilesPosition({**position.seen, path: about}, {}, {path: why})
+    size = write_position(warehouse.storage, f"{staging}/{dataset}.position", after)
+    made = replace(before, path=f"{staging}/{dataset}.position", bytes=size, after=before.path, counts={"skipped": 1})
+
+    def entry(n: int, state: State) -> Entry:
+        """Raises: _Moved."""
+        stands = state[dataset]
+        if stands.checkpoint != before:
+            raise _Moved
+        told = {"file": path, **({"reason": reason} if reason else {})}
+        change = Change(SKIP, [], [], 0, stands.schema, checkpoint=made)
+        more: dict[str, Any] = {
+            "datasets": {dataset: change},
+            "tokens": [staging],
+            "version": version_for([change], tables=False),
+        }
+        name = f"{SKIP} of a file by {by}"
+        return Entry(n, n - 1, publish_id, "package", publish_id, name, time.time(), told, **more)
+
+    stands, new = warehouse.append(publish_id, now.changed, entry)
+    return SkippedFile(path, stands.n, new)
