@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.s3_server import S3Server
 from unstuck.tasks.errors import FileChanged, FileNameInvalid, SourceUnavailable
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.streams.listing import arrivals, listing
+from unstuck.tasks.streams.read import read_files
 from unstuck.tasks.warehouse.files import Files
 
 
@@ -190,3 +193,17 @@ def test_coordinators_may_list_without_spark_and_without_arrow() -> None:
     code = f"import sys, unstuck.tasks.streams.listing; print([name for name in {heavy} if name in sys.modules])"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert told.stdout.strip() == "[]"
+
+
+def test_every_letter_of_the_name_of_an_object_is_itself(bucket: str, s3_server: S3Server) -> None:
+    names = ["a:b.json", "[ab].json", "{a,b}.json", "*.json", "a\\b.json", "a b.json", "100%.json", "a%20b.json"]
+    names += ["über.json", "a#b.json", "a?b.json", "~.json"]
+    for number, name in enumerate(names):
+        body = json.dumps({"id": number}).encode()
+        s3_server.client("s3").put_object(Bucket=bucket.removeprefix("s3://"), Key=f"in/{name}", Body=body)
+    stream = stream_of(f"{bucket}/in")
+    new = arrivals(stream, {}).new
+    assert sorted(file.path.removeprefix(f"{bucket}/in/") for file in new) == sorted(names)
+    read = read_files(None, new, stream, Files("memory://not-used"), "none")
+    rows = {names.index(path.removeprefix(f"{bucket}/in/")): rows for path, rows in read.rows.items()}
+    assert (rows, sorted(read.frame["id"].to_pylist())) == (dict.fromkeys(range(len(names)), 1), [*range(len(names))])
