@@ -126,8 +126,8 @@ def _show_history(place: Warehouse, name: str | None, version: int | None, limit
     stdout.print(listing)
     for entry, change in changes:
         if change.checkpoint is not None:
-            counts = ", ".join(f"{count:,} {what}" for what, count in change.checkpoint.counts.items())
-            stdout.print(f"version {entry.n} was loaded from {change.checkpoint.stream}: {counts}", soft_wrap=True)
+            what = change.checkpoint.told or f"its stream is {change.checkpoint.stream}"
+            stdout.print(f"version {entry.n}: {what}", soft_wrap=True)
         if change.replaced is not None:
             stdout.print(f"version {entry.n} replaced {change.replaced.text()}", soft_wrap=True)
 

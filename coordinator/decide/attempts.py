@@ -102,7 +102,9 @@ def _succeeded(draft: Draft, group_id: str, record: GroupRecord, outcome: Outcom
     for fork, key in draft.planned(group_id).feeds:
         if key in outcome.forks:
             feed(draft, fork, tuple(outcome.forks[key]))
-    reason = Reason("RAN_AGAIN", outcome.ran_again) if outcome.ran_again else None
+    reason = Reason("ARRIVED", outcome.arrived) if outcome.arrived else None
+    if outcome.ran_again:
+        reason = Reason("RAN_AGAIN", "; ".join(filter(None, [outcome.ran_again, outcome.arrived])))
     if outcome.adopted:
         reason = Reason("ADOPTED", "an earlier attempt had finished this work; nothing was run")
     done = replace(

@@ -97,7 +97,7 @@ def finished(draft: Draft, result: PublishResult) -> None:
     """All groups are done, and what was to be published is."""
     rows, replaced = dict(result.rows), dict(result.replaced)
     draft.job = replace(draft.job, version=result.version, published=rows, replaced=replaced, published_at=result.at)
-    what = f" and published as version {result.version}" if result.version else _unpublished(draft)
+    what = f" and published as version {result.version}" if result.version else _unpublished(draft, result)
     warnings = [
         f". Warning: partitions of {name} have lost more than half of their rows: {one.text(shrunk=True, most=3)}"
         for name, one in sorted(replaced.items())
@@ -106,8 +106,10 @@ def finished(draft: Draft, result: PublishResult) -> None:
     finish(draft, Status.FINISHED, Reason("DONE", f"all groups are done{what}{''.join(warnings)}"))
 
 
-def _unpublished(draft: Draft) -> str:
+def _unpublished(draft: Draft, result: PublishResult) -> str:
     """Which outputs exist and were not published, and how to publish them."""
+    if result.nothing_new:
+        return f", and there is no new version: {result.nothing_new}"
     records = draft.state.groups.values()
     rejected = {name + REJECTED for record in records for name in record.rejected}
     outputs = sorted({output for record in records for output in record.rows} - rejected)

@@ -34,6 +34,7 @@ class PublishResult:
     replaced: Mapping[str, Replaced] = field(default_factory=dict)
     failed: Reason | None = None  # for good: the package can never be
     trouble: Reason | None = None  # for now: the warehouse cannot be reached
+    nothing_new: str = ""  # why there is no version: what the streams of the job have looked at, in words
     goes_on: bool = False  # it has no result yet, and it does not hang
     at: float = field(default=0.0, compare=False)  # of the entry in the log, by the clock of whoever made it
 

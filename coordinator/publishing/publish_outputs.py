@@ -129,10 +129,11 @@ def publish(request: PublishRequest, answered: Callable[[], None] = lambda: None
     try:
         package = _package(warehouse.storage, request)
         check_expectations(request.outputs, package.expected, request.at)
-        if any(output.nothing_new for output in package.outputs.values()):
+        idle = dict.fromkeys(output.nothing_new for output in package.outputs.values() if output.nothing_new)
+        if idle:
             package = package._replace(outputs=with_news(package.outputs, warehouse.state()))
         if not package.outputs:
-            return PublishResult()
+            return PublishResult(nothing_new="; ".join(idle))
         entry = _append_package(warehouse, request, package)
     except PublishFailed as failure:
         # Another publisher may have read the markers while they stood, and be frozen since. Its entry must not
@@ -422,7 +423,7 @@ def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutpu
         rejected_of=first.output.rejected_of,
         checkpoint=first.output.checkpoint,  # no fork reads a stream
         replaces=[named for part in parts for named in part.output.replaces],
-        nothing_new=all(part.output.nothing_new for part in parts),
+        nothing_new=first.output.nothing_new if all(part.output.nothing_new for part in parts) else "",
     )
 
 

@@ -84,15 +84,16 @@ def _skip(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -
     staging = f"_staging/{publish_id}/{SKIP}/1-{SKIP}-0"
     why = f"skipped by {by}{f': {reason}' if reason else ''}"
     after = FilesPosition({**position.seen, path: about}, {}, {path: why})
-    size = write_position(warehouse.storage, f"{staging}/{dataset}.position", after)
-    made = replace(before, path=f"{staging}/{dataset}.position", bytes=size, after=before.path, counts={"skipped": 1})
+    where, told = f"{staging}/{dataset}.position", f"{path} was {why}"
+    size = write_position(warehouse.storage, where, after)
+    made = replace(before, path=where, bytes=size, after=before.path, counts={}, told=told)
 
     def entry(n: int, state: State) -> Entry:
         """Raises: _Moved."""
         stands = state[dataset]
         if stands.checkpoint != before:
             raise _Moved
-        told = {"file": path, **({"reason": reason} if reason else {})}
+        about = {"file": path, **({"reason": reason} if reason else {})}
         change = Change(SKIP, [], [], 0, stands.schema, checkpoint=made)
         more: dict[str, Any] = {
             "datasets": {dataset: change},
@@ -100,7 +101,7 @@ def _skip(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -
             "version": version_for([change], tables=False),
         }
         name = f"{SKIP} of a file by {by}"
-        return Entry(n, n - 1, publish_id, "package", publish_id, name, time.time(), told, **more)
+        return Entry(n, n - 1, publish_id, "package", publish_id, name, time.time(), about, **more)
 
     stands, new = warehouse.append(publish_id, now.changed, entry)
     return SkippedFile(path, stands.n, new)

@@ -19,7 +19,7 @@ def with_news(outputs: Mapping[str, StagedOutput], state: State) -> dict[str, St
     def is_idle(name: str, output: StagedOutput) -> bool:
         standing = state.get(name)
         same = standing is not None and fields_of(standing.schema) == fields_of(output.schema)
-        return output.nothing_new and same
+        return bool(output.nothing_new) and same
 
     # An output and its rejected rows are published together.
     news = {output.rejected_of or name for name, output in outputs.items() if not is_idle(name, output)}

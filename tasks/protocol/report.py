@@ -79,6 +79,7 @@ class Outcome:
         done: what was done, if nothing was made; then ``staging`` names a folder that is not there.
         adopted: a standing marker with the same fingerprint was found, and nothing was run.
         ran_again: why the work of a job that this one retries was not taken over, in words.
+        arrived: what had arrived for the stream of the group, in words.
         rows: rows per output.
         rejected: of each output with rules: by rule, how many rows did not meet it.
         forks: values collected for dynamic forks, by ``output.column``.
@@ -90,6 +91,7 @@ class Outcome:
     staging: str = ""
     adopted: bool = False
     ran_again: str = ""
+    arrived: str = ""
     rows: dict[str, StrictInt] = field(default_factory=dict)
     rejected: dict[str, dict[str, StrictInt]] = field(default_factory=dict)
     forks: dict[str, list[Any]] = field(default_factory=dict)

@@ -111,7 +111,7 @@ class GroupStream:
         if self._taken is None or (output.rejected_of or name) not in self._appended:
             return output
         if self._taken.position is None:
-            return replace(output, nothing_new=not output.rows)
+            return replace(output, nothing_new="" if output.rows else self._taken.told)
         if output.rejected_of:
             return output
         if self._holder is None:
@@ -126,7 +126,9 @@ class GroupStream:
         after = self._before.path if self._before is not None else ""
         self._written = True
         counts = dict(self._taken.counts)
-        made = Checkpoint(self._path, size, source.stream, source.generation, after, source.kind, counts)
+        made = Checkpoint(
+            self._path, size, source.stream, source.generation, after, source.kind, counts, self._taken.told
+        )
         return replace(output, checkpoint=made)
 
     def check(self, outputs: Collection[str]) -> None:

@@ -81,7 +81,7 @@ class Checkpoint:
         generation: of the stream; a higher one begins again.
         after: the path of the checkpoint that was published when the attempt began; empty: there was none.
         kind: what the file holds: the packed checkpoint of Spark, or a position of ours.
-        counts: what was read since ``after``, for people: such as ``files`` and ``bytes``.
+        counts, told: what was read since ``after``, for people: such as ``files`` and ``bytes``, and in words.
     """
 
     path: WarehousePath
@@ -91,6 +91,7 @@ class Checkpoint:
     after: WarehousePath | Literal[""]
     kind: Literal["spark", "files", "kafka"] = "spark"
     counts: dict[str, int] = field(default_factory=dict)
+    told: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class StagedOutput:
         newest: the newest value of the column that is measured, in seconds since the epoch; None if there is none.
         checkpoint: of the stream that the rows were read from; None for all other outputs.
         replaces: the partitions that it may replace, one for each member of a fork; empty: those of its rows.
-        nothing_new: its group read a stream for which nothing had arrived, and it has no rows.
+        nothing_new: at what a stream of its group looked, for which nothing had arrived; empty if it has rows.
     """
 
     files: list[DataFile]
@@ -115,7 +116,7 @@ class StagedOutput:
     newest: float | None = None
     checkpoint: Checkpoint | None = None
     replaces: list[NamedPartitions] = field(default_factory=list)
-    nothing_new: bool = False
+    nothing_new: str = ""
 
     @property
     def written(self) -> list[DataFile]:
@@ -168,6 +169,12 @@ class Marker:
     sources: dict[str, list[int]] = field(default_factory=dict)
     made_on: dict[str, str] = field(default_factory=dict)
     version: Literal[1] = MARKER_VERSION
+
+    @property
+    def arrived(self) -> str:
+        """What had arrived for the stream of the group, in words; empty if the group reads none."""
+        told = (one.nothing_new or (one.checkpoint.told if one.checkpoint else "") for one in self.outputs.values())
+        return next(filter(None, told), "")
 
     @property
     def made_nothing(self) -> bool:

@@ -22,6 +22,7 @@ from tests.support.kafka import mock_broker
 from tests.support.programs.coordinator_processes import CoordinatorProcesses, coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status, published_files
+from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.publishing.vacuum import vacuum
 from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.failpoints import Point
@@ -208,6 +209,10 @@ def test_a_run_that_finds_nothing_new_publishes_no_version_and_says_what_it_look
     assert read == {"looked": 2, "files": 2, "bytes": 48}
     (stream.home / "landing" / "3.json.part").write_text("{")
     again = stream.ended(stream.load())
+    nothing = f"nothing new, looked at 2 files in {stream.home}/landing; 1 do not count by their names"
+    assert again.job.reason is not None
+    assert again.job.reason.text == f"all groups are done, and there is no new version: {nothing}"
+    assert again.groups[0].members[0].record.reason == Reason("ARRIVED", nothing)
     assert again.groups[0].members[0].record.results["events"] == {"looked": 2, "files": 0, "bytes": 0}
     assert stream.warehouse.head() == 1
     stream.arrive(4)

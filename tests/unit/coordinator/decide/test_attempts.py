@@ -347,6 +347,19 @@ def test_a_job_that_published_none_of_its_outputs_names_them_and_says_how_to_pub
     assert job.state.job.reason.text == f"all groups are done; {said}"
 
 
+def test_a_job_for_whose_stream_nothing_arrived_says_so_and_so_does_its_group() -> None:
+    nothing = "nothing new, looked at 2 files in /in"
+    job = Job(group("a"))
+    job.decide()
+    job.claim("a")
+    job.finish("a", Outcome(OutcomeKind.SUCCEEDED, staging="_staging/j/a/1", rows={"loads": 0}, arrived=nothing))
+    job.decide()
+    assert job.record("a").reason == Reason("ARRIVED", nothing)
+    job.decide(published=PublishResult(nothing_new=nothing))
+    assert job.state.job.reason is not None
+    assert job.state.job.reason.text == f"all groups are done, and there is no new version: {nothing}"
+
+
 def test_a_package_of_a_job_that_is_not_publishing_is_found_again_when_it_is() -> None:
     """Found by the simulator: the store is rolled back under a publisher, whose job is in recovery when it answers."""
     job = Job(group("a", retry=NO_JITTER))

@@ -86,7 +86,7 @@ def test_an_output_that_reads_no_stream_is_published_as_before() -> None:
     assert with_checkpoint("loads", CHANGE, StagedOutput([FILE], 3, FLIGHTS), standing("other")) is CHANGE
 
 
-IDLE = StagedOutput([FILE], 0, FLIGHTS, nothing_new=True)
+IDLE = StagedOutput([FILE], 0, FLIGHTS, nothing_new="nothing new")
 
 
 def test_an_output_for_which_nothing_arrived_is_left_out_where_its_dataset_stands_as_it_would_afterwards() -> None:
@@ -130,7 +130,7 @@ class Loads:
         if position is not None:
             made = StagedOutput(made.files, 3, FLIGHTS, checkpoint=position)
         if nothing_new:
-            made = StagedOutput([], 0, FLIGHTS, nothing_new=True)
+            made = StagedOutput([], 0, FLIGHTS, nothing_new="nothing new, looked at 2 files in /in")
         write_marker(self.files, staging, Marker(f"{job}/load", "same", {"loads": made}, {}, {}, 1.0))
         request = PublishRequest(
             *(self.root, self.known, job, job, "load", 0, 1000.0),
@@ -178,8 +178,8 @@ def test_the_second_of_two_jobs_that_read_the_same_files_is_aborted_and_nothing_
 
 def test_a_job_for_which_nothing_has_arrived_makes_no_version(loads: Loads) -> None:
     loads.publish("one", "", loads.bytes)
-    assert loads.publish_nothing_new("idle") == PublishResult()
-    assert loads.publish_nothing_new("idle") == PublishResult(), "and so on every repeat"
+    assert loads.publish_nothing_new("idle") == PublishResult(nothing_new="nothing new, looked at 2 files in /in")
+    assert loads.publish_nothing_new("idle").nothing_new, "and so on every repeat"
     assert loads.warehouse.head() == 1
     assert loads.publish("two", "one", loads.bytes).version == 2
 

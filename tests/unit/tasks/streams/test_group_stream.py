@@ -33,7 +33,7 @@ class Numbers:
         before = position if isinstance(position, FilesPosition) else FilesPosition()
         new = {f"/in/{n}": (1, "v") for n in range(self.arrived) if f"/in/{n}" not in before.seen}
         after = FilesPosition({**before.seen, **new}, dict.fromkeys(new, None)) if new else None
-        return Taken([*new], after, {"files": len(new)})
+        return Taken([*new], after, {"files": len(new)}, f"{len(new)} files")
 
 
 @dataclass
@@ -91,7 +91,7 @@ def test_where_nothing_is_new_no_output_names_a_position_and_one_without_rows_sa
     first = attempts.load(2)
     stream, datasets = attempts.stream(Numbers(2)), Datasets({"loads": first})
     assert stream.open(datasets).frame == []
-    assert stream.noted("loads", NO_ROWS, datasets) == replace(NO_ROWS, nothing_new=True)
+    assert stream.noted("loads", NO_ROWS, datasets) == replace(NO_ROWS, nothing_new="0 files")
     rejected = replace(NO_ROWS, rejected_of="loads")
     assert stream.noted("loads", rejected, datasets).nothing_new
     assert stream.noted("loads", ROWS, datasets) == ROWS, "rows from elsewhere are published as always"
