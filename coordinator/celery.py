@@ -12,9 +12,9 @@ from typing import Any
 from celery import Task
 
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.commands.job import Commanded
 from unstuck.coordinator.reconcile.bootsteps import CoordinatorStallDetector, ReportConsumer, hide_from_log
 from unstuck.coordinator.reconcile.wiring import consumer
+from unstuck.coordinator.schedule_client import ScheduleClient
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, SpecError, shorten
 from unstuck.coordinator.store.answers import Submitted
@@ -83,35 +83,41 @@ def _spec(given: Any) -> JobSpec:
     return JobSpec.from_text(given)
 
 
-def _task(method: Callable[..., Submitted | Commanded]) -> None:
+def _task(name: str, method: Callable[..., Any], of: Callable[[Client], Any] = lambda client: client) -> None:
     """``unstuck.submit`` …, for apps that have nothing of ours installed. At most once: Celery may lose the message.
 
-    A task takes the arguments of its method of the client. Its result, for the log of the coordinator, is the id of the
-    job, or the answer with its text.
+    A task takes the arguments of its method of the client, or of the part ``of`` it. Its result, for the log of the
+    coordinator, is the id of the job, or the answer with its text.
     """
 
     names = [name for name in inspect.signature(method).parameters if name != "self"]
 
     def ask(self: Task, *positional: Any, **named: Any) -> str:
         if len(positional) > len(names):
-            raise TypeError(f"unstuck.{method.__name__} takes {', '.join(names)}; {len(positional)} values were given")
+            raise TypeError(f"unstuck.{name} takes {', '.join(names)}; {len(positional)} values were given")
         values = {**dict(zip(names, positional, strict=False)), **named}
         # The process that sent the message asks, as Celery names it; never the user of this coordinator.
         origin = self.request.origin
-        if method is Client.submit or values.get("spec") is not None:
+        if name == "submit" or values.get("spec") is not None:
             values["spec"] = _spec(values.get("spec"))
-        values["by"] = values.get("by") or (f"a Celery task from {origin}" if origin else "a Celery task")
+        if "by" in names:
+            values["by"] = values.get("by") or (f"a Celery task from {origin}" if origin else "a Celery task")
         with Client(settings()) as client:
-            result = method(client, **values)
-        if isinstance(result, Commanded):
-            return f"{result.answer}: {result.text}"
-        return result.id if result.new else f"{result.id}: {result.told}"
+            result = method(of(client), **values)
+        if isinstance(result, Submitted):
+            return result.id if result.new else f"{result.id}: {result.told}"
+        return result if isinstance(result, str) else f"{result.answer}: {result.text}"
 
-    app.task(ask, name=f"unstuck.{method.__name__}", bind=True)
+    app.task(ask, name=f"unstuck.{name}", bind=True)
 
 
 for _method in (
     *(Client.submit, Client.retry, Client.alter, Client.skip, Client.rerun),
     *(Client.pause, Client.resume, Client.stop, Client.cancel, Client.force_stop),
 ):
-    _task(_method)
+    _task(_method.__name__, _method)
+for _of_schedule in (
+    *(ScheduleClient.set, ScheduleClient.pause, ScheduleClient.resume, ScheduleClient.run),
+    *(ScheduleClient.stop, ScheduleClient.remove),
+):
+    _task(f"{_of_schedule.__name__}_schedule", _of_schedule, lambda client: client.schedules)

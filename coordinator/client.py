@@ -24,7 +24,7 @@ from unstuck.coordinator.commands.job import (
     command,
 )
 from unstuck.coordinator.commands.retry import retried
-from unstuck.coordinator.errors import BadRequest, KeyConflict, NoSuchJob, Refused
+from unstuck.coordinator.errors import BadRequest, KeyConflict, NewerJob, NoSuchJob, Refused
 from unstuck.coordinator.explain.explanation import Explanation, FleetFacts
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.model.decision import Environment
@@ -81,7 +81,9 @@ class Client:
         self.dead_letters = DeadLetters(self._redis, Keys(self.settings.prefix))
         submissions = Submissions(self._redis, Keys(self.settings.prefix))
         self._submitter = Submitter(self.settings, self._redis, submissions, breaker)
-        self.schedules = ScheduleClient(self._redis, self.settings, self.queries, self._submitter.make_durable)
+        self.schedules = ScheduleClient(
+            self._redis, self.settings, self.queries, self._submitter.make_durable, self._why
+        )
         self._applier = CommandApplier(self._store, lambda: secrets.token_hex(8), time.monotonic, time.sleep)
 
     def close(self) -> None:
@@ -204,6 +206,13 @@ class Client:
             return view_of(state, now, due)
         known = FleetFacts(idle=self.queries.idle(now), pools=full_pools(self.pools.all()))
         return view_of(state, now, due, explain(state, self._environment(now), due, members, known))
+
+    def _why(self, job: str) -> str:
+        """The reason why a job waits, in one line; empty if there is no such job, or it cannot be read."""
+        try:
+            return self.show(job, why=True, members=1).why_line(job)
+        except (NoSuchJob, NewerJob):
+            return ""
 
     def explain(self, job: str) -> list[Explanation]:
         """Explain why the job, and each of its groups that is not done, waits; the job comes first.

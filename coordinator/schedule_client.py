@@ -27,6 +27,7 @@ from unstuck.coordinator.schedules.commands import (
     set_again,
 )
 from unstuck.coordinator.schedules.decide import policy_of, settled
+from unstuck.coordinator.schedules.explain import ScheduleExplanation, explain_schedule
 from unstuck.coordinator.schedules.view import ScheduleView, view_of
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.answers import CommitAnswer
@@ -43,8 +44,15 @@ class ScheduleClient:
     """Set schedules and ask about them; `Client.schedules`."""
 
     def __init__(
-        self, client: redis.Redis, settings: Settings, queries: Queries, make_durable: Callable[[str], None]
+        self,
+        client: redis.Redis,
+        settings: Settings,
+        queries: Queries,
+        make_durable: Callable[[str], None],
+        why_job: Callable[[str], str],
     ) -> None:
+        """``why_job``: what a job waits for; empty if there is no such job."""
+        self._why_job = why_job
         self._queries = queries
         self._store = ScheduleStore(client, Keys(settings.prefix))
         self._settings, self._make_durable = settings, make_durable
@@ -185,6 +193,12 @@ class ScheduleClient:
         record = self._record(name)
         published = self._store.published(record.warehouse, record.follows)
         return view_of(record, self._store.now(), self._store.due_at(name), published)
+
+    def why(self, name: str) -> ScheduleExplanation:
+        """Explain where a schedule stands, and what would help. Raises: NoSuchSchedule."""
+        view = self.show(name)
+        jobs = {run.job: self._why_job(run.job) for run in view.record.going_on if run.job}
+        return explain_schedule(view, self._queries.idle(view.at), jobs)
 
     def events(self, name: str, most: int = 100) -> list[dict[str, Any]]:
         """The newest events of a schedule, the oldest of them first. Raises: NoSuchSchedule."""

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.options import AsJson, Because, By, read_spec
-from unstuck.coordinator.cli.render.json import listed_json, schedule_json
+from unstuck.coordinator.cli.render.json import listed_json, schedule_json, schedule_why_json
 from unstuck.coordinator.cli.render.terminal import (
     clock,
     coloured,
     count_of,
     emit,
     for_people,
+    hanging,
     iso,
     one_line,
     stderr,
@@ -105,6 +108,44 @@ def show_schedule(
         stdout.print(f"  run       {clock(job.submitted_at)}  job {job.id}  ", coloured(job.status), sep="")
     for event in events:
         print_event(event)
+
+
+@schedule.command("why", epilog="Example: unstuck schedule why nightly")
+def why_schedule(name: Name, as_json: AsJson = False) -> None:
+    """Say where a schedule stands, since when and by whom; its last success, its failures, and what would help."""
+    with connected() as connection:
+        found = connection.client.schedules.why(name)
+    if as_json:
+        emit(schedule_why_json(found))
+        return
+    stdout.print(f"{found.name}  ", coloured(found.status), sep="")
+    lines = [("why", found.what), ("since", clock(found.since))]
+    lines += [(fact.what, " ".join(filter(None, (clock(fact.at), one_line(fact.text))))) for fact in found.facts]
+    for label, text in [*lines, *(("try", command) for command in found.help)]:
+        stdout.print(hanging(stdout, Text(f"  {label:<12}{text}"), 14), soft_wrap=True)
+
+
+@schedule.command("export", epilog="Example: unstuck schedule export --to schedules")
+def export_schedules(
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME…", help="Of schedules; left out: all.")] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", help="A folder, for one file of each; left out: standard output.")
+    ] = None,
+) -> None:
+    """Write schedules as the specs that `set` reads, in YAML. Files that are there are replaced."""
+    import yaml
+
+    with connected() as connection:
+        schedules = connection.client.schedules
+        specs = {name: schedules.show(name).spec() for name in names or schedules.names()}
+    texts = {name: yaml.safe_dump(spec, sort_keys=False, allow_unicode=True) for name, spec in specs.items()}
+    if to is None:
+        sys.stdout.write("---\n".join(texts.values()))
+        return
+    to.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (to / f"{name}.yaml").write_text(text, encoding="utf-8")
+    stdout.print(f"{count_of(len(texts), 'schedule')} written to {to}")
 
 
 def print_event(event: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from unstuck.coordinator.cli.render.terminal import iso
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule import Backfill, RunFailure, RunSuccess
+from unstuck.coordinator.schedules.explain import ScheduleExplanation
 from unstuck.coordinator.schedules.view import ScheduleView
 from unstuck.coordinator.spec.params import values_of
 from unstuck.coordinator.views.job_views import ForkView, GroupView, JobView, ListedJob
@@ -113,6 +114,12 @@ def _backfill(one: Backfill | None) -> dict[str, Any] | None:
 
 def _run_end(ended: RunSuccess | RunFailure | None) -> dict[str, Any] | None:
     return None if ended is None else {**asdict(ended), "tick": iso(ended.tick), "at": iso(ended.at)}
+
+
+def schedule_why_json(one: ScheduleExplanation) -> dict[str, Any]:
+    """The answer of ``schedule why``."""
+    facts = [fields_of(fact, "what text at") for fact in one.facts]
+    return {**fields_of(one, "name status what since help"), "facts": facts}
 
 
 def diff_json(view: JobView) -> dict[str, Any]:

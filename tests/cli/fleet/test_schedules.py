@@ -65,6 +65,11 @@ def test_a_schedule_is_set_runs_once_per_tick_and_obeys_its_commands(
 
         assert cli("schedule", "run", "hand").returncode == 0
         wait_until(lambda: cli.json("schedule", "show", "hand")["last_success"], 30, "the run by hand")
+        why = cli("schedule", "why", "load").stdout
+        assert "paused by" in why
+        assert "unstuck schedule resume load" in why
+        assert cli("schedule", "export", "--to", "out").returncode == 0
+        assert "schedule load is unchanged" in cli("schedule", "set", "out/load.yaml", "out/hand.yaml").stdout
         assert cli("schedule", "resume", "load", "--json").returncode == 0
         wait_until(lambda: len(ended_well()) > len(keys), 30, "a run after the pause")
         assert cli("schedule", "stop", "load", "hand").returncode == 0

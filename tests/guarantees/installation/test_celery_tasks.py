@@ -112,6 +112,7 @@ COMMANDS = [
     ("rerun", Status.PAUSED, {"group": "b"}),
 ]
 OTHERS = {"sweep", "submit", "retry"}
+OF_SCHEDULES = {f"{word}_schedule" for word in ("set", "pause", "resume", "run", "stop", "remove")}
 
 
 def test_every_task_of_a_coordinator_is_tested_here() -> None:
@@ -119,7 +120,7 @@ def test_every_task_of_a_coordinator_is_tested_here() -> None:
     code = "from unstuck.coordinator.celery import app; print(*app.tasks)"
     printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     told = {name.removeprefix("unstuck.") for name in printed.split() if name.startswith("unstuck.")}
-    assert told == {name for name, _, _ in COMMANDS} | OTHERS
+    assert told == {name for name, _, _ in COMMANDS} | OTHERS | OF_SCHEDULES
 
 
 @pytest.mark.parametrize("by", ["billing", None])
@@ -176,6 +177,22 @@ def test_a_pause_by_message_can_interrupt_what_runs(asked: Asked, send: Send, no
     (first, second) = asked.client.show(job).groups
     assert first.census == {"BACKOFF" if now else "SUCCEEDED": 1}
     assert second.census == {"WAITING": 1}
+
+
+def test_schedules_are_set_and_run_by_message(asked: Asked, send: Send) -> None:
+    """So an existing beat may fire them."""
+    send("set_schedule", spec={**SPEC, "name": "by-message", "schedule": {}}, reason="moved from cron")
+    wait_until(lambda: "by-message" in asked.client.schedules.names(), 60, "the schedule to be set")
+    send("run_schedule", name="by-message")
+    wait_until(lambda: asked.client.schedules.runs("by-message"), 60, "the run")
+    by = {event["kind"]: event.get("by") for event in asked.client.schedules.events("by-message")}
+    assert by["SET"] == by["USER_RUN"] == f"a Celery task from {anon_nodename()}"
+    for word, status in (("pause", "PAUSED"), ("resume", "RUNNING"), ("stop", "STOPPED")):
+        send(f"{word}_schedule", name="by-message")
+        shows = lambda status=status: asked.client.schedules.show("by-message").record.status == status  # noqa: E731
+        wait_until(shows, 60, status)
+    send("remove_schedule", name="by-message")
+    wait_until(lambda: "by-message" not in asked.client.schedules.names(), 60, "the schedule to be removed")
 
 
 @pytest.mark.parametrize("by", ["billing", None])

@@ -1,0 +1,70 @@
+"""``schedule why``: each status is explained, with since when and by whom, and what would help."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.coordinator.schedules.test_decide import FAILED, STANDS, T0, Play, record
+from unstuck.coordinator.explain.explanation import AT_WORK, Idle
+from unstuck.coordinator.model.schedule import ScheduleStatus
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.schedules.decide import settled
+from unstuck.coordinator.schedules.explain import ScheduleExplanation, explain_schedule
+from unstuck.coordinator.schedules.view import view_of
+
+HELPS = {
+    "WAITING": "",
+    "RUNNING": "",
+    "RETRYING": "unstuck schedule run s",
+    "PAUSED": "unstuck schedule resume s",
+    "HALTED": "unstuck schedule resume s",
+    "STOPPED": "unstuck schedule remove s",
+    "FINISHED": "unstuck schedule remove s",
+}
+
+
+def explained(play: Play, idle: Idle = AT_WORK) -> tuple[ScheduleExplanation, dict[str, str]]:
+    found = explain_schedule(view_of(play.record, play.now, None), idle, {"j": "no runner listens"})
+    return found, {fact.what: fact.text for fact in found.facts}
+
+
+@pytest.mark.parametrize("status", ScheduleStatus)
+def test_every_status_is_explained_with_what_would_help(status: ScheduleStatus) -> None:
+    found, _ = explained(Play(settled(STANDS[status], T0)))
+    assert found.status is status
+    assert found.what
+    assert any(command.startswith(HELPS[status]) for command in [*found.help, ""])
+    assert bool(found.help) is bool(HELPS[status])
+
+
+def test_a_schedule_that_retries_tells_the_count_the_errors_and_the_next_try() -> None:
+    play = Play(record())
+    play.at(60)
+    play.fails(61)
+    play.at(71)
+    play.ends(Status.FAILED, 72, replace(FAILED, text="it broke otherwise"))
+    found, facts = explained(play)
+    assert facts["failures"] == "2 in a row; up to 10 are tried again"
+    assert facts["first error"].startswith("STEP_FAILED: it broke ")
+    assert "it broke otherwise" in facts["last error"]
+    assert f"unstuck logs {play.submitted[1]}" in facts["last error"]
+    assert [fact.at for fact in found.facts if fact.text.startswith("try 3 of")] == [T0 + 92]
+
+
+def test_what_runs_is_told_with_what_it_waits_for() -> None:
+    _, facts = explained(Play(settled(STANDS[ScheduleStatus.RUNNING], T0)))
+    assert facts["running"].endswith("no runner listens")
+
+
+def test_a_pause_tells_who_asked_for_it_and_why() -> None:
+    play = Play(record())
+    play.command("pause", 5)
+    assert explained(play)[1]["asked"] == "pause by bob: why not"
+
+
+def test_a_schedule_that_nobody_looks_at_says_so() -> None:
+    found, _ = explained(Play(record()), Idle(120.0))
+    assert found.what.startswith("no coordinator has looked for 2m00s")
+    assert found.help[0] == "unstuck fleet"
