@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support import fleet
-from tests.support.failpoints import Effect, arming, order, reached_by
+from tests.support.failpoints import OF_A_RUNNER, Effect, arming, order, reached_by
 from tests.support.kafka import Broker, mock_broker
+from tests.support.kafka_server import kafka_server
 from tests.support.programs.coordinator_processes import CoordinatorProcesses, coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, Settings, Status, published_files
@@ -47,12 +50,12 @@ class Topic:
     def arrive(self, *ids: Any, partition: int = 0) -> None:
         self.fleet.broker.produce(self.name, *({"id": one} for one in ids), partition=partition)
 
-    def submit(self, outputs: dict[str, Any] | None = None, **events: Any) -> str:
+    def submit(self, outputs: dict[str, Any] | None = None, retries: int = 0, **events: Any) -> str:
         stream = {"stream": self.fleet.broker.stream(self.name), "format": "json", "schema": "id BIGINT", **events}
         group = {
             "name": "load",
             "spark": False,
-            "retry": {"max": 0},
+            "retry": {"max": retries, "backoff": "1s"},
             "inputs": {"events": stream},
             "steps": [{"python": "kafka_steps:load", "output": "loads"}],
         }
@@ -189,3 +192,47 @@ def test_a_secret_that_a_worker_lacks_is_named(topic: Topic) -> None:
     options = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.password": "${secret:NOT_THERE}"}
     code, text = failed(topic.load(options=options))
     assert (code, "NOT_THERE" in text) == ("UNRECOVERABLE", True)
+
+
+@pytest.mark.long
+def test_what_is_published_is_what_was_produced_whoever_is_killed_meanwhile(topic: Topic, tmp_path: Path) -> None:
+    (home := tmp_path / "kafka").mkdir()
+    produced, over = 0, threading.Event()
+    with kafka_server(home) as server:
+        server.make("events", 3)
+        broker = server.broker(**{"delivery.timeout.ms": 300_000})
+
+        def produce() -> None:
+            nonlocal produced
+            while not over.is_set():
+                broker.produce("events", *({"id": produced + n} for n in range(500)), partition=produced % 3)
+                produced += 500
+                over.wait(0.2)
+
+        producing = threading.Thread(target=produce)
+        producing.start()
+        stream = {"stream": broker.stream("events"), "options": {"socket.timeout.ms": "10000"}, "retries": 20}
+        rng = random.Random(7)
+        deeds = [*OF_A_RUNNER, "broker", "coordinator", "broker", "coordinator", "both", "none"]
+        rng.shuffle(deeds)
+        try:
+            for deed in deeds:
+                if isinstance(deed, Point):
+                    with topic.death(deed):
+                        finished(topic.load(**stream))
+                    continue
+                job = topic.submit(**stream)
+                if deed in ("broker", "both"):
+                    server.kill()
+                if deed in ("coordinator", "both"):
+                    topic.fleet.coordinators.kill()
+                    topic.fleet.coordinators.tend(1)
+                if deed in ("broker", "both"):
+                    server.start()
+                finished(topic.client.wait(job))
+        finally:
+            over.set()
+            producing.join()
+        finished(topic.load(**stream))
+        assert produced >= 500 * len(deeds)
+        assert topic.ids() == list(range(produced))
