@@ -22,15 +22,12 @@ from unstuck.coordinator.schedules.decide import (
     CLOCKS_DIFFER,
     ScheduleDecision,
     decide,
-    not_submitted,
-    nothing_new,
     policy_of,
     settled,
-    stood_already,
-    submitted,
 )
 from unstuck.coordinator.schedules.outcome import RunSeen, seen_as, seen_in_log
 from unstuck.coordinator.schedules.params import run_spec
+from unstuck.coordinator.schedules.submission import not_submitted, nothing_new, stood_already, submitted
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import SpecError
 from unstuck.coordinator.store.answers import CommitAnswer, KeyTaken

@@ -20,8 +20,9 @@ from unstuck.coordinator.schedules.commands import (
     command,
     set_again,
 )
-from unstuck.coordinator.schedules.decide import decide, not_submitted, policy_of, settled, submitted
+from unstuck.coordinator.schedules.decide import decide, policy_of, settled
 from unstuck.coordinator.schedules.outcome import RunSeen
+from unstuck.coordinator.schedules.submission import not_submitted, submitted
 
 T0 = 1_800_000_000.0  # a whole hour
 HOUR = 3600.0

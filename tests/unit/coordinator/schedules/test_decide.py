@@ -13,8 +13,9 @@ from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule import Run, ScheduleIntent, ScheduleRecord, ScheduleStatus, derive, tick_text
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.schedules.commands import ScheduleCommand, command, set_again
-from unstuck.coordinator.schedules.decide import ScheduleDecision, decide, not_submitted, settled, submitted
+from unstuck.coordinator.schedules.decide import ScheduleDecision, decide, settled
 from unstuck.coordinator.schedules.outcome import RunSeen
+from unstuck.coordinator.schedules.submission import not_submitted, submitted
 
 T0 = 1_800_000_000.0  # a whole multiple of 60 and 10
 FAILED = Reason("STEP_FAILED", "it broke")
