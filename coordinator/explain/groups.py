@@ -110,7 +110,7 @@ def _no_room(facts: JobFacts, lane: str) -> str:
         return f"max_parallel: {facts.state.plan.max_parallel} are running"
     if (pool := pool_of(lane)) in facts.fleet.pools:
         return f"{facts.env.window(lane)} of its groups wait for {facts.fleet.pools[pool]} already"
-    return f"{facts.env.window(lane)} of its groups stand ready on queue {queue_of(lane)} already"
+    return f"{facts.env.window(lane)} of its offers stand ready on queue {queue_of(lane)} already"
 
 
 def _worker(queue: str) -> str:

@@ -190,13 +190,13 @@ def _cycle(index: Mapping[str, int], groups: dict[str, GroupSpec]) -> Iterator[P
     try:
         TopologicalSorter(known).prepare()
     except CycleError as error:
-        ring: list[str] = error.args[1][:0:-1]  # graphlib lists each before the one that needs it
-        start = ring.index(min(ring, key=index.__getitem__))
-        ring = [*ring[start:], *ring[:start]]
-        need = groups[ring[0]].needs.index(ring[1])
-        shown = [*ring, ring[0]] if len(ring) <= 12 else [*ring[:12], f"… {len(ring) - 12} more …", ring[0]]
+        cycle: list[str] = error.args[1][:0:-1]  # graphlib lists each before the one that needs it
+        start = cycle.index(min(cycle, key=index.__getitem__))
+        cycle = [*cycle[start:], *cycle[:start]]
+        need = groups[cycle[0]].needs.index(cycle[1])
+        shown = [*cycle, cycle[0]] if len(cycle) <= 12 else [*cycle[:12], f"… {len(cycle) - 12} more …", cycle[0]]
         message = f"a cycle, each needs the next: {' → '.join(shown)}"
-        yield Problem(message, ("groups", index[ring[0]], "needs", need))
+        yield Problem(message, ("groups", index[cycle[0]], "needs", need))
 
 
 def _join(loc: Loc, group: GroupSpec, groups: dict[str, GroupSpec]) -> Iterator[Problem]:

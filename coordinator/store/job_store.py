@@ -247,7 +247,7 @@ class Store:
         change = {
             "id": command_id,
             "expect": old.commit,
-            "set": fields,
+            "job": fields,
             "plans": dict(plans or {}),
             "event": json.dumps(dict(event), separators=(",", ":")),
         }

@@ -59,7 +59,7 @@ class Pools:
         """
         pool = next((pool for pool in self.all() if pool.name == name), None)
         if pool is not None and pool.used + pool.waiting:
-            raise Refused(f"pool {name} is in use: {pool.used:,} hold a slot, and {pool.waiting:,} groups stand ready")
+            raise Refused(f"pool {name} is in use: {pool.used:,} hold a slot, and {pool.waiting:,} wait for one")
         return bool(self._redis.hdel(self._keys.pools, name))
 
     def all(self) -> list[PoolView]:

@@ -295,7 +295,7 @@ class Warehouse:
 
         Args:
             since: seconds since the epoch, by the clocks of those who publish.
-            known: slot → time and publish id, as earlier calls have read them; this call adds to it.
+            known: number → time and publish id, as earlier calls have read them; this call adds to it.
 
         Raises: LogBroken, WarehouseNewer.
         """

@@ -3,7 +3,7 @@
 -- keys: job events due reports plans
 -- args: job change
 --
--- change: {id, expect, set: {}, plans: {}, event} (JSON)
+-- change: {id, expect, job: {}, plans: {}, event} (JSON)
 -- Answers APPLIED | CONFLICT | MISSING
 --
 -- A command is a commit: it takes the compare-and-set on the last commit, so that no decision made before it can be
@@ -16,9 +16,9 @@ if not commit then return 'MISSING' end
 if commanded == change.id then return 'APPLIED' end
 if commit ~= change.expect then return 'CONFLICT' end
 local time = now()
-change.set.commit, change.set.commanded = change.id, change.id
-if change.set.intent then change.set.intent_at = stamp(time) end
-write_record(change.set)
+change.job.commit, change.job.commanded = change.id, change.id
+if change.job.intent then change.job.intent_at = stamp(time) end
+write_record(change.job)
 set_all(keys.plans, change.plans)
 local event = cjson.decode(change.event)
 event.at = time

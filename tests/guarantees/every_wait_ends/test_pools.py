@@ -287,7 +287,7 @@ def test_a_pool_in_use_is_not_removed(coordinator: Coordinator, runners: Runners
     coordinator.submit(members(2, pool="p"))
     coordinator.read()
     held = runners.take_all()
-    with pytest.raises(Refused, match="pool p is in use: 1 hold a slot, and 1 groups stand ready"):
+    with pytest.raises(Refused, match="pool p is in use: 1 hold a slot, and 1 wait for one"):
         coordinator.client.pools.remove("p")
     while held:
         coordinator.finish(held.pop())

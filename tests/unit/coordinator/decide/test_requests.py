@@ -62,7 +62,7 @@ def test_a_group_that_a_pause_took_back_is_not_called_paused_after_the_resume() 
     assert job.record("a[0]").reason is job.record("a[1]").reason is None
     assert "USER_PAUSED" not in [event.get("code") for event in decision.events]
     told = {told.subject: told.what for told in explain(job.state, replace(env, dispatch_window=1), None)}
-    assert "1 of its groups stand ready on queue spark already" in told["a"]
+    assert "1 of its offers stand ready on queue spark already" in told["a"]
 
 
 def test_after_a_resume_nobody_waits_out_a_backoff_also_not_who_has_its_whole_budget() -> None:
