@@ -172,7 +172,7 @@ class Marker:
 
     @property
     def arrived(self) -> str:
-        """What had arrived for the stream of the group, in words; empty if the group reads none."""
+        """The news of the stream of the group, in words: what had arrived; empty if the group reads none."""
         told = (one.nothing_new or (one.checkpoint.told if one.checkpoint else "") for one in self.outputs.values())
         return next(filter(None, told), "")
 
