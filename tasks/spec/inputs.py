@@ -10,7 +10,8 @@ from pydantic import Discriminator, Field, StrictStr, Tag, field_validator, mode
 from unstuck.tasks.settings import plain_path, without_user
 from unstuck.tasks.spec.fields import MAX_COUNT, DatasetName, Strict
 from unstuck.tasks.spec.kafka import KAFKA, KafkaInput
-from unstuck.tasks.spec.stream_columns import columns_of
+from unstuck.tasks.spec.stream_columns import columns_of, declared
+from unstuck.tasks.spec.stream_options import check_columns, file_options
 
 
 class DatasetInput(Strict):
@@ -61,7 +62,7 @@ class StreamInput(Strict):
         description="The columns of the files and their types in SQL, such as id BIGINT, at STRING.",
     )
     options: dict[StrictStr, StrictStr] = Field(
-        default_factory=dict, description="Options of Spark's reader, such as header or maxFilesPerTrigger."
+        default_factory=dict, description="Options of the format, such as header; with state: true those of Spark's."
     )
     generation: int = Field(
         default=1, ge=1, le=MAX_COUNT, strict=True, description="Another number reads all files again."
@@ -82,12 +83,20 @@ class StreamInput(Strict):
         default="fail", description="For a file that lacks columns of the schema (null if allowed), or has more."
     )
 
+    @property
+    def skips(self) -> bool:
+        """Whether bad ones are put aside."""
+        return self.on_bad_file == "skip"
+
     @model_validator(mode="after")
     def _is_read_by_one_of_two(self) -> StreamInput:
         own = ("ignore", "changed", "on_bad_file", "on_other_columns")
         given = [name for name in own if getattr(self, name) != type(self).model_fields[name].default]
         if self.state and given:
             raise ValueError(f"with state: true Spark chooses the files by itself; leave out {', '.join(given)}")
+        if not self.state:
+            file_options(self.format, self.options)
+            check_columns(self.format, declared(self.columns))
         return self
 
     @field_validator("stream")

@@ -88,6 +88,11 @@ class KafkaInput(Strict):
         default="fail", description="When the broker has removed messages that no job has read."
     )
 
+    @property
+    def skips(self) -> bool:
+        """Whether bad ones are put aside."""
+        return self.on_bad_record == "skip"
+
     @field_validator("stream")
     @classmethod
     def _is_address(cls, value: str) -> str:

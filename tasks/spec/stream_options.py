@@ -6,8 +6,8 @@ import codecs
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-# They say which files a job reads, and nothing of their content.
-OF_THE_LISTING = {"maxfilespertrigger", "maxbytespertrigger", "latestfirst", "recursivefilelookup", "pathglobfilter"}
+from unstuck.tasks.spec.schemas import Fields
+
 _BY_FORMAT = {
     "csv": {"header", "sep", "delimiter", "quote", "escape", "nullvalue", "encoding", "charset", "timezone"},
     "json": {"multiline", "encoding", "charset", "timezone"},
@@ -17,6 +17,7 @@ _BY_FORMAT = {
 }
 # Spark's reader has these as well. They say what holds here anyway.
 _ALWAYS = {("csv", "multiline", "true"), ("csv", "mode", "failfast"), ("json", "mode", "failfast")}
+FILE_COLUMN = "_file"  # the path of the file, unless the files have such a column
 _ESCAPES = {r"\t": "\t", r"\\": "\\", r"\0": "\0"}
 
 
@@ -45,13 +46,14 @@ class FileOptions:
 
 def file_options(format: str, options: Mapping[str, str]) -> FileOptions:
     """The ``options`` as values. Raises: ValueError: there is no such option, or it has no such value."""
-    given = {name.lower(): value for name, value in options.items() if name.lower() not in OF_THE_LISTING}
+    given = {name.lower(): value for name, value in options.items()}
     for name in [one for one, value in given.items() if (format, one, value.lower()) in _ALWAYS]:
         del given[name]
     known = _BY_FORMAT[format]
     if unknown := sorted(given.keys() - known):
         raise ValueError(
-            f"files of the format {format} have no option {unknown[0]}; there are: {', '.join(sorted(known)) or 'none'}"
+            f"files of the format {format} have no option {unknown[0]} without state: true; there are: "
+            f"{', '.join(sorted(known)) or 'none'}"
         )
     for one, other in (("sep", "delimiter"), ("encoding", "charset")):
         if other in given:
@@ -67,6 +69,17 @@ def file_options(format: str, options: Mapping[str, str]) -> FileOptions:
         whole=_flag(given, "multiline"),
     )
     return replace(found, escape="") if found.escape == found.quote else found
+
+
+def check_columns(format: str, columns: Fields) -> None:
+    """Raises: ValueError: files of this format cannot hold such columns."""
+    own = [one for one in columns if one["name"] != FILE_COLUMN]
+    if not own:
+        raise ValueError(f"the schema wants a column beside {FILE_COLUMN}, which is the path of the file")
+    if format == "text" and [one["type"] for one in own] != ["string"]:
+        raise ValueError("a file of text has one column, of the type STRING")
+    if format == "csv" and (nested := next((one["name"] for one in own if not isinstance(one["type"], str)), "")):
+        raise ValueError(f"a file of CSV holds no lists, maps and structs, as the column {nested} is to be")
 
 
 def _flag(given: Mapping[str, str], name: str) -> bool:

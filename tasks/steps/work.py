@@ -104,17 +104,18 @@ class Work:
         assert self.published is not None
         if self._stream is None:
             source = self._source(name, stream)
-            self._stream = GroupStream(name, source, self.files, self.token.staging, self.appended)
+            staging, skips = self.token.staging, stream.skips
+            self._stream = GroupStream(name, source, self.files, staging, self.appended, skips=skips)
             taken = self._stream.open(self.published)
             self.results[name] = dict(taken.counts)
             log.info("the stream %s: %s", name, taken.told)
         return self._stream.open(self.published).frame
 
     def _source(self, name: str, stream: StreamInput | KafkaInput) -> Source:
+        folder = f"{self.token.staging}/{name}.arrived"
         if isinstance(stream, StreamInput):
-            return ArrivingFiles(name, stream, self.session)
-        options = self.secrets.resolve(stream.options)
-        return KafkaTopic(stream, options, self.session, self.files, f"{self.token.staging}/{name}.arrived")
+            return ArrivingFiles(name, stream, self.session, self.files, folder)
+        return KafkaTopic(stream, self.secrets.resolve(stream.options), self.session, self.files, folder)
 
     def frame(self, dataset: Dataset) -> Any:
         """``dataset`` as steps get it."""
@@ -175,7 +176,7 @@ class Work:
             )
         reach(Point.AFTER_OUTPUT, self.token.job)
         if self._stream is not None and self.published is not None:
-            made = {one: self._stream.noted(name, output, self.published) for one, output in made.items()}
+            made = self._stream.noted(folder, made, self.partition_by.get(name, ()), self.published)
             staged = made[folder]
         for one, output in made.items():
             self.outputs[one.rpartition("/")[2]] = output
@@ -225,6 +226,7 @@ class Work:
             raise error
         if self._stream is not None:
             self._stream.check([name for name, output in self.outputs.items() if not output.rejected_of])
+            self._stream.close()
 
     def _arriving(self, name: str, frame: Any) -> Callable[[Files, str, Any, Sequence[str]], StagedOutput] | None:
         """The function that stages a streaming ``frame``; None for any other frame. Raises: OutputInvalid."""
@@ -260,7 +262,8 @@ class Work:
         if base != name and base in self.checks and self.checks[base].rejects:
             raise OutputInvalid(f"the output {name} has the name of the rejected rows of {base}; give it another one")
         rejected = f"{name}{REJECTED}"
-        if checks.rejects and (rejected in {*self.outputs, *self.inputs, *self.streams}):
+        rejects = checks.rejects or any(stream.skips for stream in self.streams.values())
+        if rejects and (rejected in {*self.outputs, *self.inputs, *self.streams}):
             raise OutputInvalid(f"the rejected rows of {name} go to {rejected}, and there is such a name already")
         if checks.unique and split_member(self.token.group)[1] is not None:
             raise OutputInvalid(

@@ -1,4 +1,4 @@
-"""A file that has arrived for a stream, as the listing found it."""
+"""A file that has arrived for a stream, as the listing found it, and one that was put aside."""
 
 from __future__ import annotations
 
@@ -23,3 +23,20 @@ class ArrivedFile:
     def written(self) -> float | None:
         """When, in seconds since the epoch; None for an object, whose version is an etag."""
         return None if "://" in self.path else int(self.version) / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class PutAside:
+    """A file, or a message, of which no row was read.
+
+    Attributes:
+        gone: it is not there any more, or has changed since it was listed; a later job may read it.
+        line: where the error was found, or the offset of a message; 0 if it is not of a line.
+        text: the line, or its beginning.
+    """
+
+    path: str
+    error: str
+    gone: bool
+    line: int
+    text: str

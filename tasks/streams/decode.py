@@ -12,15 +12,13 @@ from unstuck.tasks.frames.texts import parser
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.schemas import Fields
 from unstuck.tasks.spec.stream_columns import declared
-from unstuck.tasks.spec.stream_options import FileOptions, file_options
+from unstuck.tasks.spec.stream_options import FILE_COLUMN, FileOptions, file_options
 from unstuck.tasks.spec.types import shown
 from unstuck.tasks.streams.arrived import ArrivedFile
 from unstuck.tasks.streams.columnar_files import read_orc, read_parquet_file
 from unstuck.tasks.streams.content import Placed, Unreadable, lines_of, opened, unpacked
 from unstuck.tasks.streams.csv_files import read_csv
 from unstuck.tasks.streams.json_files import read_json
-
-FILE_COLUMN = "_file"
 
 
 def shown_path(path: str) -> str:

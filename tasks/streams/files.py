@@ -5,21 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from unstuck.tasks.errors import FileUnsettled
 from unstuck.tasks.spec.inputs import StreamInput
-from unstuck.tasks.streams.arrived import ArrivedFile
+from unstuck.tasks.streams.decode import shown_path
 from unstuck.tasks.streams.group_stream import Taken
-from unstuck.tasks.streams.listing import Arrivals, arrivals, is_as_listed
+from unstuck.tasks.streams.listing import Arrivals, arrivals
 from unstuck.tasks.streams.position import FilesPosition, KafkaPosition
+from unstuck.tasks.streams.read import ReadFiles, read_files
+from unstuck.tasks.warehouse.files import Files
 
 
 @dataclass(frozen=True, slots=True)
 class ArrivingFiles:
-    """The files of ``spec``, as `GroupStream` reads them. ``session``: None for a group without Spark."""
+    """The files of ``spec``, as `GroupStream` reads them.
+
+    Attributes:
+        session: None for a group without Spark.
+        folder: where their rows stand for Spark, below the attempt's staging.
+    """
 
     name: str
     spec: StreamInput
     session: Any
+    files: Files
+    folder: str
     kind: Literal["files"] = "files"
 
     @property
@@ -31,57 +39,33 @@ class ArrivingFiles:
         return self.spec.generation
 
     def take(self, position: FilesPosition | KafkaPosition | None) -> Taken:
-        """Raises: SourceUnavailable, FileNameInvalid, FileChanged, FileUnsettled; what reading them raises."""
+        """Raises: SourceUnavailable, FileNameInvalid, FileChanged; as `read_files`."""
         before = position if isinstance(position, FilesPosition) else FilesPosition()
         found = arrivals(self.spec, before.seen)
-        frame = _read(self.session, self.name, found.new, self.spec)
-        _check_settled(found.new)
-        counts = {"looked": found.looked, "files": len(found.new), "bytes": found.bytes}
+        read = read_files(self.session, found.new, self.spec, self.files, self.folder)
+        bad = {one.path: one.error for one in read.put_aside if not one.gone}
+        done = [file for file in found.new if file.path in read.rows or file.path in bad]
+        counts = {"looked": found.looked, "files": len(read.rows)}
+        counts["bytes"] = sum(file.size for file in done if file.path in read.rows)
         counts |= {"changed": len(found.changed)} if found.changed else {}
+        counts |= {"put_aside": len(bad)} if bad else {}
         after = None
-        if found.new:
-            seen = before.seen | {file.path: (file.size, file.version) for file in found.new}
-            after = FilesPosition(seen, {file.path: None for file in found.new})
-        return Taken(frame, after, counts, _told(self.spec, found))
+        if done:
+            seen = before.seen | {file.path: (file.size, file.version) for file in done}
+            after = FilesPosition(seen, dict(read.rows), bad)
+        return Taken(read.frame, after, counts, _told(self.spec, found, read), read.put_aside)
 
 
-def _check_settled(files: list[ArrivedFile]) -> None:
-    """Raises: FileUnsettled: one of them is not what was listed any more."""
-    for file in files:
-        if "://" in file.path:
-            continue  # an object is read as of one moment
-        try:
-            settled = is_as_listed(file)
-        except FileNotFoundError:
-            raise FileUnsettled(f"{file.path} went away while it was read. A retry reads what stands then") from None
-        if not settled:
-            raise FileUnsettled(
-                f"{file.path} changed while it was read. A retry reads what stands then. Write files elsewhere, and "
-                "rename them into the folder"
-            )
-
-
-def _told(spec: StreamInput, found: Arrivals) -> str:
+def _told(spec: StreamInput, found: Arrivals, read: ReadFiles) -> str:
     looked = f"looked at {found.looked:,} files in {spec.stream}"
     more = f"; {found.not_counted:,} do not count by their names" if found.not_counted else ""
     if found.changed:
         done = "read once more" if spec.changed == "again" else "passed over, as changed: ignore says"
         more += f"; {len(found.changed):,} have other content than when they were read, and are {done}"
+    gone = [one.path for one in read.put_aside if one.gone]
+    more += f"; {len(gone):,} went away or changed meanwhile, and are left for the next job" if gone else ""
+    if bad := [one for one in read.put_aside if not one.gone]:
+        more += f"; {len(bad):,} were put aside, the first of them {shown_path(bad[0].path)}: {bad[0].error}"
     if not found.new:
         return f"nothing new, {looked}{more}"
     return f"{len(found.new):,} files with {found.bytes:,} bytes are new, {looked}{more}"
-
-
-def _read(session: Any, name: str, files: list[ArrivedFile], spec: StreamInput) -> Any:
-    from unstuck.tasks.errors import SqlInvalid
-    from unstuck.tasks.frames.spark import hadoop_uri, sql_error
-
-    try:
-        if not files:
-            return session.createDataFrame([], spec.columns)
-        reader = session.read.format(spec.format).schema(spec.columns)
-    except Exception as error:
-        if (what := sql_error(error)) is not None:
-            raise SqlInvalid(f"inputs: {name}: schema: {what}") from error
-        raise
-    return reader.options(**spec.options).load([hadoop_uri(file.path) for file in files])

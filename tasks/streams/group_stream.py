@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from unstuck.tasks.errors import InputMissing, OutputInvalid
+from unstuck.tasks.streams.arrived import PutAside
 from unstuck.tasks.streams.position import (
     FilesPosition,
     KafkaPosition,
@@ -15,6 +16,7 @@ from unstuck.tasks.streams.position import (
     read_position,
     write_position,
 )
+from unstuck.tasks.streams.put_aside import with_put_aside
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import DatasetState
 from unstuck.tasks.warehouse.marker import Checkpoint, StagedOutput
@@ -29,12 +31,14 @@ class Taken:
         position: after it; None if it has not moved.
         counts: for people: such as ``files`` and ``bytes``.
         told: the same in words.
+        put_aside: of which no row was read.
     """
 
     frame: Any
     position: FilesPosition | KafkaPosition | None
     counts: Mapping[str, int] = field(default_factory=dict)
     told: str = ""
+    put_aside: Sequence[PutAside] = ()
 
 
 class Source(Protocol):
@@ -72,10 +76,16 @@ class GroupStream:
     That is the output whose dataset holds the position already, or else the first one that is written.
     """
 
-    def __init__(self, name: str, source: Source, files: Files, staging: str, appended: Collection[str]) -> None:
-        """``appended``: the outputs of the group that are published by appending to a dataset."""
-        self.name, self._source, self._files, self._appended = name, source, files, appended
-        self._path = f"{staging}/{name}.position"
+    def __init__(
+        self, name: str, source: Source, files: Files, staging: str, appended: Collection[str], *, skips: bool = False
+    ) -> None:
+        """
+        Args:
+            appended: the outputs of the group that are published by appending to a dataset.
+            skips: what is bad is put aside.
+        """
+        self.name, self._source, self._files, self._appended, self._skips = name, source, files, appended, skips
+        self._path, self._folder = f"{staging}/{name}.position", f"{staging}/{name}.arrived"
         self._holder: str | None = None
         self._before: Checkpoint | None = None
         self._taken: Taken | None = None
@@ -106,30 +116,49 @@ class GroupStream:
         except FileNotFoundError as error:
             raise InputMissing(f"the position of a stream is gone: {self._files.uri(before.path)}") from error
 
-    def noted(self, name: str, output: StagedOutput, published: Published) -> StagedOutput:
-        """``output``, staged under ``name``, with the position if it is the one that holds it. Raises: OSError."""
-        if self._taken is None or (output.rejected_of or name) not in self._appended:
-            return output
+    def noted(
+        self, folder: str, made: Mapping[str, StagedOutput], partition_by: Sequence[str], published: Published
+    ) -> dict[str, StagedOutput]:
+        """The output in ``folder`` and its rejected rows, with the position if it is the one that holds it.
+
+        What was put aside is among its rejected rows then. Raises: OSError.
+        """
+        name = folder.rpartition("/")[2]
+        if self._taken is None or name not in self._appended:
+            return dict(made)
+        if (self._taken.position is None and not self._skips) or not self._holds(name, published):
+            return self._noted_news(made, self._taken)
+        bad = [one for one in self._taken.put_aside if not one.gone]
+        if self._skips:
+            made = with_put_aside(self._files, folder, made, bad, partition_by)
         if self._taken.position is None:
-            return replace(output, nothing_new="" if output.rows else self._taken.told)
-        if output.rejected_of:
-            return output
-        if self._holder is None:
-            before, source = published.checkpoint(name), self._source
-            if before is not None and before.generation >= source.generation:
-                return output  # it holds the position of another stream
-            self._holder, self._before = name, before
-        if name != self._holder:
-            return output
+            return self._noted_news(made, self._taken)
         size = write_position(self._files, self._path, self._taken.position)
         source = self._source
         after = self._before.path if self._before is not None else ""
         self._written = True
         counts = dict(self._taken.counts)
-        made = Checkpoint(
-            self._path, size, source.stream, source.generation, after, source.kind, counts, self._taken.told
-        )
-        return replace(output, checkpoint=made)
+        told = self._taken.told
+        at = Checkpoint(self._path, size, source.stream, source.generation, after, source.kind, counts, told)
+        return {**made, folder: replace(made[folder], checkpoint=at)}
+
+    @staticmethod
+    def _noted_news(made: Mapping[str, StagedOutput], taken: Taken) -> dict[str, StagedOutput]:
+        told = taken.told if taken.position is None else ""
+        return {one: replace(output, nothing_new="" if output.rows else told) for one, output in made.items()}
+
+    def _holds(self, name: str, published: Published) -> bool:
+        """Whether the output ``name`` holds the position; the first that can does."""
+        if self._holder is None:
+            before, source = published.checkpoint(name), self._source
+            if before is not None and before.generation >= source.generation:
+                return False  # it holds the position of another stream
+            self._holder, self._before = name, before
+        return name == self._holder
+
+    def close(self) -> None:
+        """Remove the rows that only the steps of this attempt read. Raises: OSError."""
+        self._files.remove_tree(self._folder)
 
     def check(self, outputs: Collection[str]) -> None:
         """Raises: OutputInvalid: one of the ``outputs`` was written, and the one that holds the position was not."""

@@ -19,7 +19,7 @@ from unstuck.tasks.frames.spark import empty_table, read_parquet
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.schemas import schema_of
 from unstuck.tasks.spec.stream_columns import declared
-from unstuck.tasks.streams.arrived import ArrivedFile
+from unstuck.tasks.streams.arrived import ArrivedFile, PutAside
 from unstuck.tasks.streams.content import Gone, Unreadable
 from unstuck.tasks.streams.decode import decoded, shown_path
 from unstuck.tasks.streams.rows import Parts, Rows
@@ -32,23 +32,6 @@ _OF_TASK = 16 * 1024 * 1024  # bytes of the files of a task, at least
 _TASKS = 10_000
 _AGAIN = ". A retry reads what stands then. Write files elsewhere, and rename them into the folder"
 _HINT = ". Nothing was loaded. With on_bad_file: skip the file is put aside, and the rest is loaded"
-
-
-@dataclass(frozen=True, slots=True)
-class PutAside:
-    """A file of which no row was read.
-
-    Attributes:
-        gone: it is not there any more, or has changed since it was listed.
-        line: where the error was found; 0 if it is not of a line.
-        text: the line, or its beginning.
-    """
-
-    path: str
-    error: str
-    gone: bool
-    line: int
-    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 import psutil
 import pytest
+from pyspark.sql import SparkSession
 
 from examples.flights_truth import disagreements, truth
 from tests.support import fleet
@@ -19,6 +20,12 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from tests.support.spark.spark_cluster import SparkProcess, connect_server, standalone
 from unstuck import Client, JobSpec, Settings, Status, published_files
+from unstuck.coordinator.views.job_views import JobView
+from unstuck.tasks.spec.inputs import StreamInput
+from unstuck.tasks.streams import read
+from unstuck.tasks.streams.listing import arrivals
+from unstuck.tasks.streams.read import read_files
+from unstuck.tasks.warehouse.files import Files
 
 SPEC = ROOT / "examples" / "flights.yaml"
 
@@ -109,20 +116,37 @@ def test_the_demo_on_spark_connect(redis_server: RedisServer, tmp_path: Path) ->
         finishes(client, client.submit(JobSpec.from_file(SPEC)).id, tmp_path)
 
 
-def test_a_stream_with_state_on_spark_connect_is_refused_at_once(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_a_stream_is_loaded_on_spark_connect_and_one_with_state_is_refused_at_once(
+    redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("grpc")
-    events = {"stream": str(tmp_path), "format": "json", "schema": "id BIGINT", "state": True}
-    group = {
-        "name": "load",
-        "inputs": {"events": events},
-        "steps": [{"sql": "SELECT * FROM events", "output": "loads"}],
-    }
+    (tmp_path / "in").mkdir()
+    for name in ("a[1].json", "a1.json"):
+        (tmp_path / "in" / name).write_text('{"id": 1}\n')
+    events = {"stream": str(tmp_path / "in"), "format": "json", "schema": "id BIGINT"}
+
+    def load(**more: bool) -> JobView:
+        sql = {"sql": "SELECT * FROM events", "output": "loads"}
+        group = {"name": "load", "inputs": {"events": {**events, **more}}, "steps": [sql]}
+        spec = {"name": "x", "groups": [group], "outputs": {"loads": {"mode": "append"}}}
+        return client.wait(client.submit(spec).id, timeout=seconds(90))
+
     with (
         connect_server(tmp_path / "spark") as address,
         fleet_on(address, redis_server.url, tmp_path) as client,
     ):
-        job = client.submit({"name": "x", "groups": [group], "outputs": {"loads": {"mode": "append"}}}).id
-        ended = client.wait(job, timeout=seconds(90))
+        assert load().job.status is Status.FINISHED
+        rows = pl.read_parquet(published_files(str(tmp_path / "warehouse"), "loads"))
+        ended = load(state=True)
+
+        # Its tasks read the files as its driver does.
+        monkeypatch.setattr(read, "_ON_DRIVER", -1)
+        stream = StreamInput.model_validate(events)
+        session = SparkSession.builder.remote(address).create()
+        found = read_files(session, arrivals(stream, {}).new, stream, Files(str(tmp_path / "warehouse")), "_staging/x")
+        assert (found.frame.count(), sorted(found.rows.values())) == (2, [1, 1])
+        session.stop()
+    assert rows["id"].to_list() == [1, 1]
     reason = ended.groups[0].members[0].record.reason
     assert reason is not None
     assert reason.code == "UNRECOVERABLE"

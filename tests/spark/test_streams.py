@@ -420,7 +420,7 @@ def test_what_fails_in_a_stream_is_said_as_it_would_be_without_one(
 
 def test_a_type_that_spark_does_not_know_fails_the_group_at_once(stream: Stream) -> None:
     stream.arrive(1)
-    code, text = stream.failed(schema="id INTERVAL FOO")
+    code, text = stream.failed(schema="id INTERVAL FOO", state=True)
     assert (code, "inputs: events: schema: " in text) == ("SQL_INVALID", True)
 
 

@@ -61,6 +61,27 @@ def test_a_wrong_stream_is_named_with_what_was_expected(change: dict[str, Any], 
     assert f"groups[0].inputs.events.{message}" in line
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": "a VARCHAR(10)"}, "'VARCHAR(10)' is no type of a column"),
+        (
+            {"format": "csv", "schema": "a ARRAY<INT>"},
+            "a file of CSV holds no lists, maps and structs, as the column a",
+        ),
+        ({"format": "text", "schema": "a INT"}, "a file of text has one column, of the type STRING"),
+        ({"schema": "_file STRING"}, "the schema wants a column beside _file"),
+        ({"options": {"maxFilesPerTrigger": "1"}}, "files of the format json have no option maxfilespertrigger"),
+    ],
+)
+def test_what_no_file_can_hold_and_no_reader_obeys_is_refused_without_state(
+    change: dict[str, Any], message: str
+) -> None:
+    (line,) = told(text_of({**EVENTS, **change}))
+    assert f"inputs.events: {message}" in line
+    plan_of(text_of({**EVENTS, **change, "state": True}))
+
+
 def test_what_spark_does_not_know_of_files_is_refused_with_state() -> None:
     (line,) = told(text_of({**EVENTS, "state": True, "changed": "again", "ignore": ["*.tmp"]}))
     assert "inputs.events: with state: true Spark chooses the files by itself; leave out ignore, changed" in line
@@ -83,7 +104,7 @@ def test_what_a_stream_lacks_is_named(field: str) -> None:
     ],
 )
 def test_columns_are_written_as_in_sql(schema: str) -> None:
-    (stream,) = plan_of(text_of({**EVENTS, "schema": schema})).group.streams.values()
+    (stream,) = plan_of(text_of({**EVENTS, "schema": schema, "state": True})).group.streams.values()
     assert stream.columns == schema
 
 

@@ -53,6 +53,10 @@ class Datasets:
         return self.checkpoints.get(dataset)
 
 
+def noted(stream: GroupStream, name: str, output: StagedOutput, datasets: Datasets) -> StagedOutput:
+    return stream.noted(name, {name: output}, (), datasets)[name]
+
+
 class Attempts:
     def __init__(self, files: Files) -> None:
         self.files, self.count = files, 0
@@ -65,7 +69,7 @@ class Attempts:
         """Read what has arrived into ``loads``. Returns the checkpoint."""
         stream, datasets = self.stream(Numbers(arrived)), Datasets(published)
         stream.open(datasets)
-        made = stream.noted("loads", ROWS, datasets).checkpoint
+        made = noted(stream, "loads", ROWS, datasets).checkpoint
         assert made is not None
         return made
 
@@ -91,11 +95,12 @@ def test_where_nothing_is_new_no_output_names_a_position_and_one_without_rows_sa
     first = attempts.load(2)
     stream, datasets = attempts.stream(Numbers(2)), Datasets({"loads": first})
     assert stream.open(datasets).frame == []
-    assert stream.noted("loads", NO_ROWS, datasets) == replace(NO_ROWS, nothing_new="0 files")
+    assert noted(stream, "loads", NO_ROWS, datasets) == replace(NO_ROWS, nothing_new="0 files")
     rejected = replace(NO_ROWS, rejected_of="loads")
-    assert stream.noted("loads", rejected, datasets).nothing_new
-    assert stream.noted("loads", ROWS, datasets) == ROWS, "rows from elsewhere are published as always"
-    assert stream.noted("other", NO_ROWS, datasets) == NO_ROWS, "it is not appended"
+    both = stream.noted("loads", {"loads": NO_ROWS, "loads__rejected": rejected}, (), datasets)
+    assert [one.nothing_new for one in both.values()] == ["0 files", "0 files"]
+    assert noted(stream, "loads", ROWS, datasets) == ROWS, "rows from elsewhere are published as always"
+    assert noted(stream, "other", NO_ROWS, datasets) == NO_ROWS, "it is not appended"
     stream.check(["other"])
 
 
@@ -103,10 +108,10 @@ def test_the_output_that_holds_the_position_must_be_written_and_no_other_gets_it
     first = attempts.load(1)
     stream, datasets = attempts.stream(Numbers(2), "log", "loads"), Datasets({"log": None, "loads": first})
     stream.open(datasets)
-    assert stream.noted("log", ROWS, datasets) == ROWS
+    assert noted(stream, "log", ROWS, datasets) == ROWS
     with pytest.raises(OutputInvalid, match="wrote log, but not loads, whose dataset holds the position"):
         stream.check(["log"])
-    made = stream.noted("loads", NO_ROWS, datasets).checkpoint
+    made = noted(stream, "loads", NO_ROWS, datasets).checkpoint
     assert made is not None
     assert made.after == first.path
     stream.check(["log", "loads"])
@@ -118,12 +123,12 @@ def test_the_first_appended_output_that_is_written_gets_the_position_and_its_rej
 ) -> None:
     stream, datasets = attempts.stream(Numbers(2), "a", "b"), Datasets({})
     stream.open(datasets)
-    assert stream.noted("elsewhere", ROWS, datasets).checkpoint is None
+    assert noted(stream, "elsewhere", ROWS, datasets).checkpoint is None
     with pytest.raises(OutputInvalid, match=r"none can hold the position .* outputs: \{elsewhere: \{mode: append\}\}"):
         stream.check(["elsewhere"])
-    assert stream.noted("b", replace(ROWS, rejected_of="b"), datasets).checkpoint is None
-    assert stream.noted("b", ROWS, datasets).checkpoint is not None
-    assert stream.noted("a", ROWS, datasets).checkpoint is None
+    both = stream.noted("b", {"b": ROWS, "b__rejected": replace(ROWS, rejected_of="b")}, (), datasets)
+    assert [one.checkpoint is None for one in both.values()] == [False, True]
+    assert noted(stream, "a", ROWS, datasets).checkpoint is None
     stream.check(["b", "a"])
 
 
@@ -158,8 +163,8 @@ def test_a_dataset_that_other_streams_load_too_holds_the_position_of_one(attempt
     other = replace(attempts.load(1), stream="/else")
     stream, datasets = attempts.stream(Numbers(1), "log", "loads"), Datasets({"log": other})
     stream.open(datasets)
-    assert stream.noted("log", ROWS, datasets).checkpoint is None
-    assert stream.noted("loads", ROWS, datasets).checkpoint is not None
+    assert noted(stream, "log", ROWS, datasets).checkpoint is None
+    assert noted(stream, "loads", ROWS, datasets).checkpoint is not None
 
 
 def test_two_datasets_with_positions_of_one_stream_are_not_loaded_by_one_group(attempts: Attempts) -> None:

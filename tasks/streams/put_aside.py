@@ -1,0 +1,58 @@
+"""Files and messages that were put aside, as rows of ``<dataset>__rejected``, beside those that break a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from unstuck.tasks.frames.output import stage_table
+from unstuck.tasks.frames.spark import empty_table
+from unstuck.tasks.spec.outputs import BAD_FILE, REJECTED, REJECTED_BY
+from unstuck.tasks.spec.schemas import fields_of, schema_of
+from unstuck.tasks.spec.types import field
+from unstuck.tasks.streams.arrived import PutAside
+from unstuck.tasks.streams.decode import shown_path
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.marker import StagedOutput
+
+_TEXTS = {"type": "array", "elementType": "string", "containsNull": True}
+_OWN = [field("_file", "string"), field("_line", "long"), field("_text", "string"), field("_error", "string")]
+
+
+def with_put_aside(
+    files: Files,
+    folder: str,
+    made: Mapping[str, StagedOutput],
+    put_aside: Sequence[PutAside],
+    partition_by: Sequence[str],
+) -> dict[str, StagedOutput]:
+    """``made``, the output in ``folder`` and its rejected rows, with the files that were put aside among these.
+
+    The rejected rows have their columns also where nothing was put aside, so that the dataset has the same each time.
+
+    Raises: OSError; as `stage_table`.
+    """
+    good, rejected = made[folder], made.get(folder + REJECTED)
+    fields = [field(REJECTED_BY, _TEXTS)] if rejected is None else fields_of(rejected.schema)
+    fields = [*fields, *_OWN]
+    schema = schema_of(fields)
+    table = empty_table(schema)
+    if put_aside:
+        rows = [
+            {
+                REJECTED_BY: [BAD_FILE],
+                "_file": shown_path(one.path),
+                "_line": one.line or None,
+                "_text": one.text,
+                "_error": one.error,
+            }
+            for one in put_aside
+        ]
+        table = type(table).from_pylist(rows, schema=table.schema)
+    own = stage_table(files, f"{folder}{REJECTED}/{BAD_FILE}", table, partition_by if rejected is not None else ())
+    kept = rejected.files if rejected is not None and rejected.rows else []
+    found = [*kept, *own.files] if own.rows or not kept else kept
+    whole = StagedOutput(found, sum(file.rows for file in found), schema)
+    by = {**good.rejected_by, BAD_FILE: len(put_aside)}
+    name = folder.rpartition("/")[2]
+    return {folder: replace(good, rejected_by=by), folder + REJECTED: replace(whole, rejected_of=name)}

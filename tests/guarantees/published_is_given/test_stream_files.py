@@ -1,0 +1,194 @@
+"""Files of a stream through whole jobs: the rows of the files are published, and what is bad is told with its place.
+
+One worker takes groups with Spark and without it; each test has a landing folder and a warehouse of its own.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support import fleet
+from tests.support.programs.coordinator_processes import coordinator_processes
+from tests.support.servers import RedisServer
+from unstuck import Client, Settings, Status, published_files
+from unstuck.coordinator.views.job_views import JobView
+from unstuck.tasks.transport.redis_client import connect
+from unstuck.tasks.warehouse.log import Warehouse
+
+STEPS = """
+def load(spark, ctx):
+    ctx.output("loads").write(ctx.input("events"))
+"""
+
+
+@dataclass
+class Load:
+    """Jobs that load a folder, with Spark or without it."""
+
+    home: Path
+    client: Client
+    spark: bool
+
+    @property
+    def warehouse(self) -> Warehouse:
+        return Warehouse(str(self.home / "warehouse"))
+
+    def arrive(self, **files: bytes | str) -> None:
+        self.files({name.replace("__", "."): content for name, content in files.items()})
+
+    def files(self, files: dict[str, bytes | str]) -> None:
+        (landing := self.home / "in").mkdir(exist_ok=True)
+        for name, content in files.items():
+            (landing / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    def run(self, output: dict[str, Any] | None = None, **events: Any) -> JobView:
+        stream = {
+            "stream": str(self.home / "in"),
+            "format": "csv",
+            "schema": "id BIGINT, name STRING",
+            "options": {"header": "true"},
+            **events,
+        }
+        step: dict[str, Any] = {"python": "file_steps:load"}
+        group: dict[str, Any] = {"name": "load", "spark": False, "inputs": {"events": stream}, "steps": [step]}
+        if self.spark:
+            group |= {"spark": True, "steps": [{"sql": "SELECT * FROM events", "output": "loads"}]}
+        spec = {
+            "name": "load",
+            "groups": [{**group, "retry": {"max": 3, "backoff": "1ms"}}],
+            "outputs": {"loads": {"mode": "append", **(output or {})}},
+        }
+        return self.client.wait(self.client.submit(spec).id)
+
+    def load(self, output: dict[str, Any] | None = None, **events: Any) -> dict[str, Any]:
+        """Returns the counts of the stream."""
+        view = self.run(output, **events)
+        assert view.job.status is Status.FINISHED, view
+        results = view.groups[0].members[0].record.results
+        assert results is not None
+        return results["events"]  # type: ignore[no-any-return]
+
+    def refused(self, **events: Any) -> tuple[str, str]:
+        """Code and text of the failure of the only attempt of a job that publishes nothing."""
+        before = self.warehouse.head()
+        view = self.run(**events)
+        assert view.job.status is Status.FAILED, view
+        assert self.warehouse.head() == before
+        record = view.groups[0].members[0].record
+        assert record.reason is not None
+        assert record.epoch == 1, "no retry mends a file"
+        return record.reason.code, record.reason.text
+
+    def rows(self, dataset: str = "loads") -> list[dict[str, Any]]:
+        found = [row for path in published_files(self.warehouse, dataset) for row in pq.read_table(path).to_pylist()]
+        return sorted(found, key=lambda row: str(row.get("id")))
+
+
+@pytest.fixture(scope="module")
+def server(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    home = tmp_path_factory.mktemp("fleet")
+    (home / "file_steps.py").write_text(STEPS)
+    environ = {
+        "UNSTUCK_REDIS_URL": redis_server.url,
+        "UNSTUCK_SWEEP_EVERY": "500ms",
+        "UNSTUCK_SPARK_MASTER": "local[1]",
+        "UNSTUCK_SPARK_CONF": json.dumps({"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "1"}),
+    }
+    with (
+        fleet.worker(redis_server.url, home, queues="light,spark", environ=environ),
+        coordinator_processes(home, environ) as coordinators,
+    ):
+        coordinators.tend(1)
+        yield redis_server
+
+
+@pytest.fixture(params=[True, False], ids=["spark", "light"])
+def load(server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Load]:
+    with connect(server.url) as store:
+        settings = Settings(redis_url=server.url, warehouse=str(tmp_path / "warehouse"))
+        yield Load(tmp_path, Client(settings, redis_client=store), request.param)
+
+
+def test_each_row_is_published_once_under_its_name_whatever_its_file_is_called(load: Load) -> None:
+    names = ["a[1].csv", "a{1,2}.csv", "a*.csv", "a?.csv", "a\\b.csv", "a:b.csv", "ü b%20.csv", "a1.csv", "ab.csv"]
+    load.files({name: f"name,id\nn{at},{at}\n" for at, name in enumerate(names)})
+    assert load.load()["files"] == len(names)
+    assert load.rows() == [{"id": at, "name": f"n{at}"} for at, _ in enumerate(names)]
+    load.arrive(later__csv='\ufeffid,name\r\n9,"x\r\ny"\r\n')
+    assert load.load()["files"] == 1
+    assert load.rows()[-1] == {"id": 9, "name": "x\r\ny"}
+    assert not [path for path in load.home.rglob("*.arrived") if path.is_dir()]
+
+
+def test_a_bad_file_is_refused_with_its_place_by_one_attempt_and_nothing_is_published(load: Load) -> None:
+    load.arrive(good__csv="id,name\n1,ann\n", bad__csv="id,name\n2,ben\nx,dan\n")
+    code, text = load.refused()
+    assert code == "BAD_FILE"
+    assert f"{load.home}/in/bad.csv, line 3: the column id is to be bigint, and holds the text x" in text
+    load.arrive(bad__csv="id,nom\n2,ben\n")
+    code, text = load.refused()
+    assert code == "BAD_FILE"
+    assert "bad.csv: the file has the columns id, nom, and the schema has id, name: it lacks name and has nom" in text
+    assert load.load(on_other_columns="allow")["files"] == 2
+    assert load.rows() == [{"id": 1, "name": "ann"}, {"id": 2, "name": None}]
+
+
+def test_a_bad_file_that_is_put_aside_is_published_with_its_error_and_line_and_not_tried_again(load: Load) -> None:
+    whole = gzip.compress(b"id,name\n" + b"7,x\n" * 999)
+    load.arrive(good__csv="id,name\n1,ann\n", bad__csv="id,name\n2,ben\nx,dan\n", cut__csv__gz=whole[:-20])
+    counts = load.load(on_bad_file="skip")
+    assert (counts["files"], counts["put_aside"]) == (1, 2)
+    assert load.rows() == [{"id": 1, "name": "ann"}]
+    bad, cut = sorted(load.rows("loads__rejected"), key=lambda row: row["_file"])
+    assert (bad["_rejected_by"], bad["_file"]) == (["on_bad_file"], f"{load.home}/in/bad.csv")
+    assert (bad["_line"], "holds the text x" in bad["_error"]) == (3, True)
+    assert (cut["_line"], "cut short" in cut["_error"]) == (None, True)
+    load.arrive(more__csv="id,name\n3,cid\n")
+    assert load.load(on_bad_file="skip")["files"] == 1
+    assert [row["id"] for row in load.rows()] == [1, 3]
+    assert len(load.rows("loads__rejected")) == 2
+
+
+def test_rows_that_break_a_rule_and_files_that_are_put_aside_are_one_dataset(load: Load) -> None:
+    rules = {"quality": {"rules": {"positive": "id > 0"}, "max_rejected_ratio": 1}, "partition_by": ["name"]}
+    load.arrive(a__csv="id,name\n1,ann\n-1,ann\n")
+    load.load(rules, on_bad_file="skip")
+    load.arrive(b__csv="id,name\n2,ben\n-2,ben\n", bad__csv="id\n3\n")
+    load.load(rules, on_bad_file="skip")
+    assert load.rows() == [{"id": 1, "name": "ann"}, {"id": 2, "name": "ben"}]
+    found = [(row["_rejected_by"], row["id"], row.get("_file")) for row in load.rows("loads__rejected")]
+    assert found == [
+        (["positive"], -1, None),
+        (["positive"], -2, None),
+        (["on_bad_file"], None, f"{load.home}/in/bad.csv"),
+    ]
+    load.load(rules, on_bad_file="skip")
+    assert load.warehouse.head() == 2, "nothing was new"
+
+
+def test_keys_go_by_name_and_the_path_of_a_file_is_a_column(load: Load) -> None:
+    load.files({"a.json": '{"name": "ann", "id": 1}\n', "b.json": '{"id": 2, "name": "ben"}\n'})
+    load.load(format="json", options={}, schema="id BIGINT, name STRING, _file STRING")
+    assert load.rows() == [
+        {"id": 1, "name": "ann", "_file": f"{load.home}/in/a.json"},
+        {"id": 2, "name": "ben", "_file": f"{load.home}/in/b.json"},
+    ]
+
+
+def test_a_parquet_file_whose_column_was_renamed_is_refused_and_nothing_is_null(load: Load) -> None:
+    for name, table in {"a": {"name": ["cid"], "id": [3]}, "b": {"ident": [4], "name": ["dan"]}}.items():
+        pq.write_table(pa.table(table), sink := pa.BufferOutputStream())
+        load.files({f"{name}.parquet": sink.getvalue().to_pybytes()})
+    code, text = load.refused(format="parquet", options={})
+    assert (code, "b.parquet: the file has the columns ident, name" in text) == ("BAD_FILE", True)
+    assert load.load(format="parquet", options={}, on_bad_file="skip")["put_aside"] == 1
+    assert load.rows() == [{"id": 3, "name": "cid"}]
