@@ -81,9 +81,7 @@ class Client:
         self.dead_letters = DeadLetters(self._redis, Keys(self.settings.prefix))
         submissions = Submissions(self._redis, Keys(self.settings.prefix))
         self._submitter = Submitter(self.settings, self._redis, submissions, breaker)
-        self.schedules = ScheduleClient(
-            self._redis, self.settings, self.queries, self._submitter.make_durable, self._why
-        )
+        self.schedules = ScheduleClient(self._submitter, self.queries, self._why)
         self._applier = CommandApplier(self._store, lambda: secrets.token_hex(8), time.monotonic, time.sleep)
 
     def close(self) -> None:
@@ -185,6 +183,12 @@ class Client:
             raise Refused(against_damage(old, state.damage).text)
         if old.status not in RETRY_LEGAL:
             raise Refused(against_retry(old))
+        if old.schedule and self.schedules.goes_on(old.schedule):
+            raise Refused(
+                f"job {job} is a run of schedule {old.schedule}, which retries its runs by itself; "
+                f"`unstuck schedule run {old.schedule}` tries at once, and for an older tick there is "
+                f"`unstuck schedule backfill {old.schedule} --redo failed`"
+            )
         try:
             mended = JobSpec.of(old.written() if spec is None else spec, params or {})
             again = retried(state, rerun, adopt_all, secrets.token_hex(8))

@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import redis
-
 from unstuck.coordinator.commands.job import Answer
 from unstuck.coordinator.errors import BadRequest, NoSuchSchedule
 from unstuck.coordinator.model.schedule import Redo, ScheduleRecord
 from unstuck.coordinator.model.size import compile_to_store
+from unstuck.coordinator.publishing.last_run import last_run
 from unstuck.coordinator.schedules.backfill import Bound, Wanted
 from unstuck.coordinator.schedules.commands import (
     BackfillCommand,
@@ -32,10 +31,12 @@ from unstuck.coordinator.schedules.view import ScheduleView, view_of
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.coordinator.store.schedules import ScheduleChange, ScheduleStore
+from unstuck.coordinator.submitter import Submitter
 from unstuck.coordinator.views.job_views import ListedJob, Queries
+from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.identity import user_here
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.settings import Settings
+from unstuck.tasks.warehouse.log import Warehouse
 
 Spec = JobSpec | Mapping[str, Any] | str | os.PathLike[str]
 
@@ -43,22 +44,17 @@ Spec = JobSpec | Mapping[str, Any] | str | os.PathLike[str]
 class ScheduleClient:
     """Set schedules and ask about them; `Client.schedules`."""
 
-    def __init__(
-        self,
-        client: redis.Redis,
-        settings: Settings,
-        queries: Queries,
-        make_durable: Callable[[str], None],
-        why_job: Callable[[str], str],
-    ) -> None:
+    def __init__(self, submitter: Submitter, queries: Queries, why_job: Callable[[str], str]) -> None:
         """``why_job``: what a job waits for; empty if there is no such job."""
         self._why_job = why_job
         self._queries = queries
-        self._store = ScheduleStore(client, Keys(settings.prefix))
-        self._settings, self._make_durable = settings, make_durable
+        self._submitter, self._settings = submitter, submitter.settings
+        self._store = ScheduleStore(submitter.client, Keys(self._settings.prefix))
 
     def set(self, spec: Spec, *, reason: str = "", by: str | None = None) -> ScheduleCommanded:
         """Make a schedule of a job spec, under its name, or change the one that there is. The same spec is no change.
+
+        A schedule that is not there goes on from its last run that the warehouse knows: Redis may have lost it.
 
         Args:
             spec: a JobSpec, a mapping, or the path of a YAML or JSON file; its ``schedule:`` says when it runs.
@@ -86,7 +82,23 @@ class ScheduleClient:
         # It counts from now: what is published already makes no run.
         standing = self._store.published(new.warehouse, new.follows)
         new = replace(new, seen={name: version for name, (version, _) in standing.items()})
-        return self._write(lambda now: set_again(self._store.load(new.name), new, now, reason))
+        trouble = ""
+        if self._store.load(new.name) is None:
+            new, trouble = self._after_its_last_run(new)
+        result = self._write(lambda now: set_again(self._store.load(new.name), new, now, reason))
+        return replace(result, text=result.text + trouble)
+
+    def _after_its_last_run(self, new: ScheduleRecord) -> tuple[ScheduleRecord, str]:
+        """``new`` with its last run that the warehouse knows of: Redis may have lost the schedule.
+
+        Returns: also what to say if the warehouse could not be asked.
+        """
+        place = new.warehouse
+        try:
+            found = self._submitter.breaker.call(place, "it", lambda: last_run(Warehouse(place), new.name))
+        except (UnstuckError, OSError) as error:
+            return new, f"; its ticks count from now, whatever it ran before: {error}"
+        return replace(new, last_success=found), ""
 
     def command(
         self, name: str, given: ScheduleCommand, *, reason: str = "", by: str | None = None
@@ -180,6 +192,11 @@ class ScheduleClient:
             if self._store.remove(record) is not CommitAnswer.CONFLICT:
                 return f"schedule {name} is removed; the jobs of its runs stay"
 
+    def goes_on(self, name: str) -> bool:
+        """Whether there is such a schedule, and it has not ended."""
+        record = self._store.load(name)
+        return record is not None and not record.status.terminal
+
     def names(self) -> list[str]:
         """The names of all schedules, in order."""
         return self._store.names()
@@ -228,7 +245,7 @@ class ScheduleClient:
             record = settled(result.record, now)
             change = ScheduleChange(command_id, record.commit, record, result.events, due=now, commanded=True)
             if self._store.commit(change) is CommitAnswer.APPLIED:
-                self._make_durable(f"schedule {record.name}")
+                self._submitter.make_durable(f"schedule {record.name}")
                 return result
 
 

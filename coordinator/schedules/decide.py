@@ -114,10 +114,17 @@ class ScheduleDecision:
     due: float | None
 
     def submits(self, now: float) -> list[Run]:
-        """The runs that are to be submitted; once more, if nobody has noted how that ended."""
-        backfill = self.record.backfill
-        runs = self.record.runs if backfill is not None and backfill.halted else self.record.going_on
-        return [run for run in runs if not run.job and run.next_at <= now]
+        """The runs that are to be submitted; once more, if nobody has noted how that ended.
+
+        Under a pause only those that a person asked for, and none after a stop.
+        """
+        record, policy = self.record, policy_of(self.record.policy)
+        runs = list(record.runs)
+        if record.intent is not ScheduleIntent.RUN:
+            runs = [run for run in runs if run.by and record.intent is ScheduleIntent.PAUSE]
+        elif record.backfill is not None and not record.backfill.halted:
+            runs += record.backfill.runs
+        return [run for run in runs if not run.job and _has_come(run, policy, now)]
 
 
 @lru_cache(1024)
@@ -138,6 +145,10 @@ def decide(
     """
     events: list[dict[str, Any]] = []
     due: float | None = now
+    if (
+        record.intent is ScheduleIntent.STOP
+    ):  # a run that was being submitted is noted by now, or is not submitted any more
+        record = replace(record, runs=tuple(run for run in record.runs if run.job or run.at > now - LOOK))
     for _ in range(MAX_STEPS):
         step = decide_schedule(record, runs, now, published)
         if isinstance(step, Wait):
@@ -177,7 +188,7 @@ def decide_schedule(
         return Halt(final)
     if record.halted is not None:
         return Wait("HALTED", record.halted.text)
-    if free and (come := next((run for run in record.retries if run.next_at <= now), None)):
+    if free and (come := next((run for run in record.retries if _has_come(run, policy, now)), None)):
         return Submit(come)
     if not free:
         return _while_running(record)
@@ -188,6 +199,11 @@ def decide_schedule(
         )
         return Wait("BACKOFF", text, again.next_at)
     return _by_tick(record, policy, now) if policy.after is None else _by_dataset(record, policy, published, now)
+
+
+def _has_come(run: Run, policy: ScheduleSpec, now: float) -> bool:
+    """The time of a run has come; also one that is so far ahead that the clock was set back since."""
+    return not now < run.next_at <= now + policy.retry.max_backoff + 1
 
 
 def settled(record: ScheduleRecord, now: float) -> ScheduleRecord:

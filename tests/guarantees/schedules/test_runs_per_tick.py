@@ -16,7 +16,8 @@ from tests.guarantees.shown_is_true.test_states import staged
 from tests.support.coordinator import Coordinator, failed, group
 from tests.support.failpoints import Death, Died, armed
 from tests.support.servers import wait_until
-from unstuck import Status
+from unstuck import Refused, Status
+from unstuck.coordinator.model.schedule import tick_text
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.schedules.view import ScheduleView
 from unstuck.tasks.failpoints import Point
@@ -293,3 +294,40 @@ def test_a_tick_at_which_nothing_has_arrived_makes_no_job(coordinator: Coordinat
     event = coordinator.client.schedules.events("ticking")[-1]
     assert (event["kind"], event["code"]) == ("RUN_SUBMITTED", "NOTHING_NEW")
     assert "nothing new lay there" in event["text"]
+
+
+def test_a_person_does_not_retry_a_run_beside_its_schedule(coordinator: Coordinator) -> None:
+    coordinator.client.schedules.set(spec())
+    coordinator.client.schedules.run("ticking")
+    job = next_run(coordinator, 0)
+    coordinator.read()
+    coordinator.work(coordinator.offers(job)[0], failed())
+    coordinator.read()
+    with pytest.raises(Refused, match="unstuck schedule run ticking"):
+        coordinator.client.retry(job)
+    coordinator.client.schedules.stop("ticking")
+    assert coordinator.client.retry(job).new
+
+
+def test_a_schedule_that_is_set_again_after_the_loss_of_redis_goes_on_from_its_last_package(
+    coordinator: Coordinator, client: redis.Redis
+) -> None:
+    """The ticks since then were missed; without its packages the schedule would count from now."""
+    append = {**spec(every="1s", missed="all"), "outputs": {"out": {"mode": "append"}}}
+    coordinator.client.schedules.set(append)
+    job = next_run(coordinator, 0)
+    coordinator.read()
+    (offer,) = coordinator.offers(job)
+    coordinator.claim(offer)
+    coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, "out"))
+    coordinator.read()
+    tick = view(coordinator).record.runs[0].tick
+    client.flushall()
+    coordinator.stream.open()
+    assert coordinator.client.schedules.set(append).answer == "DONE"
+    standing = view(coordinator).record
+    assert standing.cursor == tick
+    assert standing.last_success is not None
+    assert (standing.last_success.job, standing.last_success.rows) == (job, {"out": 3})
+    again = next_run(coordinator, 0)
+    assert coordinator.show(again).job.key == f"ticking@{tick_text(tick + 1)}"

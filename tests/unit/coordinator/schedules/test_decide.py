@@ -408,3 +408,24 @@ def test_a_schedule_that_follows_all_of_several_datasets_waits_for_each_of_them(
     assert after({"a": (5, T0 + 9)}, 10, start).submits(T0 + 10) == []
     both = after({"a": (5, T0 + 9), "b": (6, T0 + 12)}, 13, start)
     assert [one.key("s") for one in both.submits(T0 + 13)] == [key(12)]
+
+
+def test_a_run_that_is_not_submitted_yet_waits_under_a_pause_and_is_none_after_a_stop() -> None:
+    pending = decide(record(), {}, T0 + 60).record
+    paused = settled(command(pending, ScheduleCommand.PAUSE, T0 + 61, "bob").record, T0 + 61)
+    held = decide(paused, {}, T0 + 70)
+    assert (held.submits(T0 + 70), held.record.status) == ([], ScheduleStatus.PAUSED)
+    resumed = settled(command(held.record, ScheduleCommand.RESUME, T0 + 80).record, T0 + 80)
+    assert [run.key("s") for run in decide(resumed, {}, T0 + 80).submits(T0 + 80)] == [key(60)]
+    stopped = settled(command(pending, ScheduleCommand.STOP, T0 + 61).record, T0 + 61)
+    soon, later = decide(stopped, {}, T0 + 62), decide(stopped, {}, T0 + 130)
+    assert (soon.submits(T0 + 62), len(soon.record.runs)) == ([], 1), "its submit may be under way"
+    assert (later.record.runs, later.due) == ((), None)
+
+
+def test_a_retry_does_not_wait_for_a_clock_that_was_set_back() -> None:
+    play = Play(record())
+    play.at(7200)
+    play.fails(7201)
+    play.at(100)
+    assert play.submitted[-1] == key(7200, 2)
