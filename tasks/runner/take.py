@@ -10,7 +10,6 @@ import secrets
 from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 
 import redis
 
@@ -30,15 +29,6 @@ log = logging.getLogger(__name__)
 LINGER = 0.05  # seconds to wait for what the last outcome sets free; waking this runner again takes about as long
 
 
-@dataclass(frozen=True)
-class Taken:
-    """An attempt that was taken, with its claim or why it cannot begin; ``queues``: from which more may be taken."""
-
-    token: Token
-    claim: Claim | UnstuckError
-    queues: Sequence[str]
-
-
 def run_ready(runner: Runner, woken_for: str = "") -> Counter[str]:
     """Run what stands ready on the queues of this worker, until nothing does. Returns what became of the attempts.
 
@@ -47,14 +37,13 @@ def run_ready(runner: Runner, woken_for: str = "") -> Counter[str]:
     runner.watchdog.taken()
     queues = deque(dict.fromkeys([*filter(None, [woken_for]), *runner.queues]))
     done: Counter[str] = Counter()
-    last: _Last | None = None
+    taken: _Taken | None = None
     try:
-        while (taken := _next(runner, queues, last)) is not None:
-            last = _Last(runner, taken)
+        while (taken := _next(runner, queues, taken)) is not None:
             try:
-                done[last.run()] += 1
+                done[taken.run()] += 1
             except BaseException:
-                last.hand_back()
+                taken.hand_back()
                 raise
     except redis.RedisError as error:
         log.warning("Redis does not answer: %s. A coordinator will send another wake-up", error)
@@ -65,15 +54,15 @@ def run_ready(runner: Runner, woken_for: str = "") -> Counter[str]:
     return done
 
 
-def _next(runner: Runner, queues: deque[str], last: _Last | None) -> Taken | None:
+def _next(runner: Runner, queues: deque[str], last: _Taken | None) -> _Taken | None:
     """The next attempt: taken with the last outcome, or now, or set free within a moment. None: this runner leaves.
 
     The queues are rotated at each look: no queue waits for all that stands on another.
     """
     if last is not None and last.next is not None:
-        able = [queue for queue in queues if queue in last.next.queues]
+        last.next.queues = [queue for queue in queues if queue in last.queues]
         queues.rotate(-1)
-        return replace(last.next, queues=able)
+        return last.next
     for lingered in (False, True):
         if not runner.may_take():
             # Else no wake-up would come until the watchdog has said that this runner is idle.
@@ -92,7 +81,7 @@ def _next(runner: Runner, queues: deque[str], last: _Last | None) -> Taken | Non
     return None
 
 
-def _take(runner: Runner, queues: Sequence[str], *, leaves: bool) -> Taken | None:
+def _take(runner: Runner, queues: Sequence[str], *, leaves: bool) -> _Taken | None:
     """Take the next attempt; None if nothing stands ready.
 
     Raises: redis.RedisError: Redis did not answer.
@@ -106,7 +95,7 @@ def _take(runner: Runner, queues: Sequence[str], *, leaves: bool) -> Taken | Non
 
     try:
         claim = persistently(runner.settings.dispatch_timeout, try_to_take)
-        return None if claim is None else Taken(claim.token, claim, queues)
+        return None if claim is None else _Taken(runner, claim.token, claim, queues)
     except redis.RedisError:
         raise
     except BaseException as error:
@@ -115,16 +104,16 @@ def _take(runner: Runner, queues: Sequence[str], *, leaves: bool) -> Taken | Non
         return taken
 
 
-def _unread(runner: Runner, claimant: str, error: BaseException, queues: Sequence[str]) -> Taken | None:
+def _unread(runner: Runner, claimant: str, error: BaseException, queues: Sequence[str]) -> _Taken | None:
     """The attempt that Redis granted to ``claimant`` in an answer that could not be read: it needs an outcome."""
     token = runner.lease.taken(claimant)
     if token is None:
         return None
     if isinstance(error, ValueError):  # an answer that is no text
-        return Taken(token, WorkOrderUnreadable(unreadable(error)), queues)
+        return _Taken(runner, token, WorkOrderUnreadable(unreadable(error)), queues)
     what = f"{type(error).__name__}: {error}"
     why = f"{runner.name} could not read the answer of Redis to its claim: {what}"
-    return Taken(token, NotBegun(why), queues)
+    return _Taken(runner, token, NotBegun(why), queues)
 
 
 def _ends_at_once(work_order: WorkOrder) -> bool:
@@ -132,39 +121,41 @@ def _ends_at_once(work_order: WorkOrder) -> bool:
     return not work_order.group.spark and ("://" not in warehouse or warehouse.startswith("file:"))
 
 
-class _Last:
-    """The attempt that runs. Its outcome is recorded together with the take of the next one, where that can be.
+class _Taken:
+    """An attempt that was taken. Its outcome is recorded together with the take of the next one, where that can be.
 
     It can be where nothing is left to do after the outcome that may take long or fail: no Spark session to close, no
     log to upload, no JVM to ask, and a look finds that the attempt has left nothing behind.
 
     Attributes:
-        next: what was taken, if anything.
+        queues: from which this runner may take more.
+        next: what was taken with the outcome, if anything.
         answer: whether something stood ready, where more was asked for.
     """
 
-    def __init__(self, runner: Runner, taken: Taken) -> None:
-        self._runner, self._taken = runner, taken
+    def __init__(self, runner: Runner, token: Token, claim: Claim | UnstuckError, queues: Sequence[str]) -> None:
+        """``claim``: or why the attempt cannot begin."""
+        self._runner, self._token, self._claim, self.queues = runner, token, claim, queues
         self._claimant, self._event = secrets.token_hex(6), secrets.token_hex(8)
         self._takes: bool | None = None
-        self.next: Taken | None = None
+        self.next: _Taken | None = None
         self.answer: TakeAnswer | None = None
 
     def run(self) -> str:
         """Run it, here or in a fresh runner. Returns what became of it, for people."""
-        claim = self._taken.claim
+        claim = self._claim
         if wants_fresh(claim):
             try:
                 return run_fresh(self._runner, claim)
             except NotBegun as error:
                 claim = error
-        return Attempt(self._runner, self._taken.token, claim, self._finish).run()
+        return Attempt(self._runner, self._token, claim, self._finish).run()
 
     def hand_back(self) -> None:
         """Give back what was taken with the outcome, since this runner ends."""
         if self.next is None:
             return
-        token, why = self.next.token, f"{self._runner.name} had to end before it could begin"
+        token, why = self.next._token, f"{self._runner.name} had to end before it could begin"
         with suppress(redis.RedisError):  # then the lease lapses
             released = Outcome(OutcomeKind.RELEASED, failure=Failure("RELEASED", why))
             self._runner.lease.finish(token, released, secrets.token_hex(8))
@@ -172,24 +163,24 @@ class _Last:
     def _finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
         lease = self._runner.lease
         if self._takes is None:
-            claim, succeeded = self._taken.claim, outcome.kind is OutcomeKind.SUCCEEDED
+            claim, succeeded = self._claim, outcome.kind is OutcomeKind.SUCCEEDED
             quick = succeeded and isinstance(claim, Claim) and _ends_at_once(claim.work_order)
             self._takes = quick and self._runner.may_take_at_once() and self._runner.looks_clean()
         if not self._takes:
             return lease.finish(token, outcome, event)
-        queues = self._taken.queues
+        runner, queues = self._runner, self.queues
         try:
             answer, self.answer, following = lease.finish_and_take(
-                token, outcome, event, queues, self._claimant, worker=self._runner.name, claim=self._event
+                token, outcome, event, queues, self._claimant, worker=runner.name, claim=self._event
             )
         except redis.RedisError:
             raise
         except Exception as error:
             answer = lease.finish(token, outcome, event)
-            self.next = _unread(self._runner, self._claimant, error, queues)
+            self.next = _unread(runner, self._claimant, error, queues)
             if self.next is None:
                 log.exception("%s: what was taken after it could not be read; this runner is replaced", token)
-                self._runner.replace()
+                runner.replace()
             return answer
-        self.next = None if following is None else Taken(following.token, following, queues)
+        self.next = None if following is None else _Taken(runner, following.token, following, queues)
         return answer
