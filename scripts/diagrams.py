@@ -1,4 +1,4 @@
-"""Draw the pictures in docs/images, and the tables of moves in docs/how-it-works.md, from the code.
+"""Draw the pictures in docs/images, and the tables of moves in two pages of docs, from the code.
 
 ``python scripts/diagrams.py`` writes them again. A test of the docs compares them with the code.
 """
@@ -9,12 +9,13 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from scripts.drawing import Drawing, Point
+from unstuck.coordinator.model.schedule import SCHEDULE_MOVES, ScheduleStatus
 from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, PHASE_MOVES, GroupState
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGE = DOCS / "how-it-works.md"
 IMAGES = DOCS / "images"
 Moves = Mapping[tuple[StrEnum, StrEnum], str]
 
@@ -36,28 +37,30 @@ def table(moves: Moves) -> str:
     return "\n".join(lines)
 
 
-def sections() -> dict[str, str]:
-    """The tables of the page, by the names of their marks."""
-    return {
-        "table of a group": table(GROUP_MOVES),
-        "table of what is asked": table(GROUP_MOVES_REQUESTED),
-        "table of a job": table(JOB_MOVES),
-        "table of publishing": table(PHASE_MOVES),
-    }
+# The tables of each page, by the names of their marks.
+PAGES: dict[str, dict[str, Moves]] = {
+    "how-it-works.md": {
+        "table of a group": GROUP_MOVES,
+        "table of what is asked": GROUP_MOVES_REQUESTED,
+        "table of a job": JOB_MOVES,
+        "table of publishing": PHASE_MOVES,
+    },
+    "schedules.md": {"table of a schedule": SCHEDULE_MOVES},
+}
 
 
-def drawn(page: str) -> str:
-    """``page`` with every table as the code has it.
+def drawn(name: str, page: str) -> str:
+    """``page``, which is that of this name, with every table as the code has it.
 
     Raises:
         ValueError: a table has no marks in the page.
     """
-    for name, text in sections().items():
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    for mark, moves in PAGES[name].items():
+        begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
         pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
         if not pattern.search(page):
-            raise ValueError(f"{PAGE.name} has no {begin} … {end}")
-        between = f"{begin}\n{text}\n{end}"
+            raise ValueError(f"{name} has no {begin} … {end}")
+        between = f"{begin}\n{table(moves)}\n{end}"
         page = pattern.sub(lambda _, between=between: between, page)  # type: ignore[misc]
     return page
 
@@ -126,16 +129,45 @@ BENDS = {
 BOX = (120, 44)
 
 
+# A stop, from everywhere, is left out of the picture: the table has it.
+SCHEDULE_PLACES = {
+    ScheduleStatus.WAITING: (20, 150),
+    ScheduleStatus.RUNNING: (300, 40),
+    ScheduleStatus.RETRYING: (300, 260),
+    ScheduleStatus.HALTED: (560, 260),
+    ScheduleStatus.PAUSED: (560, 40),
+    ScheduleStatus.FINISHED: (780, 150),
+}
+
+
 def group_states() -> str:
     d = Drawing(920, 490, "The moves of a group")
-    centre = {state: (x + BOX[0] / 2, y + BOX[1] / 2) for state, (x, y) in PLACES.items()}
-    for old, new in GROUP_MOVES:
-        both = (new, old) in GROUP_MOVES  # the two moves must not lie on each other
-        d.arrow(*_edge(centre[old], centre[new]), bend=BENDS.get((old, new), 26 if both else 0))
-    for state, (x, y) in PLACES.items():
-        fill = {GroupState.SUCCEEDED: GREEN, GroupState.RUNNING: BLUE}.get(state, GREY if state.terminal else AMBER)
-        d.box(x, y, *BOX, str(state), fill=fill)
+    _states(d, GROUP_MOVES, PLACES, BENDS, {GroupState.SUCCEEDED: GREEN, GroupState.RUNNING: BLUE})
     return d.svg()
+
+
+def schedule_states() -> str:
+    d = Drawing(920, 330, "The moves of a schedule")
+    fills = {ScheduleStatus.WAITING: GREEN, ScheduleStatus.RUNNING: BLUE, ScheduleStatus.FINISHED: GREY}
+    _states(d, SCHEDULE_MOVES, SCHEDULE_PLACES, {}, fills)
+    return d.svg()
+
+
+def _states(
+    d: Drawing,
+    moves: Moves,
+    places: Mapping[Any, tuple[int, int]],
+    bends: Mapping[tuple[Any, Any], int],
+    fills: Mapping[Any, str],
+) -> None:
+    """Draw the moves between the states that have a place."""
+    centre = {state: (x + BOX[0] / 2, y + BOX[1] / 2) for state, (x, y) in places.items()}
+    for old, new in moves:
+        if old in places and new in places:
+            both = (new, old) in moves  # the two moves must not lie on each other
+            d.arrow(*_edge(centre[old], centre[new]), bend=bends.get((old, new), 26 if both else 0))
+    for state, (x, y) in places.items():
+        d.box(x, y, *BOX, str(state), fill=fills.get(state, GREY if state.terminal else AMBER))
 
 
 def _edge(start: Point, end: Point) -> tuple[Point, Point]:
@@ -206,13 +238,15 @@ def pictures() -> dict[str, str]:
     return {
         "architecture.svg": architecture(),
         "group-states.svg": group_states(),
+        "schedule-states.svg": schedule_states(),
         "attempt.svg": attempt(),
         "lost-attempt.svg": lost_attempt(),
     }
 
 
 if __name__ == "__main__":
-    PAGE.write_text(drawn(PAGE.read_text()))
+    for page in PAGES:
+        (DOCS / page).write_text(drawn(page, (DOCS / page).read_text()))
     IMAGES.mkdir(exist_ok=True)
     for name, text in pictures().items():
         (IMAGES / name).write_text(text)

@@ -34,6 +34,7 @@ from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status
 from unstuck.coordinator.cli.app import app
 from unstuck.coordinator.cli.exits import ExitCode
+from unstuck.coordinator.model.schedule import SCHEDULE_MOVES, ScheduleStatus
 from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, TERMINAL, GroupState
 from unstuck.coordinator.spec.messages import NOT_YET
 from unstuck.coordinator.spec.model import Defaults
@@ -352,14 +353,15 @@ def test_the_settings_page_is_the_settings() -> None:
 
 
 def test_the_tables_and_pictures_are_drawn_from_the_code() -> None:
-    page = (DOCS / "how-it-works.md").read_text()
-    assert diagrams.drawn(page) == page, "run python -m scripts.diagrams"
+    for name in diagrams.PAGES:
+        page = (DOCS / name).read_text()
+        assert diagrams.drawn(name, page) == page, "run python -m scripts.diagrams"
     for name, picture in diagrams.pictures().items():
         assert (DOCS / "images" / name).read_text() == picture, f"{name}: run python -m scripts.diagrams"
 
 
 def test_every_state_and_status_has_its_place_in_the_tables() -> None:
-    for words, moves in ((GroupState, GROUP_MOVES), (Status, JOB_MOVES)):
+    for words, moves in ((GroupState, GROUP_MOVES), (Status, JOB_MOVES), (ScheduleStatus, SCHEDULE_MOVES)):
         assert {word for move in moves for word in move} == set(words)
         assert not [old for old, _ in moves if old.terminal], "terminal is final"
     assert {new for _, new in GROUP_MOVES_REQUESTED} == {GroupState.SKIPPED, GroupState.WAITING}
