@@ -10,6 +10,7 @@ from itertools import groupby
 from textwrap import indent
 from typing import Annotated
 
+import redis
 import typer
 from rich.console import Console
 from rich.text import Text
@@ -85,7 +86,7 @@ def _waits(client: Client, jobs: list[ListedJob]) -> dict[str, str]:
         with suppress(NoSuchJob):  # it was removed since it was listed
             try:
                 waits[job.id] = client.show(job.id, why=True, members=1).why_line(job.id)
-            except NewerJob as error:
+            except (NewerJob, redis.ResponseError) as error:  # one that cannot be read hides no other
                 waits[job.id] = str(error)
     return waits
 

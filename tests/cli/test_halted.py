@@ -13,6 +13,7 @@ from tests.cli.conftest import ByHand, Cli
 from tests.support.servers import wait_until
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.store.job_store import Store
+from unstuck.tasks.protocol.keys import Keys
 
 WHY = "the coordinator could not decide this job: KeyError: 'clean'"
 
@@ -44,6 +45,19 @@ def test_a_halted_job_and_a_paused_one_differ_in_every_command(cli: Cli, hand: B
     found = json.loads(cli("doctor", "--json").stdout)["findings"]
     (cure,) = [one["cure"] for one in found if one["code"] == "JOBS_HALTED"]
     assert "unstuck list --status HALTED" in cure
+
+
+def test_a_job_that_cannot_be_read_hides_no_other_from_a_list(
+    cli: Cli, hand: ByHand, store: Store, client: redis.Redis
+) -> None:
+    """The list ended with an error of Redis, and showed none of the jobs."""
+    broken, well = hand.submit({"name": "a"}), hand.submit({"name": "a"})
+    halt(store, broken)
+    client.delete(groups := Keys(hand.settings.prefix).of(broken).groups)
+    client.set(groups, "not a hash any more")
+    listed = {one["id"]: (one["status"], one["why"]) for one in cli.json("list")}
+    assert set(listed) == {broken, well}
+    assert (listed[broken][0], "WRONGTYPE" in listed[broken][1]) == ("HALTED", True)
 
 
 def test_a_wait_for_a_halted_job_ends_with_1_and_says_what_helps(

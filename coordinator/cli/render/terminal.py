@@ -217,7 +217,7 @@ class Listing:
         self._rows: list[list[Text]] = []
 
     def add_row(self, *cells: str | Text) -> None:
-        self._rows.append([cell if isinstance(cell, Text) else Text(cell) for cell in cells])
+        self._rows.append([cell if isinstance(cell, Text) else Text(printable(cell)) for cell in cells])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         heads = [Text(name, "bold") for name in self._columns]

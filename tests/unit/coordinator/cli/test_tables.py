@@ -84,6 +84,14 @@ def test_what_fits_stands_beside_and_the_widest_column_stands_below_its_row(widt
     assert (width == 120) == (not any(line.startswith("    reason ") for line in lines))
 
 
+@pytest.mark.parametrize("width", [20, 80])
+def test_a_name_that_a_terminal_would_obey_is_shown_whole(width: int) -> None:
+    """Its replaced characters were not counted in the width of the column, so its end was cut off."""
+    listing = table("COLUMN", "TYPE")
+    listing.add_row("a\x1b]0;pwned\u202e\x85b", "long")
+    assert "a�]0;pwned��b" in drawn(width, listing)
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_sentence_splits_an_id_or_a_word(width: int) -> None:
     said = drawn(width, Text(f"  why     {WORDS} {ID} {WORDS}\nsecond line"))
