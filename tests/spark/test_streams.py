@@ -84,6 +84,7 @@ class Stream:
         state: bool = False,
         changed: str = "fail",
         gate: Path | None = None,
+        retry: dict[str, Any] | None = None,
         schema: str = "id BIGINT, at STRING",
         **output: Any,
     ) -> str:
@@ -101,7 +102,7 @@ class Stream:
         return self.client.submit(
             {
                 "name": "load",
-                "defaults": {"retry": {"max": 0}},
+                "defaults": {"retry": retry or {"max": 0}},
                 "on_failure": "finish_others",
                 "groups": [load] if gate is None else [load, check],
                 "outputs": {"loads": {"mode": "append", **output}},
@@ -302,6 +303,27 @@ def test_of_two_jobs_that_read_the_same_files_one_publishes_and_the_other_says_w
     assert stream.ids() == [1, 2]
     stream.arrive(3)
     assert stream.ended(stream.client.retry(views[1].job.id).id).job.status is Status.FINISHED
+    assert stream.ids() == [1, 2, 3]
+
+
+def test_an_attempt_that_fails_after_the_load_leaves_nothing_and_the_next_one_reads_all_that_has_arrived(
+    stream: Stream,
+) -> None:
+    stream.arrive(1)
+    gate = stream.home / "open"
+    check = {"python": "stream_steps:gate", "params": {"path": str(gate)}}
+    job = stream.submit(SQL, check, retry={"max": 20, "backoff": "1s", "max_backoff": "1s"})
+
+    def failed() -> bool:
+        return any(member.record.failures for group in stream.client.show(job).groups for member in group.members)
+
+    wait_until(failed, 120, "an attempt to fail")
+    stream.arrive(2)
+    gate.touch()
+    assert stream.ended(job).job.status is Status.FINISHED
+    assert stream.rows_of(job) == 2
+    stream.arrive(3)
+    stream.load()
     assert stream.ids() == [1, 2, 3]
 
 
