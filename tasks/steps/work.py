@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from threading import Lock
 from typing import Any
 
 from unstuck.tasks.errors import (
@@ -73,6 +74,7 @@ class Work:
     results: dict[str, Any] = field(default_factory=dict)
     forks: dict[str, list[Any]] = field(default_factory=dict)  # values of dynamic forks, by output.column
     _stream: GroupStream | None = None  # once it was read
+    _streaming: Lock = field(default_factory=Lock)  # a step may read and write in threads of its own
 
     @property
     def rows(self) -> int:
@@ -102,14 +104,15 @@ class Work:
         if isinstance(stream, StreamInput) and stream.state:
             return open_stream(self.session, name, stream)
         assert self.published is not None
-        if self._stream is None:
-            source = self._source(name, stream)
-            staging, skips = self.token.staging, stream.skips
-            self._stream = GroupStream(name, source, self.files, staging, self.appended, skips=skips)
-            taken = self._stream.open(self.published)
-            self.results[name] = dict(taken.counts)
-            log.info("the stream %s: %s", name, taken.told)
-        return self._stream.open(self.published).frame
+        with self._streaming:
+            if self._stream is None:
+                source = self._source(name, stream)
+                staging, skips = self.token.staging, stream.skips
+                self._stream = GroupStream(name, source, self.files, staging, self.appended, skips=skips)
+                taken = self._stream.open(self.published)
+                self.results[name] = dict(taken.counts)
+                log.info("the stream %s: %s", name, taken.told)
+            return self._stream.open(self.published).frame
 
     def _source(self, name: str, stream: StreamInput | KafkaInput) -> Source:
         folder = f"{self.token.staging}/{name}.arrived"
@@ -176,7 +179,8 @@ class Work:
             )
         reach(Point.AFTER_OUTPUT, self.token.job)
         if self._stream is not None and self.published is not None:
-            made = self._stream.noted(folder, made, self.partition_by.get(name, ()), self.published)
+            with self._streaming:
+                made = self._stream.noted(folder, made, self.partition_by.get(name, ()), self.published)
             staged = made[folder]
         for one, output in made.items():
             self.outputs[one.rpartition("/")[2]] = output

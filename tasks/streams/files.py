@@ -57,15 +57,19 @@ class ArrivingFiles:
 
 
 def _told(spec: StreamInput, found: Arrivals, read: ReadFiles) -> str:
-    looked = f"looked at {found.looked:,} files in {spec.stream}"
-    more = f"; {found.not_counted:,} do not count by their names" if found.not_counted else ""
+    looked = f"looked at {_count(found.looked)} in {spec.stream}"
+    more = f"; not counted by name: {found.not_counted:,}" if found.not_counted else ""
     if found.changed:
         done = "read once more" if spec.changed == "again" else "passed over, as changed: ignore says"
-        more += f"; {len(found.changed):,} have other content than when they were read, and are {done}"
+        more += f"; with other content than when it was read: {_count(len(found.changed))}, {done}"
     gone = [one.path for one in read.put_aside if one.gone]
-    more += f"; {len(gone):,} went away or changed meanwhile, and are left for the next job" if gone else ""
+    more += f"; gone or changed meanwhile, and left for the next job: {_count(len(gone))}" if gone else ""
     if bad := [one for one in read.put_aside if not one.gone]:
-        more += f"; {len(bad):,} were put aside, the first of them {shown_path(bad[0].path)}: {bad[0].error}"
+        more += f"; put aside: {_count(len(bad))}, the first of them {shown_path(bad[0].path)}: {bad[0].error}"
     if not found.new:
         return f"nothing new, {looked}{more}"
-    return f"{len(found.new):,} files with {found.bytes:,} bytes are new, {looked}{more}"
+    return f"new: {_count(len(found.new))} with {found.bytes:,} bytes, {looked}{more}"
+
+
+def _count(files: int) -> str:
+    return "1 file" if files == 1 else f"{files:,} files"

@@ -210,7 +210,7 @@ def test_a_run_that_finds_nothing_new_publishes_no_version_and_says_what_it_look
     assert read == {"looked": 2, "files": 2, "bytes": 48}
     (stream.home / "landing" / "3.json.part").write_text("{")
     again = stream.ended(stream.load())
-    nothing = f"nothing new, looked at 2 files in {stream.home}/landing; 1 do not count by their names"
+    nothing = f"nothing new, looked at 2 files in {stream.home}/landing; not counted by name: 1"
     assert again.job.reason is not None
     assert again.job.reason.text == f"all groups are done, and there is no new version: {nothing}"
     assert again.groups[0].members[0].record.reason == Reason("ARRIVED", nothing)
