@@ -6,7 +6,7 @@ import datetime
 import json
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -203,13 +203,18 @@ class ScheduleClient:
 
     def all(self) -> list[ScheduleView]:
         """All schedules, in the order of their names."""
-        return [self.show(name) for name in self.names()]
+        return self._views(self._store.load_all(self.names()))
+
+    def _views(self, records: Sequence[ScheduleRecord]) -> list[ScheduleView]:
+        now, due = self._store.now(), self._store.due_at([record.name for record in records])
+        return [
+            view_of(record, now, at, self._store.published(record.warehouse, record.follows))
+            for record, at in zip(records, due, strict=True)
+        ]
 
     def show(self, name: str) -> ScheduleView:
         """How a schedule stands. Raises: NoSuchSchedule."""
-        record = self._record(name)
-        published = self._store.published(record.warehouse, record.follows)
-        return view_of(record, self._store.now(), self._store.due_at(name), published)
+        return self._views([self._record(name)])[0]
 
     def why(self, name: str) -> ScheduleExplanation:
         """Explain where a schedule stands, and what would help. Raises: NoSuchSchedule."""

@@ -40,6 +40,7 @@ from unstuck.tasks.warehouse.log import Warehouse
 
 log = logging.getLogger(__name__)
 REPAIR_EVERY = 60.0  # seconds
+TURN = 5.0  # seconds for which one sweep decides schedules before it decides jobs
 MAX_TRIES = 100  # of one commit that others come before
 
 
@@ -72,28 +73,39 @@ class Schedules:
         self._clock, self._next_repair = clock, 0.0
         self._backlog = Backlog()
 
-    def run(self) -> int:
-        """Decide all schedules that are due. Returns how many. Raises: redis.RedisError: they stay due."""
+    def run(self, after_each: Callable[[], None] = lambda: None) -> int:
+        """Decide the schedules that are due. Returns how many.
+
+        Those that are left when `TURN` is over stay due: jobs wait as well.
+
+        Args:
+            after_each: called after each schedule.
+
+        Raises: redis.RedisError: they stay due.
+        """
         if self._clock() >= self._next_repair:
             self._next_repair = self._clock() + REPAIR_EVERY
             self._schedules.repair()
-        decided = 0
-        while (taken := self._schedules.take_due(self._lock_ttl))[1]:
-            for name, due in taken[1].items():
+        decided, until = 0, self._clock() + TURN
+        while self._clock() < until and (taken := self._schedules.take_due(self._lock_ttl))[1]:
+            now, due = taken
+            for name, due_seen in due.items():
                 try:
-                    self.decide(name, due)
+                    self.decide(name, due_seen, now)
                 except Exception as error:
                     if unavailable(error):
                         raise
                     # It concerns this schedule alone, which is due again when its term is over.
                     log.exception("schedule %s could not be decided; it stays due", name)
-            decided += len(taken[1])
+                after_each()
+            decided += len(due)
         return decided
 
-    def decide(self, name: str, due_seen: str = "") -> None:
-        """Decide one schedule, and submit what it asks for."""
+    def decide(self, name: str, due_seen: str = "", taken_at: float | None = None) -> None:
+        """Decide one schedule, and submit what it asks for. ``taken_at``: when it was taken, by the clock of Redis."""
         for _ in range(MAX_TRIES):
-            record, now = self._schedules.load(name), self._schedules.now()
+            record = self._schedules.load(name)
+            now, taken_at = taken_at or self._schedules.now(), None
             if record is None:
                 return
             runs = {run.job: seen for run in record.going_on if run.job and (seen := self._seen(run.job)) is not None}

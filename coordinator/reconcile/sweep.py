@@ -67,10 +67,20 @@ class Sweep:
                 self._settings.lease_ttl,
             )
         self._wake(now)
-        if self._schedules is not None:
-            self._schedules.run()
         decided = 0
         ticked = self._clock()
+
+        def goes_on() -> None:
+            """A long sweep is no outage: without this, each would begin with a grace, and no lease ever lapse."""
+            nonlocal ticked
+            if self._clock() - ticked >= self._settings.sweep_every:
+                at, _ = self._store.tick(self._settings.sweep_every, self._settings.lease_ttl)
+                self._wake(at)
+                ticked = self._clock()
+            after_each()
+
+        if self._schedules is not None:
+            self._schedules.run(goes_on)
         met: set[str] = set()
         more: list[str] = []  # jobs with so much to decide that the others come first
         # All jobs that are due now, in batches. A decided job is due later. A job is met again only
@@ -78,13 +88,8 @@ class Sweep:
         while batch := [job for job in self._store.due(now, BATCH + len(met)) if job not in met] or more:
             more = []
             for job in batch:
-                if self._clock() - ticked >= self._settings.sweep_every:
-                    # A long sweep is no outage: without this, each would begin with a grace, and no lease ever lapse.
-                    at, _ = self._store.tick(self._settings.sweep_every, self._settings.lease_ttl)
-                    self._wake(at)
-                    ticked = self._clock()
                 result = self._reconcile(job)
-                after_each()
+                goes_on()
                 decided += result not in (None, PassResult.BUSY)
                 if result is PassResult.MORE:
                     more.append(job)

@@ -61,10 +61,15 @@ class ScheduleStore:
 
     def load(self, name: str) -> ScheduleRecord | None:
         """The record of a schedule; None if there is none."""
-        keys = self._keys.of_schedule(name)
-        found = cast(list[str | None], self._redis.hmget(keys.schedule, "record", "commit", "spec"))
-        record, commit, spec = (text or "" for text in found)
-        return ScheduleRecord.from_json(record, commit, spec) if record else None
+        return next(iter(self.load_all([name])), None)
+
+    def load_all(self, names: Sequence[str]) -> list[ScheduleRecord]:
+        """The records of those of these schedules that there are, in their order."""
+        pipe = self._redis.pipeline(transaction=False)
+        for name in names:
+            pipe.hmget(self._keys.of_schedule(name).schedule, "record", "commit", "spec")
+        found = cast(list[list[str | None]], pipe.execute())
+        return [ScheduleRecord.from_json(text, commit or "", spec or "") for text, commit, spec in found if text]
 
     def commit(self, change: ScheduleChange) -> CommitAnswer:
         """Write a change, all or nothing, if no other commit came after the load."""
@@ -129,9 +134,9 @@ class ScheduleStore:
         """The names of all schedules, in order."""
         return sorted(cast(list[str], self._redis.hkeys(self._keys.schedules)))
 
-    def due_at(self, name: str) -> float | None:
-        """When the schedule is decided next."""
-        return self._redis.zscore(self._keys.schedules_due, name)
+    def due_at(self, names: Sequence[str]) -> list[float | None]:
+        """When each of these schedules is decided next; None: never again."""
+        return self._redis.zmscore(self._keys.schedules_due, list(names)) if names else []
 
     def runs(self, name: str, most: int) -> list[str]:
         """The jobs of its runs, the newest first."""

@@ -70,8 +70,8 @@ MUTANTS = (
         42,
         line(
             Sweep.run,
-            "self._wake(now)\n    if self._schedules",
-            "if self._schedules",
+            "self._wake(now)\n    decided",
+            "decided",
         ),
     ),
     mutant(
