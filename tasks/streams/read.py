@@ -31,7 +31,10 @@ _ON_DRIVER = 64 * 1024 * 1024  # bytes of files that are decoded without a job o
 _OF_TASK = 16 * 1024 * 1024  # bytes of the files of a task, at least
 _TASKS = 10_000
 _AGAIN = ". A retry reads what stands then. Write files elsewhere, and rename them into the folder"
-_HINT = ". Nothing was loaded. With on_bad_file: skip the file is put aside, and the rest is loaded"
+_HINT = (
+    ". Nothing was loaded. Mend the file; or pass over it: `unstuck stream skip DATASET FILE`, or for each such file "
+    "on_bad_file: skip"
+)
 
 
 @dataclass(frozen=True, slots=True)

