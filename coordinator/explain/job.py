@@ -265,8 +265,8 @@ def _brief(state: JobState, env: Environment, alone: str, groups: Sequence[Expla
         groups: the explanations of its groups, with their lines.
     """
     job = state.job
-    if job.halted is not None:
-        return f"halted: {job.halted.text}"
+    if job.halted is not None and job.status is Status.HALTED:
+        return job.halted.text
     if job.phase and not job.phase.aborts:
         if job.reason is None:
             return "publishing"

@@ -27,6 +27,7 @@ from unstuck.tasks.errors import (
     WarehouseNewer,
 )
 from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.protocol.report import in_short
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import ENTRY_VERSION, DatasetState, Entry, State, fold, version_for
 
@@ -191,7 +192,7 @@ class Warehouse:
                 )
             entry = _ENTRY.validate_python(data)
         except (ValueError, RecursionError) as error:
-            raise LogBroken(f"the log entry {self.storage.uri(path)} cannot be read: {error}") from error
+            raise LogBroken(f"the log entry {self.storage.uri(path)} cannot be read: {in_short(error)}") from error
         if entry.n != n:
             raise LogBroken(f"the log entry {self.storage.uri(path)} says that it is entry {entry.n}")
         return entry

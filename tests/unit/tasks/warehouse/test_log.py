@@ -178,8 +178,9 @@ def test_a_damaged_entry_is_an_error_and_not_an_empty_version(
 ) -> None:
     publish(warehouse, "a", "flights")
     (tmp_path / "warehouse/_log/000000000001.json").write_bytes(content)
-    with pytest.raises(LogBroken, match=r"000000000001\.json cannot be read"):
+    with pytest.raises(LogBroken, match=r"000000000001\.json cannot be read") as raised:
         warehouse.state()
+    assert "http" not in str(raised.value), "the pages of a library help no operator"
 
 
 @pytest.mark.parametrize(
