@@ -1,14 +1,15 @@
-"""The messages of a Kafka topic as rows: an Arrow table, or for Spark files that the driver writes as it reads."""
+"""The messages of a Kafka topic as rows: an Arrow table, or files for Spark, which tasks write if they are many."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import chain
 from typing import Any, Literal
 
-from unstuck.tasks.errors import BadRecord, SourceReplaced
-from unstuck.tasks.frames.output import stage_table
+from unstuck.tasks.errors import BadRecord, OffsetsOutOfRange, SourceReplaced, SourceUnavailable
 from unstuck.tasks.frames.spark import read_parquet
 from unstuck.tasks.spec.kafka import KafkaInput
 from unstuck.tasks.spec.schemas import schema_of
@@ -16,11 +17,12 @@ from unstuck.tasks.streams.group_stream import Taken
 from unstuck.tasks.streams.kafka import Client, reach_of
 from unstuck.tasks.streams.position import FilesPosition, KafkaPosition
 from unstuck.tasks.streams.records import arrow_schema, json_columns
+from unstuck.tasks.streams.rows import Parts, Rows
+from unstuck.tasks.streams.spark_tasks import in_tasks
 from unstuck.tasks.warehouse.files import Files
-from unstuck.tasks.warehouse.marker import bytes_by_uri
 
 _MESSAGES = 10_000  # that are taken from the client at once
-_FILE_BYTES = 64 * 1024 * 1024  # of rows in memory that go into one file for Spark
+_OF_TASK = 200_000  # offsets of one task of Spark; the driver reads so many by itself
 _TEXT = 300  # characters of a message that is no row
 
 
@@ -105,7 +107,6 @@ def read_messages(
     position: KafkaPosition | None,
     files: Files,
     folder: str,
-    note: Callable[[int], None] = lambda rows: None,
 ) -> ReadMessages:
     """All that has arrived in a topic since ``position``, up to where it stood when this began.
 
@@ -114,62 +115,75 @@ def read_messages(
         options: those of ``stream``, with their references resolved.
         position: None: the stream begins.
         folder: of the staging of this attempt, for the files that Spark reads.
-        note: called with the number of rows as they come.
 
     Raises:
         BadRecord: a message is no row, and ``on_bad_record`` is ``fail``.
         SourceUnavailable, SourceReplaced, OffsetsOutOfRange: the topic cannot be read, or not on from ``position``.
         OSError: the warehouse failed.
     """
-    put_aside: list[PutAside] = []
     with Client(stream, options) as client:
         reach = reach_of(stream, client.topic(), position)
-        tables = _tables(stream, client.messages(reach.open, _MESSAGES), put_aside)
-        frame, rows = (_whole if session is None else _spooled)(tables, stream, session, files, folder, note)
+        schema = schema_of(stream.fields)
+        if session is None:
+            rows = Rows()
+            count, put_aside = _read(client, reach.open, rows)
+            frame = rows.table(arrow_schema(schema).empty_table())
+        else:
+            found = None
+            if len(pieces := _pieces(reach.open)) > 1:
+                parts = [partial(_task, stream, dict(options), piece, files.uri(""), folder) for piece in pieces]
+                found = in_tasks(session, parts, _ERRORS, stream.stream)
+            if found is None:
+                found = [_spooled(client, reach.open, files, folder)]
+            count = sum(one["rows"] for one in found)
+            put_aside = [PutAside(**aside) for one in found for aside in one["put_aside"]]
+            written = dict(chain.from_iterable(one["written"].items() for one in found))
+            frame = read_parquet(session, [(schema, written)])
         if reach.topic_id and (now := client.topic_id()) != reach.topic_id:
             raise SourceReplaced(
                 f"the topic of {stream.stream} was deleted and made again while it was read: its id is {now}, and was "
                 f"{reach.topic_id}. Nothing was published. To read the new topic from its beginning, say generation: "
                 f"{stream.generation + 1}"
             )
-    return ReadMessages(frame, rows, reach.position, put_aside)
+    return ReadMessages(frame, count, reach.position, put_aside)
 
 
-def _whole(tables: Iterator[Any], stream: KafkaInput, _: Any, __: Files, ___: str, note: Callable[[int], None]) -> Any:
-    import pyarrow as pa
-
-    found = [arrow_schema(schema_of(stream.fields)).empty_table()]
-    for table in tables:
-        found.append(table)
-        note(sum(map(len, found)))
-    whole = pa.concat_tables(found)
-    return whole, len(whole)
+_ERRORS = (BadRecord, OffsetsOutOfRange, SourceUnavailable, OSError)
 
 
-def _spooled(
-    tables: Iterator[Any], stream: KafkaInput, session: Any, files: Files, folder: str, note: Callable[[int], None]
-) -> tuple[Any, int]:
-    import pyarrow as pa
+def _pieces(wanted: Mapping[int, tuple[int, int]]) -> list[dict[int, tuple[int, int]]]:
+    """The parts of ``wanted`` that tasks of Spark read; one of them if it is little."""
+    if sum(end - begin for begin, end in wanted.values()) <= _OF_TASK:
+        return [dict(wanted)]
+    return [
+        {partition: (at, min(at + _OF_TASK, end))}
+        for partition, (begin, end) in wanted.items()
+        for at in range(begin, end, _OF_TASK)
+    ]
 
-    written: dict[str, int] = {}
-    rows, held, size = 0, list[Any](), 0
-    files.remove_tree(folder)
 
-    def write() -> None:
-        staged = stage_table(files, f"{folder}/{len(written)}", pa.concat_tables(held))
-        written.update(bytes_by_uri(files, staged.files))
-        held.clear()
+def _task(
+    stream: KafkaInput, options: dict[str, str], wanted: dict[int, tuple[int, int]], warehouse: str, folder: str
+) -> dict[str, Any]:
+    with Client(stream, options) as client:
+        return _spooled(client, wanted, Files(warehouse), folder)
 
-    for table in tables:
-        held.append(table)
-        rows, size = rows + len(table), size + table.nbytes
-        note(rows)
-        if size >= _FILE_BYTES:
-            write()
-            size = 0
-    if held:
-        write()
-    return read_parquet(session, [(schema_of(stream.fields), written)]), rows
+
+def _spooled(client: Client, wanted: Mapping[int, tuple[int, int]], files: Files, folder: str) -> dict[str, Any]:
+    """Write the rows of ``wanted`` into files for Spark. Raises: as `read_messages`."""
+    parts = Parts(files, folder)
+    rows, put_aside = _read(client, wanted, parts)
+    return {"rows": rows, "put_aside": [asdict(one) for one in put_aside], "written": parts.written()}
+
+
+def _read(client: Client, wanted: Mapping[int, tuple[int, int]], rows: Rows) -> tuple[int, list[PutAside]]:
+    """Add ``wanted`` to ``rows``. Returns how many there are, and what is no row. Raises: as `read_messages`."""
+    count, put_aside = 0, list[PutAside]()
+    for table in _tables(client.stream, client.messages(wanted, _MESSAGES), put_aside):
+        rows.add(table)
+        rows.keep()
+        count += len(table)
+    return count, put_aside
 
 
 def _tables(stream: KafkaInput, batches: Iterator[list[Any]], put_aside: list[PutAside]) -> Iterator[Any]:

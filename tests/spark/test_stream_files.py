@@ -25,12 +25,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
+from tests.support.kafka import mock_broker
 from tests.support.spark.jvm import end_jvm
 from unstuck import Settings
 from unstuck.tasks.driver.driver import Driver
-from unstuck.tasks.errors import BadFile, FileUnsettled
+from unstuck.tasks.errors import BadFile, BadRecord, FileUnsettled
 from unstuck.tasks.spec.inputs import StreamInput
-from unstuck.tasks.streams import content, decode, read
+from unstuck.tasks.spec.kafka import KafkaInput
+from unstuck.tasks.streams import content, decode, kafka_read, read
 from unstuck.tasks.streams.arrived import ArrivedFile
 from unstuck.tasks.streams.read import ReadFiles, read_files
 from unstuck.tasks.warehouse.files import Files
@@ -481,3 +483,24 @@ def test_files_that_spark_has_written_are_read_as_they_were(place: Place, driver
         assert rows(place.read(at)) == [{"at": expected[0]["at"]}]
         with pytest.raises(BadFile, match=r"column on has a day before 1582-11-01 .* in which calendar"):
             place.read(Case("", "orc", written("orc", day), [], "on DATE"))
+
+
+def test_many_messages_of_a_topic_are_read_by_tasks_of_spark_with_the_same_rows_or_error(
+    spark_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_read, "_OF_TASK", 30)
+    session, files = spark_place.session, Files(str(spark_place.home / "warehouse"))
+    with mock_broker() as broker:
+        values: list[Any] = [{"id": n} for n in range(100)]
+        broker.produce("events", *values, partition=1)
+        broker.produce("events", *values[:40], partition=2)
+        given = {"stream": broker.stream("events"), "format": "json", "schema": "id BIGINT", "metadata": ["offset"]}
+        stream = KafkaInput.model_validate(given)
+        whole = kafka_read.read_messages(session, stream, {}, None, files, "arrived")
+        expected = sorted([(n, n) for n in range(100)] + [(n, n) for n in range(40)])
+        assert sorted((row.id, row.offset) for row in whole.frame.collect()) == expected
+        assert (whole.rows, whole.position.next) == (140, {0: 0, 1: 100, 2: 40, 3: 0})
+        assert len(list((spark_place.home / "warehouse" / "arrived").iterdir())) == 4 + 2, "one folder for each task"
+        broker.produce("events", *values, "bad", partition=3)
+        with pytest.raises(BadRecord, match="offset 100 of partition 3 is no row"):
+            kafka_read.read_messages(session, stream, {}, whole.position, files, "arrived")

@@ -149,22 +149,27 @@ def test_a_topic_that_was_deleted_and_made_again_is_told_and_read_by_another_gen
     assert len(values(read(server, "again"))) == 9
 
 
-def test_a_read_goes_on_when_the_broker_is_killed_in_its_middle_and_comes_back(server: KafkaServer) -> None:
+def test_a_read_goes_on_when_the_broker_is_killed_in_its_middle_and_comes_back(
+    server: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.make("killed", 3)
     broker = server.broker(**{"delivery.timeout.ms": 120_000})
     for partition in range(3):
         broker.produce("killed", *(b"%d-%06d" % (partition, n) for n in range(20_000)), partition=partition)
-    killed = False
     stream = source(server, "killed", options={"fetch.max.bytes": "1000000", "queued.min.messages": "100"})
+    messages, killed = Client.messages, False
 
-    def kill(rows: int) -> None:
+    def kill(client: Client, *given: Any) -> Iterator[list[Any]]:
         nonlocal killed
-        if not killed:
-            killed = True
-            server.kill()
-            server.start()
+        for batch in messages(client, *given):
+            yield batch
+            if not killed:
+                killed = True
+                server.kill()
+                server.start()
 
-    found = read_messages(None, stream, stream.options, None, Files("/"), "unused", kill)
+    monkeypatch.setattr(Client, "messages", kill)
+    found = read_messages(None, stream, stream.options, None, Files("/"), "unused")
     assert killed
     assert values(found) == sorted(b"%d-%06d" % (partition, n) for partition in range(3) for n in range(20_000))
 

@@ -178,9 +178,7 @@ def test_a_look_says_by_partition_how_much_is_new_and_why_a_run_would_fail(
 
 def test_messages_of_more_than_one_batch_are_all_there(broker: Broker, topic: str, tmp_path: Path) -> None:
     broker.produce(name_of(topic), *(b"%d" % n for n in range(25_000)))
-    noted: list[int] = []
     stream = KafkaInput.model_validate({"stream": topic, "format": "text", "metadata": ["offset"]})
-    found = read_messages(None, stream, {}, None, Files(str(tmp_path)), "unused", noted.append)
+    found = read_messages(None, stream, {}, None, Files(str(tmp_path)), "unused")
     assert found.frame.column("value").to_pylist() == [str(n) for n in range(25_000)]
-    assert found.rows == noted[-1] == 25_000
-    assert len(noted) > 1
+    assert found.rows == 25_000
