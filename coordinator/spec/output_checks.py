@@ -7,7 +7,6 @@ from itertools import chain
 
 from unstuck.coordinator.spec.problems import Loc, Problem, path_text
 from unstuck.tasks.spec.group import GroupSpec, Step
-from unstuck.tasks.spec.kafka import KafkaInput
 from unstuck.tasks.spec.outputs import REJECTED, OutputSpec, named_param
 
 MAX_NAME = 63  # characters of the name of an output
@@ -188,8 +187,6 @@ def stream_problems(
             at: Loc = ("groups", i, "inputs", name)
             if stream.state and not group.spark:
                 yield Problem(f"{name!r} is a stream with state: true, which Spark reads; leave out spark: false", at)
-            if isinstance(stream, KafkaInput) and stream.on_bad_record == "skip":
-                yield Problem("on_bad_record: skip is not there yet; say fail", at)
             if group.for_each is not None:
                 yield Problem(f"{name!r} is a stream, and the members of a fork cannot share one yet", at)
             if len(streams) > 1:

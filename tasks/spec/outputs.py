@@ -19,7 +19,8 @@ from unstuck.tasks.spec.types import MAX_TYPE, parse_type
 
 REJECTED = "__rejected"  # what the dataset of the rejected rows of an output adds to its name
 REJECTED_BY = "_rejected_by"  # the column of it that names the rules which a row does not meet
-BAD_FILE = "on_bad_file"  # in the place of a rule: a file of a stream that was put aside
+# In the place of a rule: a file, or a message, of a stream that was put aside.
+BAD_FILE, BAD_RECORD = "on_bad_file", "on_bad_record"
 OUTSIDE = "outside partitions"  # stands there for ``partitions:``; no rule can have this name
 MAX_RULES = 50  # the file names of Spark hold so many
 

@@ -31,12 +31,12 @@ class PutAside:
 
     Attributes:
         gone: it is not there any more, or has changed since it was listed; a later job may read it.
-        line: where the error was found, or the offset of a message; 0 if it is not of a line.
+        line: where the error was found, or the offset of a message; None if it is not of a line.
         text: the line, or its beginning.
     """
 
     path: str
     error: str
     gone: bool
-    line: int
+    line: int | None
     text: str

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from unstuck.tasks.errors import InputMissing, OutputInvalid
+from unstuck.tasks.spec.outputs import BAD_FILE, BAD_RECORD
 from unstuck.tasks.streams.arrived import PutAside
 from unstuck.tasks.streams.position import (
     FilesPosition,
@@ -130,7 +131,8 @@ class GroupStream:
             return self._noted_news(made, self._taken)
         bad = [one for one in self._taken.put_aside if not one.gone]
         if self._skips:
-            made = with_put_aside(self._files, folder, made, bad, partition_by)
+            why = BAD_RECORD if self._source.kind == "kafka" else BAD_FILE
+            made = with_put_aside(self._files, folder, made, bad, partition_by, why)
         if self._taken.position is None:
             return self._noted_news(made, self._taken)
         size = write_position(self._files, self._path, self._taken.position)

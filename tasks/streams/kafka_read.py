@@ -13,6 +13,7 @@ from unstuck.tasks.errors import BadRecord, OffsetsOutOfRange, SourceReplaced, S
 from unstuck.tasks.frames.spark import read_parquet
 from unstuck.tasks.spec.kafka import KafkaInput
 from unstuck.tasks.spec.schemas import schema_of
+from unstuck.tasks.streams.arrived import PutAside
 from unstuck.tasks.streams.group_stream import Taken
 from unstuck.tasks.streams.kafka import Client, reach_of
 from unstuck.tasks.streams.position import FilesPosition, KafkaPosition
@@ -24,16 +25,6 @@ from unstuck.tasks.warehouse.files import Files
 _MESSAGES = 10_000  # that are taken from the client at once
 _OF_TASK = 200_000  # offsets of one task of Spark; the driver reads so many by itself
 _TEXT = 300  # characters of a message that is no row
-
-
-@dataclass(frozen=True, slots=True)
-class PutAside:
-    """A message that is no row of the columns. ``text`` is the beginning of its value."""
-
-    partition: int
-    offset: int
-    error: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +76,16 @@ class KafkaTopic:
         counts = {"messages": found.rows + len(found.put_aside)}
         counts |= {"put_aside": len(found.put_aside)} if found.put_aside else {}
         counts |= {"lost": lost} if (lost := sum(to - begin for begin, to in after.lost.values())) else {}
-        return Taken(found.frame, after if moved else None, counts, _told_of(self.spec, found))
+        return Taken(found.frame, after if moved else None, counts, _told_of(self.spec, found), found.put_aside)
 
 
 def _told_of(spec: KafkaInput, found: ReadMessages) -> str:
     read = sum(1 for one, end in found.position.next.items() if end > found.position.began[one])
     said = f"{found.rows:,} messages of {read} of {len(found.position.next)} partitions are new in {spec.stream}"
     if found.put_aside:
-        said += f"; {len(found.put_aside):,} are no rows and were put aside, first {found.put_aside[0]}"
+        first = found.put_aside[0]
+        said += f"; {len(found.put_aside):,} are no rows and were put aside, first {first.path} at {first.line}"
+        said += f": {first.error}"
     for partition, (begin, end) in found.position.lost.items():
         said += (
             f"; of partition {partition} the offsets {begin:,} to {end:,} are passed over, which brokers have removed"
@@ -202,13 +195,13 @@ def _tables(stream: KafkaInput, batches: Iterator[list[Any]], put_aside: list[Pu
         else:
             table, bad = pa.table({"value": pa.array(values, pa.binary())}), {}
         if bad:
-            told = [_told(messages[number], why) for number, why in sorted(bad.items())]
+            told = [_aside(stream, messages[number], why) for number, why in sorted(bad.items())]
             if stream.on_bad_record == "fail":
-                first, text = told[0], json.dumps(told[0].text, ensure_ascii=False)
+                first, text = messages[min(bad)], json.dumps(told[0].text, ensure_ascii=False)
                 raise BadRecord(
-                    f"{stream.stream}: the message at offset {first.offset} of partition {first.partition} is no row: "
-                    f"{first.error}. It begins {text}. Nothing was published. Say on_bad_record: skip to put such "
-                    "messages aside, or mend what writes them"
+                    f"{stream.stream}: the message at offset {first.offset()} of partition {first.partition()} is no "
+                    f"row: {told[0].error}. It begins {text}. Nothing was published. Say on_bad_record: skip to put "
+                    "such messages aside, or mend what writes them"
                 )
             put_aside += told
             messages = [message for number, message in enumerate(messages) if number not in bad]
@@ -228,9 +221,9 @@ def _text(values: Sequence[bytes | None]) -> tuple[Any, dict[int, str]]:
     return pa.table({"value": pa.array(good, pa.string())}), bad
 
 
-def _told(message: Any, why: str) -> PutAside:
+def _aside(stream: KafkaInput, message: Any, why: str) -> PutAside:
     text = (message.value() or b"")[: 4 * _TEXT].decode(errors="replace")[:_TEXT]
-    return PutAside(message.partition(), message.offset(), why, text)
+    return PutAside(f"{stream.stream}/{message.partition()}", why, False, message.offset(), text)
 
 
 def _instants(messages: Sequence[Any]) -> list[int | None]:

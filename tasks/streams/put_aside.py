@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from unstuck.tasks.frames.output import stage_table
 from unstuck.tasks.frames.spark import empty_table
-from unstuck.tasks.spec.outputs import BAD_FILE, REJECTED, REJECTED_BY
+from unstuck.tasks.spec.outputs import REJECTED, REJECTED_BY
 from unstuck.tasks.spec.schemas import fields_of, schema_of
 from unstuck.tasks.spec.types import field
 from unstuck.tasks.streams.arrived import PutAside
@@ -25,8 +25,12 @@ def with_put_aside(
     made: Mapping[str, StagedOutput],
     put_aside: Sequence[PutAside],
     partition_by: Sequence[str],
+    why: str,
 ) -> dict[str, StagedOutput]:
-    """``made``, the output in ``folder`` and its rejected rows, with the files that were put aside among these.
+    """``made``, the output in ``folder`` and its rejected rows, with what was put aside among these.
+
+    Args:
+        why: stands in the place of a rule there.
 
     The rejected rows have their columns also where nothing was put aside, so that the dataset has the same each time.
 
@@ -40,19 +44,19 @@ def with_put_aside(
     if put_aside:
         rows = [
             {
-                REJECTED_BY: [BAD_FILE],
+                REJECTED_BY: [why],
                 "_file": shown_path(one.path),
-                "_line": one.line or None,
+                "_line": one.line,
                 "_text": one.text,
                 "_error": one.error,
             }
             for one in put_aside
         ]
         table = type(table).from_pylist(rows, schema=table.schema)
-    own = stage_table(files, f"{folder}{REJECTED}/{BAD_FILE}", table, partition_by if rejected is not None else ())
+    own = stage_table(files, f"{folder}{REJECTED}/{why}", table, partition_by if rejected is not None else ())
     kept = rejected.files if rejected is not None and rejected.rows else []
     found = [*kept, *own.files] if own.rows or not kept else kept
     whole = StagedOutput(found, sum(file.rows for file in found), schema)
-    by = {**good.rejected_by, BAD_FILE: len(put_aside)}
+    by = {**good.rejected_by, why: len(put_aside)}
     name = folder.rpartition("/")[2]
     return {folder: replace(good, rejected_by=by), folder + REJECTED: replace(whole, rejected_of=name)}

@@ -6,11 +6,10 @@ name of a file is a pattern, no conf changes a value, and what is wrong with a f
 
 from __future__ import annotations
 
-import json
-import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from heapq import heapreplace
 from typing import Any
 
@@ -23,10 +22,10 @@ from unstuck.tasks.streams.arrived import ArrivedFile, PutAside
 from unstuck.tasks.streams.content import Gone, Unreadable
 from unstuck.tasks.streams.decode import decoded, shown_path
 from unstuck.tasks.streams.rows import Parts, Rows
+from unstuck.tasks.streams.spark_tasks import in_tasks
 from unstuck.tasks.time_zone import UTC
 from unstuck.tasks.warehouse.files import Files
 
-log = logging.getLogger(__name__)
 _ON_DRIVER = 64 * 1024 * 1024  # bytes of files that are decoded without a job of Spark
 _OF_TASK = 16 * 1024 * 1024  # bytes of the files of a task, at least
 _TASKS = 10_000
@@ -99,9 +98,9 @@ def _read_one(file: ArrivedFile, stream: StreamInput, zone: str, rows: Rows) -> 
             rows.add(table)
             count += len(table)
     except Gone as gone:
-        aside = PutAside(file.path, str(gone), True, 0, "")
+        aside = PutAside(file.path, str(gone), True, None, "")
     except Unreadable as wrong:
-        aside = PutAside(file.path, str(wrong), False, wrong.line, wrong.text)
+        aside = PutAside(file.path, str(wrong), False, wrong.line or None, wrong.text)
     else:
         rows.keep()
         return file.path, count
@@ -127,42 +126,17 @@ def _read_some(
 
 # -- As a job of Spark ---------------------------------------------------------------------------------------------
 
-_ERRORS: dict[str, type[Exception]] = {kind.__name__: kind for kind in (BadFile, FileUnsettled, OSError)}
-_NO_PYTHON = ("No module named", "Cannot run program", "PYTHON_VERSION_MISMATCH")  # in the errors of executors
-
 
 def _in_tasks(
     session: Any, arrived: Sequence[ArrivedFile], stream: StreamInput, zone: str, warehouse: str, folder: str
 ) -> tuple[list[_Found], dict[str, int]] | None:
     """As `_read_some`, each task some of the files; None if the executors cannot. Raises: as `read_files`."""
-    shares, said = _shares(arrived), stream.model_dump_json(by_alias=True)
-
-    def answers(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-
-        for batch in batches:
-            numbers = batch.column(0).to_pylist()
-            yield pa.RecordBatch.from_pydict(
-                {"answer": [_task(shares[number], said, zone, warehouse, folder) for number in numbers]}
-            )
-
-    try:
-        rows = session.range(0, len(shares), 1, len(shares)).mapInArrow(answers, "answer string").collect()
-    except Exception as error:
-        if not any(word in str(error) for word in _NO_PYTHON):
-            raise
-        log.warning(
-            "the executors of Spark cannot read the files of a stream, so its driver reads all %d of them: they need "
-            "the Python of the workers, with unstuck and pyarrow. %s",
-            len(arrived),
-            str(error)[-300:],
-        )
+    parts = [partial(_task, share, stream, zone, warehouse, folder) for share in _shares(arrived)]
+    answers = in_tasks(session, parts, (BadFile, FileUnsettled, OSError), f"the {len(arrived)} files of a stream")
+    if answers is None:
         return None
     found, written = list[_Found](), dict[str, int]()
-    for answer in map(json.loads, (row.answer for row in rows)):
-        if "error" in answer:
-            kind, text = answer["error"]
-            raise _ERRORS[kind](text)
+    for answer in answers:
         found += [tuple(one) for one in answer["rows"]]
         found += [PutAside(**one) for one in answer["put_aside"]]
         written |= answer["written"]
@@ -180,14 +154,9 @@ def _shares(arrived: Sequence[ArrivedFile]) -> list[list[ArrivedFile]]:
     return [share for _, _, share in shares if share]
 
 
-def _task(share: list[ArrivedFile], said: str, zone: str, warehouse: str, folder: str) -> str:
-    """Read the files of one task. Returns the answer as JSON."""
-    stream = StreamInput.model_validate_json(said)
-    try:
-        found, written = _read_some(share, stream, zone, Files(warehouse), folder)
-    except (BadFile, FileUnsettled, OSError) as error:
-        kind = type(error).__name__
-        return json.dumps({"error": [kind if kind in _ERRORS else "OSError", str(error)]})
+def _task(share: list[ArrivedFile], stream: StreamInput, zone: str, warehouse: str, folder: str) -> dict[str, Any]:
+    """Read the files of one task."""
+    found, written = _read_some(share, stream, zone, Files(warehouse), folder)
     rows = [one for one in found if not isinstance(one, PutAside)]
     aside = [asdict(one) for one in found if isinstance(one, PutAside)]
-    return json.dumps({"rows": rows, "put_aside": aside, "written": written})
+    return {"rows": rows, "put_aside": aside, "written": written}

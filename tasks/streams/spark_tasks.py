@@ -1,4 +1,4 @@
-"""What is read of a stream by tasks of Spark: each writes its rows into files, and answers in JSON."""
+"""Reading a stream by tasks of Spark, each of which writes its rows into files and answers in JSON."""
 
 from __future__ import annotations
 

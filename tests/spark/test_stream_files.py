@@ -444,7 +444,7 @@ def test_where_executors_lack_the_package_the_driver_reads(
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(read, "_task", module._task)
     assert len(rows(spark_place.read(csv("", PLAIN, [])))) == 2
-    assert "its driver reads all 2 of them" in caplog.text
+    assert "cannot read the 2 files of a stream, so its driver reads all" in caplog.text
     assert "No module named 'of_the_driver_alone'" in caplog.text
 
 

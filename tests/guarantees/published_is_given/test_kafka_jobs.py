@@ -182,6 +182,27 @@ def test_a_message_that_is_no_row_fails_the_group_with_its_place_and_publishes_n
     assert (code, "offset 1 of partition 0" in text, topic.version) == ("BAD_RECORD", True, 0)
 
 
+def test_messages_that_are_no_rows_are_put_aside_with_their_places_if_the_spec_says_so(topic: Topic) -> None:
+    skip = {"on_bad_record": "skip"}
+    topic.arrive("x", 2)
+    finished(topic.load(**skip))
+    assert topic.ids() == [2]
+    rejected = {"_rejected_by": ["on_bad_record"], "_line": 0, "_text": '{"id": "x"}'}
+    paths = published_files(Warehouse(topic.warehouse), "loads__rejected")
+    (row,) = (row for path in paths for row in pq.read_table(path).to_pylist())
+    assert "the column id (bigint) cannot hold 'x'" in row.pop("_error")
+    assert row.pop("_file").endswith(f"/{topic.name}/0")
+    assert row == rejected
+    topic.arrive(3)
+    finished(topic.load(**skip))
+    topic.arrive("y", partition=1)
+    finished(topic.load(**skip))
+    paths = published_files(Warehouse(topic.warehouse), "loads__rejected")
+    found = [row for path in paths for row in pq.read_table(path).to_pylist()]
+    assert sorted((row["_file"][-1], row["_line"]) for row in found) == [("0", 0), ("1", 0)]
+    assert topic.ids() == [2, 3]
+
+
 def test_a_broker_that_is_away_is_told_and_the_group_may_run_again(topic: Topic) -> None:
     options = {"socket.timeout.ms": "1000"}
     code, text = failed(topic.load(stream="kafka://127.0.0.1:1/events", options=options))

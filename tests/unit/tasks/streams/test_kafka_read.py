@@ -12,8 +12,9 @@ from tests.support.kafka import Broker, mock_broker
 from unstuck.tasks.errors import BadRecord, OffsetsOutOfRange, SourceUnavailable, Unrecoverable
 from unstuck.tasks.spec.kafka import KafkaInput
 from unstuck.tasks.streams import look as look_module
+from unstuck.tasks.streams.arrived import PutAside
 from unstuck.tasks.streams.kafka import Client
-from unstuck.tasks.streams.kafka_read import PutAside, ReadMessages, read_messages
+from unstuck.tasks.streams.kafka_read import ReadMessages, read_messages
 from unstuck.tasks.streams.look import Look, Looks
 from unstuck.tasks.streams.position import KafkaPosition, write_position
 from unstuck.tasks.warehouse.files import Files
@@ -121,9 +122,9 @@ def test_a_message_that_is_no_row_fails_the_group_with_its_place_or_is_put_aside
     assert r'It begins "{\"id\": \"x\"}"' in str(told.value)
     found = read(topic, format="json", schema="id BIGINT", on_bad_record="skip", metadata=["offset"])
     assert found.frame.to_pylist() == [{"id": 1, "offset": 0}, {"id": 2, "offset": 3}]
-    assert [(one.partition, one.offset, one.text) for one in found.put_aside] == [
-        (2, 1, '{"id": "x"}'),
-        (2, 2, "\ufffd"),
+    assert [(one.path, one.line, one.text) for one in found.put_aside] == [
+        (f"{topic}/2", 1, '{"id": "x"}'),
+        (f"{topic}/2", 2, "\ufffd"),
     ]
     with pytest.raises(BadRecord, match="no text in UTF-8"):
         read(topic, format="text")
