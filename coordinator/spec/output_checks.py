@@ -125,7 +125,8 @@ def _checked(
     makers_of = _makers(every)
     for name, spec in outputs.items():
         rejected = name + REJECTED
-        if spec.checks.rejects:
+        skips = any(stream.skips for group in makers_of.get(name, ()) for stream in group.streams.values())
+        if spec.checks.rejects or (spec.mode == "append" and skips):
             if (place := taken.get(rejected.lower())) is not None:
                 yield Problem(f"{rejected!r} is the name of the rejected rows of {name!r}; take another one", place)
             if len(rejected) > MAX_NAME:

@@ -49,6 +49,7 @@ class ArrivingFiles:
         counts["bytes"] = sum(file.size for file in done if file.path in read.rows)
         counts |= {"changed": len(found.changed)} if found.changed else {}
         counts |= {"put_aside": len(bad)} if bad else {}
+        counts |= {"unsettled": gone} if (gone := sum(one.gone for one in read.put_aside)) else {}
         after = None
         if done:
             seen = before.seen | {file.path: (file.size, file.version) for file in done}

@@ -48,31 +48,34 @@ class Parts(Rows):
         self._number = 0
         self._written: dict[str, int] = {}
         self._written_of_own: dict[str, int] = {}
+        self._bytes = self._bytes_of_own = 0  # to ask each table again for every file would take their square
 
     def add(self, table: Any) -> None:
         """As `Rows.add`. Raises: OSError; as ``Files.check``."""
         super().add(table)
-        if sum(table.nbytes for table in self._own) > _PART:
+        self._bytes_of_own += table.nbytes
+        if self._bytes_of_own > _PART:
             self._written_of_own |= self._write(self._own)
-            self._own = []
+            self._own, self._bytes_of_own = [], 0
 
     def keep(self) -> None:
         """As `Rows.keep`. Raises: as `add`."""
         super().keep()
         self._written |= self._written_of_own
-        self._written_of_own = {}
-        if sum(table.nbytes for table in self._kept) > _PART:
+        self._bytes += self._bytes_of_own
+        self._written_of_own, self._bytes_of_own = {}, 0
+        if self._bytes > _PART:
             self.written()
 
     def drop(self) -> None:
         """As `Rows.drop`. What was written of the file goes with the staging of the attempt."""
         super().drop()
-        self._written_of_own = {}
+        self._written_of_own, self._bytes_of_own = {}, 0
 
     def written(self) -> dict[str, int]:
         """The URI and the bytes of each file that holds rows. Raises: as `add`."""
         self._written |= self._write(self._kept)
-        self._kept = []
+        self._kept, self._bytes = [], 0
         return self._written
 
     def _write(self, tables: list[Any]) -> dict[str, int]:

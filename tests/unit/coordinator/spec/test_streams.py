@@ -82,6 +82,13 @@ def test_what_no_file_can_hold_and_no_reader_obeys_is_refused_without_state(
     plan_of(text_of({**EVENTS, **change, "state": True}))
 
 
+def test_the_name_of_the_files_that_are_put_aside_is_taken() -> None:
+    both = {"loads": {"mode": "append"}, "loads__rejected": {"mode": "append"}}
+    lines = told(text_of({**EVENTS, "on_bad_file": "skip"}, both))
+    assert "'loads__rejected' is the name of the rejected rows of 'loads'; take another one" in " ".join(lines)
+    assert plan_of(text_of(EVENTS, {"loads": {"mode": "append"}}))
+
+
 def test_what_spark_does_not_know_of_files_is_refused_with_state() -> None:
     (line,) = told(text_of({**EVENTS, "state": True, "changed": "again", "ignore": ["*.tmp"]}))
     assert "inputs.events: with state: true Spark chooses the files by itself; leave out ignore, changed" in line
