@@ -207,8 +207,10 @@ class ScheduleClient:
 
     def _views(self, records: Sequence[ScheduleRecord]) -> list[ScheduleView]:
         now, due = self._store.now(), self._store.due_at([record.name for record in records])
+        runs = [run.job for record in records for run in record.going_on if run.job]
+        jobs = {job.id: job.status for job in self._queries.listed(runs)}
         return [
-            view_of(record, now, at, self._store.published(record.warehouse, record.follows))
+            view_of(record, now, at, self._store.published(record.warehouse, record.follows), jobs)
             for record, at in zip(records, due, strict=True)
         ]
 

@@ -84,12 +84,13 @@ def list_schedules(as_json: AsJson = False) -> None:
 def show_schedule(
     name: Name,
     count: Annotated[int, typer.Option("--next", min=0, max=1000, help="So many of its next ticks.")] = 3,
+    most: Annotated[int, typer.Option("--events", min=1, max=2000, help="So many of its last events.")] = 10,
     as_json: AsJson = False,
 ) -> None:
     """Show one schedule: how it stands, its next ticks, its last runs and its last events."""
     with connected() as connection:
         schedules = connection.client.schedules
-        view, events, runs = schedules.show(name), schedules.events(name, 10), schedules.runs(name, 10)
+        view, events, runs = schedules.show(name), schedules.events(name, most), schedules.runs(name, 10)
     if as_json:
         emit({**schedule_json(view, count), "runs": [listed_json(job) for job in runs], "events": events})
         return

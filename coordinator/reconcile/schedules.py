@@ -126,7 +126,7 @@ class Schedules:
     def _forget_runs(self, decision: ScheduleDecision) -> None:
         """Let runs beyond those that the schedule keeps leave the store, but none whose work another try takes over."""
         record = decision.record
-        retrying = record.retries or any(run.number > 1 for run in record.runs)
+        retrying = record.retries or any(run.number > 1 for run in record.going_on)
         if not retrying and any(event["kind"].startswith("RUN_") for event in decision.events):
             self._schedules.forget_runs(record.name, policy_of(record.policy).keep_runs)
 
@@ -196,7 +196,8 @@ class Schedules:
         fields = {"id": run.job_id(record.name), "schedule": record.name}
         reach(Point.BEFORE_SUBMIT, record.name)
         again = None
-        if run.retry_of and (failed := self._jobs.load(run.retry_of)) is not None:
+        failed = self._jobs.load(run.retry_of) if run.retry_of else None
+        if failed is not None and failed.job.warehouse == record.warehouse:
             again = retried(failed, (), False, "")
         try:
             since = max(run.tick, run.after) - CLOCKS_DIFFER

@@ -191,7 +191,7 @@ def decide_schedule(
     if free and (come := next((run for run in record.retries if _has_come(run, policy, now)), None)):
         return Submit(come)
     if not free:
-        return _while_running(record)
+        return _while_running(record, runs)
     if record.retries and policy.overlap != "allow":
         again = min(record.retries, key=lambda run: run.next_at)
         text = (
@@ -226,7 +226,7 @@ def passed(policy: ScheduleSpec, after: float, to: float) -> tuple[float, float,
     return first.timestamp(), last.timestamp(), count
 
 
-def _while_running(record: ScheduleRecord) -> Wait:
+def _while_running(record: ScheduleRecord, runs: Mapping[str, RunSeen]) -> Wait:
     run = record.runs[0]
     if run.trouble is not None:
         return Wait(
@@ -236,7 +236,9 @@ def _while_running(record: ScheduleRecord) -> Wait:
         )
     if not run.job:
         return Wait("SUBMITTING", f"the run of {tick_text(run.tick)} is being submitted")
-    return Wait("RUN_GOES_ON", f"job {run.job} goes on, the run of {tick_text(run.tick)}")
+    seen = runs.get(run.job)
+    stands = "goes on" if seen is None or seen.status is Status.RUNNING else f"is {seen.status}"
+    return Wait("RUN_GOES_ON", f"job {run.job} {stands}, the run of {tick_text(run.tick)}")
 
 
 def _by_tick(record: ScheduleRecord, policy: ScheduleSpec, now: float) -> Step:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 from unstuck.coordinator.model.schedule import ScheduleRecord
@@ -64,8 +65,16 @@ class ScheduleView:
         return dict(json.loads(self.record.spec))
 
 
-def view_of(record: ScheduleRecord, now: float, due: float | None, published: Published = NOTHING) -> ScheduleView:
-    """``record`` as it stands at ``now``."""
-    going_on = {run.job: RunSeen(Status.RUNNING) for run in record.runs}
+def view_of(
+    record: ScheduleRecord,
+    now: float,
+    due: float | None,
+    published: Published = NOTHING,
+    jobs: Mapping[str, Status] = MappingProxyType({}),
+) -> ScheduleView:
+    """``record`` as it stands at ``now``; ``jobs``: how those of its runs stand, as far as that is known."""
+    stands = {run.job: jobs.get(run.job, Status.RUNNING) for run in record.runs}
+    # The end of a run is shown once a coordinator has noted it.
+    going_on = {job: RunSeen(Status.RUNNING if status.terminal else status) for job, status in stands.items()}
     step = decide_schedule(record, going_on, now, published)
     return ScheduleView(record, now, due, step.text if isinstance(step, Wait) else "a coordinator decides it next")

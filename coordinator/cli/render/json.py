@@ -50,6 +50,7 @@ def job_json(view: JobView) -> dict[str, Any]:
         "due_at": iso(view.due),
         "key": job.user_key or None,
         "retry_of": job.retry_of or None,
+        "schedule": job.schedule or None,
         "params": params_of_job(view),
         **fields_of(job, "warehouse version published"),
         "replaced": {name: asdict(one) for name, one in job.replaced.items()},

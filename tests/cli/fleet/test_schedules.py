@@ -18,7 +18,7 @@ from unstuck.tasks.warehouse.log import Warehouse
 LOAD = {"python": "tests.support.steps.column_steps:made", "output": "out", "params": {"columns": {"n": [1]}}}
 
 
-def test_a_schedule_is_set_runs_once_per_tick_and_obeys_its_commands(
+def test_a_schedule_runs_once_per_tick_while_coordinators_are_killed_and_obeys_its_commands(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, cli: Cli
 ) -> None:
     spec: dict[str, Any] = {
@@ -47,7 +47,11 @@ def test_a_schedule_is_set_runs_once_per_tick_and_obeys_its_commands(
             assert {job.status for job in jobs} <= {"PENDING", "RUNNING", "FINISHED"}
             return [str(job.key) for job in jobs if job.status == "FINISHED"]
 
-        wait_until(lambda: len(ended_well()) >= 3, 60, "three runs")
+        for count in (1, 2, 3):
+            wait_until(lambda count=count: len(ended_well()) >= count, 60, f"{count} runs")
+            coordinators.kill()  # whatever they do just now
+            coordinators.tend(2)
+        wait_until(lambda: len(ended_well()) >= 4, 60, "a run after the last kill")
         (listed,) = [one for one in cli.json("schedule", "list") if one["name"] == "load"]
         assert listed["status"] in ("WAITING", "RUNNING")
         assert listed["last_success"]["rows"] == {"out": 1}

@@ -331,3 +331,13 @@ def test_a_schedule_that_is_set_again_after_the_loss_of_redis_goes_on_from_its_l
     assert (standing.last_success.job, standing.last_success.rows) == (job, {"out": 3})
     again = next_run(coordinator, 0)
     assert coordinator.show(again).job.key == f"ticking@{tick_text(tick + 1)}"
+
+
+def test_a_schedule_whose_run_stands_still_says_so(coordinator: Coordinator) -> None:
+    coordinator.client.schedules.set(spec())
+    coordinator.client.schedules.run("ticking")
+    job = next_run(coordinator, 0)
+    coordinator.client.pause(job)
+    coordinator.read()
+    assert view(coordinator).waits.startswith(f"job {job} is PAUSED, the run of ")
+    assert "paused" in " ".join(fact.text for fact in coordinator.client.schedules.why("ticking").facts)
