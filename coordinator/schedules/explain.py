@@ -82,9 +82,7 @@ def _facts(record: ScheduleRecord, jobs: Mapping[str, str]) -> Iterator[Fact]:
 
 def _next(view: ScheduleView) -> Iterator[Fact]:
     record = view.record
-    if record.status in (ScheduleStatus.PAUSED, ScheduleStatus.HALTED) or record.status.terminal:
-        return
-    for run in record.retries:
+    for run in record.retries if record.status is ScheduleStatus.RETRYING else ():
         yield Fact("next", f"try {run.number} of {tick_text(run.tick)}", run.next_at)
     for tick in view.next_ticks(1):
         yield Fact("next", f"the tick of {tick_text(tick.timestamp())}", tick.timestamp())

@@ -10,7 +10,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
-from unstuck.coordinator.model.schedule import ScheduleRecord
+from unstuck.coordinator.model.schedule import ScheduleRecord, ScheduleStatus
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.schedules.decide import NOTHING, Published, Wait, decide_schedule, policy_of
 from unstuck.coordinator.schedules.outcome import RunSeen
@@ -55,7 +55,8 @@ class ScheduleView:
 
     def next_ticks(self, count: int) -> Sequence[datetime.datetime]:
         """Its next ticks, in UTC; none while it is not to run by itself."""
-        if self.record.status.terminal:
+        status = self.record.status
+        if status.terminal or status in (ScheduleStatus.PAUSED, ScheduleStatus.HALTED):
             return []
         after = datetime.datetime.fromtimestamp(max(self.at, self.record.cursor), datetime.UTC)
         return list(islice(ticks(policy_of(self.record.policy), after, _FAR), count))

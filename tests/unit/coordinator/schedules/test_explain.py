@@ -68,3 +68,9 @@ def test_a_schedule_that_nobody_looks_at_says_so() -> None:
     found, _ = explained(Play(record()), Idle(120.0))
     assert found.what.startswith("no coordinator has looked for 2m00s")
     assert found.help[0] == "unstuck fleet"
+
+
+@pytest.mark.parametrize("status", ScheduleStatus)
+def test_next_ticks_are_shown_of_a_schedule_that_goes_on_by_itself_alone(status: ScheduleStatus) -> None:
+    ticks = view_of(settled(STANDS[status], T0), T0, None).next_ticks(2)
+    assert len(ticks) == (2 if status in ("WAITING", "RUNNING", "RETRYING") else 0)
