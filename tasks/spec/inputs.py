@@ -106,7 +106,8 @@ class StreamInput(Strict):
             raise ValueError(f"{value!r} must be an absolute path without .., file:///… or s3://…")
         without_user(value)
         # One place has one name, since a position belongs to the name.
-        scheme, _, path = plain_path(value).rpartition("://")
+        plain = plain_path(value)
+        scheme, _, path = ("", "", plain) if plain.startswith("/") else plain.partition("://")
         parts = [part for part in path.split("/") if part not in ("", ".")]
         return f"{scheme}://{'/'.join(parts)}" if scheme else f"/{'/'.join(parts)}"
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from unstuck.tasks.errors import SourceUnavailable, Unrecoverable
+from unstuck.tasks.errors import SourceUnavailable, Unrecoverable, WarehouseUnsupported
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.kafka import KafkaInput
@@ -83,8 +83,10 @@ class Looks:
                 read = read_position(files, checkpoint.path)
                 position = read if isinstance(read, FilesPosition) else position
             found = listing(stream)
-        except (Unrecoverable, SourceUnavailable) as error:
+        except (Unrecoverable, SourceUnavailable, FileNotFoundError) as error:
             return Look(trouble=str(error))
+        except (ValueError, WarehouseUnsupported):
+            return Look(known=False)  # this process lacks what it takes to ask the store; a worker may have it
         new, changed = compare(found, position.seen)
         told = Look(
             len(new),

@@ -44,6 +44,7 @@ def test_one_place_is_one_stream_however_it_is_spelled(spelled: str) -> None:
         spelled = spelled.replace("file:/in", "file:///in")
     assert stream_of(spelled).stream == "/in/events"
     assert stream_of("s3://bucket//in/./x/").stream == "s3://bucket/in/x"
+    assert stream_of("/in/a://b").stream == "/in/a:/b", "a colon is a letter"
 
 
 def test_names_that_are_written_still_do_not_count_and_are_counted_apart(tmp_path: Path) -> None:

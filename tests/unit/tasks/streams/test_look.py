@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,17 @@ def test_what_a_run_would_fail_with_is_told_so_that_the_run_tells_it(place: Plac
     place.folder.mkdir()
     other = place.looks.look(stream_of(place.folder.parent), place.datasets, place.files)
     assert f"was loaded from {place.folder} before" in other.trouble
+
+
+def test_a_position_that_is_gone_is_told_and_a_store_that_cannot_be_asked_from_here_is_left_to_the_run(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrive(place.folder, "a.json")
+    place.load()
+    place.files.remove_file("_staging/1.position")
+    assert "1.position" in place.look().trouble
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    assert place.looks.look(stream_of("s3://bucket-of-nobody/in"), {"loads": None}, place.files) == Look(known=False)
 
 
 def test_with_state_only_spark_knows(place: Place) -> None:
