@@ -35,7 +35,7 @@ class Look:
         lag: of a topic: partition → how many of its offsets are new.
         trouble: why a run would fail; empty if it would not.
         known: False for a stream with state, of which Spark alone knows what is new, and for a topic
-            that this process has no means to ask: a secret, or the client.
+            that only a worker can ask: options hold references, or the client is not here.
     """
 
     new: int = 0
@@ -104,10 +104,11 @@ class Looks:
 
 def _look_at_topic(stream: KafkaInput, datasets: Mapping[str, DatasetState | None], files: Files) -> Look:
     try:
-        options = Secrets(os.environ).resolve(stream.options)
+        # In a worker alone: a coordinator would send what is secret here to a broker of the author's choice.
+        options = Secrets({}).resolve(stream.options)
         import confluent_kafka  # noqa: F401
     except (Unrecoverable, ImportError):
-        return Look(known=False)  # a worker may have it
+        return Look(known=False)
     position = None
     try:
         checkpoint = checkpoint_of(datasets, stream.identity, stream.generation)

@@ -174,7 +174,9 @@ def test_a_look_says_by_partition_how_much_is_new_and_why_a_run_would_fail(
     assert look(KafkaPosition({1: 3}), generation=2).new == 3
     assert "goes on at offset 9" in look(KafkaPosition({1: 9})).trouble
     assert "cannot be read" in look(stream="kafka://127.0.0.1:1/t").trouble
-    assert look(options={"sasl.password": "${secret:NOT_THERE}"}) == Look(known=False), "a worker may have it"
+    monkeypatch.setenv("WORD", "what the coordinator keeps")
+    for reference in ("${secret:WORD}", "${env:WORD}"):
+        assert look(options={"sasl.username": reference}) == Look(known=False), "it goes to no broker from here"
 
 
 def test_messages_of_more_than_one_batch_are_all_there(broker: Broker, topic: str, tmp_path: Path) -> None:
