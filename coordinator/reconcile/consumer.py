@@ -128,6 +128,7 @@ class Consumer:
         self.again(now)
         if now >= self._next_look:
             self._next_look = now + self._settings.sweep_every / 2
+            self.sweep.run_schedules(self._beat)
             self.sweep.run_if_overdue(self._beat)
         if now >= self._next_trim:
             self._next_trim = now + 30.0

@@ -13,11 +13,12 @@ from typing import Any
 import redis
 
 from unstuck.coordinator.commands.retry import retried
-from unstuck.coordinator.errors import Damaged, NewerJob
+from unstuck.coordinator.errors import Damaged, NewerJob, WarehouseSilent
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule import Run, ScheduleRecord
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.backlog import Backlog
+from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.schedules.decide import (
     CLOCKS_DIFFER,
     ScheduleDecision,
@@ -34,12 +35,14 @@ from unstuck.coordinator.store.answers import CommitAnswer, KeyTaken
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.schedules import ScheduleChange, ScheduleStore
 from unstuck.coordinator.submitter import StandsAlready, Submitter
+from unstuck.tasks.errors import SourceUnavailable
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.transport.redis_client import unavailable
 from unstuck.tasks.warehouse.log import Warehouse
 
 log = logging.getLogger(__name__)
 REPAIR_EVERY = 60.0  # seconds
+LOOK_WITHIN = 30.0  # seconds for a look at the streams of a job, some of which may lie on a dead mount
 TURN = 5.0  # seconds for which one sweep decides schedules before it decides jobs
 MAX_TRIES = 100  # of one commit that others come before
 
@@ -71,7 +74,7 @@ class Schedules:
         self._schedules, self._jobs, self._submitter = schedules, jobs, submitter
         self._background, self._ids, self._lock_ttl = background, ids, lock_ttl
         self._clock, self._next_repair = clock, 0.0
-        self._backlog = Backlog()
+        self._backlog, self._looking = Backlog(), CircuitBreaker(LOOK_WITHIN)
 
     def run(self, after_each: Callable[[], None] = lambda: None) -> int:
         """Decide the schedules that are due. Returns how many.
@@ -113,8 +116,11 @@ class Schedules:
             decision = decide(record, runs, now, published)
             if self._commit(record, decision, due_seen) is CommitAnswer.APPLIED:
                 self._forget_runs(decision)
+                # A look at streams may take its time: schedules that need none have threads of their own.
+                looks = policy_of(decision.record.policy).only_if is not None
+                place = f"{record.warehouse} and its streams" if looks else record.warehouse
                 for run in decision.submits(now):
-                    self._background((name, run.tick, run.number), record.warehouse, partial(self._submit, name, run))
+                    self._background((name, run.tick, run.number), place, partial(self._submit, name, run))
                 return
 
     def _commit(self, old: ScheduleRecord, decision: ScheduleDecision, due_seen: str = "") -> CommitAnswer:
@@ -179,8 +185,13 @@ class Schedules:
         """Whether a run of a tick is to be left out, since nothing new lies there. Raises: as `Backlog.look`."""
         if policy_of(record.policy).only_if != "arrived" or run.by or run.number > 1:
             return False
-        looks = self._backlog.look(spec, Warehouse(record.warehouse)).values()
-        return not any(look.arrived for look in looks)
+        place = Warehouse(record.warehouse)
+        try:
+            looks = self._looking.call(record.name, "", lambda: self._backlog.look(spec, place))
+        except WarehouseSilent:
+            text = f"a look at its streams was not answered within {LOOK_WITHIN:.0f}s; see whether they are mounted"
+            raise SourceUnavailable(text) from None
+        return not any(look.arrived for look in looks.values())
 
     def _spec_of(self, record: ScheduleRecord, run: Run) -> JobSpec:
         """The job that ``run`` is. Raises: SpecError."""

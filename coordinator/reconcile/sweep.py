@@ -116,6 +116,11 @@ class Sweep:
             log.exception("job %s could not be decided; it stays due", job)
             return None
 
+    def run_schedules(self, after_each: Callable[[], None] = lambda: None) -> None:
+        """Decide the schedules that are due, so that a run begins in time, however seldom the fleet sweeps."""
+        if self._schedules is not None:
+            self._schedules.run(after_each)
+
     def run_if_overdue(self, after_each: Callable[[], None] = lambda: None) -> int | None:
         """Sweep, as `run`, if no process has swept for two periods: nothing depends on beat."""
         if 0 <= self._store.silence() <= 2 * self._settings.sweep_every:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -19,6 +20,7 @@ from tests.support.servers import wait_until
 from unstuck import Refused, Status
 from unstuck.coordinator.model.schedule import tick_text
 from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.schedules.view import ScheduleView
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.warehouse.log import Warehouse
@@ -341,3 +343,25 @@ def test_a_schedule_whose_run_stands_still_says_so(coordinator: Coordinator) -> 
     coordinator.read()
     assert view(coordinator).waits.startswith(f"job {job} is PAUSED, the run of ")
     assert "paused" in " ".join(fact.text for fact in coordinator.client.schedules.why("ticking").facts)
+
+
+def test_a_stream_that_does_not_answer_is_told_and_holds_up_no_other_schedule(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = {"stream": "/dead/mount", "format": "json", "schema": "n INT", "state": False}
+    load = group("a", inputs={"events": stream}, steps=[{"python": "examples.noop:noop", "output": "out"}])
+    hangs = {**spec(every="1s", only_if="arrived"), "groups": [load], "outputs": {"out": {"mode": "append"}}}
+    mounted = threading.Event()
+    monkeypatch.setattr(coordinator.schedules, "_looking", CircuitBreaker(0.1))
+    monkeypatch.setattr(coordinator.schedules._backlog, "look", lambda spec, place: mounted.wait())
+    coordinator.client.schedules.set(hangs)
+    coordinator.client.schedules.set({**spec(), "name": "other"})
+    try:
+        wait_until(lambda: coordinator.sweep.run_schedules() or view(coordinator).record.trouble, 20, "the trouble")
+        assert view(coordinator).record.status == "RETRYING"
+        assert "see whether they are mounted" in view(coordinator).waits
+        coordinator.client.schedules.run("other")
+        coordinator.sweep.run_schedules()
+        assert len(coordinator.client.schedules.runs("other")) == 1
+    finally:
+        mounted.set()
