@@ -88,13 +88,13 @@ def opened(file: ArrivedFile) -> Iterator[Any]:
         Unreadable: in place of the errors that unpacking and decoding raise, and for a file that nobody may read.
         OSError: the store failed.
     """
-    bucket, _, key = file.path.partition("://")[2].partition("/")
     try:
         found: Any
         if "://" in file.path:
-            found = ObjectStore(f"{file.path.partition('://')[0]}://{bucket}").open(key)
+            store, key = _store_of(file.path)
+            found = store.open(key)
         else:
-            found = open(file.path, "rb", buffering=0)  # noqa: SIM115 - closed with the reader
+            found = open(file.path.encode(), "rb", buffering=0)  # noqa: SIM115 - closed with the reader
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise Gone("the file is not there any more") from error
     except PermissionError as error:
@@ -118,10 +118,23 @@ def opened(file: ArrivedFile) -> Iterator[Any]:
 def _check_same(file: ArrivedFile, found: Any) -> None:
     """A file that somebody writes while it is read may look whole. Raises: Gone."""
     if "://" in file.path:
-        return
-    now = os.fstat(found.fileno())
-    if now.st_size != file.size or (file.version.isdigit() and now.st_mtime_ns != int(file.version)):
-        raise Gone(f"the file has changed since it was listed: it had {file.size:,} bytes, and has {now.st_size:,}")
+        store, key = _store_of(file.path)
+        try:
+            size, version = store.about(key)  # it was read by ranges, which may be of two objects
+        except FileNotFoundError as error:
+            raise Gone("the file was removed while it was read") from error
+    else:
+        about = os.fstat(found.fileno())
+        size, version = about.st_size, str(about.st_mtime_ns)
+    if (size, version) != (file.size, file.version):
+        raise Gone(f"the file has changed since it was listed: it had {file.size:,} bytes, and has {size:,}")
+
+
+def _store_of(path: str) -> tuple[ObjectStore, str]:
+    """The bucket of an object, and its key."""
+    scheme, _, rest = path.partition("://")
+    bucket, _, key = rest.partition("/")
+    return ObjectStore(f"{scheme}://{bucket}"), key
 
 
 def unpacked(reader: Any, file: ArrivedFile) -> Any:

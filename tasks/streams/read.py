@@ -6,6 +6,7 @@ name of a file is a pattern, no conf changes a value, and what is wrong with a f
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -26,7 +27,9 @@ from unstuck.tasks.streams.spark_tasks import in_tasks
 from unstuck.tasks.time_zone import UTC
 from unstuck.tasks.warehouse.files import Files
 
+log = logging.getLogger(__name__)
 _ON_DRIVER = 64 * 1024 * 1024  # bytes of files that are decoded without a job of Spark
+_OF_FILE = 32 * 1024  # bytes that take as long as it takes to open one
 _OF_TASK = 16 * 1024 * 1024  # bytes of the files of a task, at least
 _TASKS = 10_000
 _AGAIN = ". A retry reads what stands then. Write files elsewhere, and rename them into the folder"
@@ -72,7 +75,7 @@ def read_files(
         found = [_read_one(file, stream, zone, rows) for file in arrived]
         return _in_order(arrived, rows.table(empty_table(schema)), found)
     done = None
-    if len(arrived) > 1 and sum(file.size for file in arrived) > _ON_DRIVER:
+    if len(arrived) > 1 and sum(map(_weight, arrived)) > _ON_DRIVER:
         done = _in_tasks(session, arrived, stream, zone, files.uri(""), folder)
     if done is None:
         done = _read_some(arrived, stream, zone, files, folder)
@@ -132,8 +135,16 @@ def _in_tasks(
 ) -> tuple[list[_Found], dict[str, int]] | None:
     """As `_read_some`, each task some of the files; None if the executors cannot. Raises: as `read_files`."""
     parts = [partial(_task, share, stream, zone, warehouse, folder) for share in _shares(arrived)]
-    answers = in_tasks(session, parts, (BadFile, FileUnsettled, OSError), f"the {len(arrived)} files of a stream")
+    try:
+        answers = in_tasks(session, parts, (BadFile, FileUnsettled, OSError), f"the {len(arrived)} files of a stream")
+    except FileUnsettled as error:
+        answers, gone = [], [str(error)]
+    else:
+        gone = [one["error"] for answer in answers or [] for one in answer["put_aside"] if one["gone"]]
     if answers is None:
+        return None
+    if gone:  # a folder of this host may not be one of theirs
+        log.warning("a task of Spark did not find a file as it was listed, so the driver reads all: %s", gone[0])
         return None
     found, written = list[_Found](), dict[str, int]()
     for answer in answers:
@@ -145,13 +156,17 @@ def _in_tasks(
 
 def _shares(arrived: Sequence[ArrivedFile]) -> list[list[ArrivedFile]]:
     """The files of each task: the largest come first, and each goes to the task that has least."""
-    count = min(len(arrived), sum(file.size for file in arrived) // _OF_TASK + 1, _TASKS)
+    count = min(len(arrived), sum(map(_weight, arrived)) // _OF_TASK + 1, _TASKS)
     shares: list[tuple[int, int, list[ArrivedFile]]] = [(0, number, []) for number in range(count)]
     for file in sorted(arrived, key=lambda file: -file.size):
         size, number, share = shares[0]
         share.append(file)
-        heapreplace(shares, (size + file.size, number, share))
+        heapreplace(shares, (size + _weight(file), number, share))
     return [share for _, _, share in shares if share]
+
+
+def _weight(file: ArrivedFile) -> int:
+    return file.size + _OF_FILE
 
 
 def _task(share: list[ArrivedFile], stream: StreamInput, zone: str, warehouse: str, folder: str) -> dict[str, Any]:

@@ -139,6 +139,12 @@ class ObjectStore:
                     if size or self.size(path) is not None:  # else as in `paths`
                         yield path, size, str(one["e_tag"] or one["last_modified"].isoformat())
 
+    def about(self, path: str) -> tuple[int, str]:
+        """Bytes and etag of an object, as `listed` has them. Raises: FileNotFoundError, OSError."""
+        with self._errors(path):
+            one = self._api.head(self._store, path)
+            return int(one["size"]), str(one["e_tag"] or one["last_modified"].isoformat())
+
     def put(self, path: str, data: bytes) -> None:
         """Write or replace an object. Raises: OSError: it is not known whether it was written."""
         with self._errors(path):

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
+from pyspark import cloudpickle
 
 from tests.support.kafka import mock_broker
 from tests.support.spark.jvm import end_jvm
@@ -36,6 +37,7 @@ from unstuck.tasks.streams import content, decode, kafka_read, read
 from unstuck.tasks.streams.arrived import ArrivedFile
 from unstuck.tasks.streams.read import ReadFiles, read_files
 from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.object_store import ObjectStore
 
 UTC = datetime.UTC
 HEADER = {"header": "true"}
@@ -429,11 +431,16 @@ def test_objects_are_read_whatever_their_names_are(bucket: str, tmp_path: Path) 
     for number, name in enumerate(names := ["a[1].csv", "ü a*.csv", "b{1}.csv.gz", "c.csv"]):
         data = b"id,name\n%d,ann\n" % number
         landing.write_durable(f"in/{name}", gzip.compress(data) if name.endswith("gz") else data)
-    arrived = [ArrivedFile(f"{bucket}/in/{name}", landing.size(f"in/{name}") or 0, "etag") for name in names]
+    listed = list(ObjectStore(bucket).listed("in"))
+    arrived = [ArrivedFile(f"{bucket}/{path}", size, etag) for path, size, etag in listed]
+    assert sorted(file.path for file in arrived) == sorted(f"{bucket}/in/{name}" for name in names)
     found = Place(tmp_path, None).of(case, arrived)
     assert sorted(row["id"] for row in rows(found)) == [0, 1, 2, 3]
-    landing.remove_file("in/c.csv")
-    with pytest.raises(FileUnsettled, match=r"c\.csv: the file is not there any more"):
+    landing.write_durable("in/a[1].csv", b"id,name\n9,ann\n")
+    with pytest.raises(FileUnsettled, match=r"a\[1\]\.csv: the file has changed since it was listed"):
+        Place(tmp_path, None).of(case, arrived)
+    landing.remove_file("in/a[1].csv")
+    with pytest.raises(FileUnsettled, match=r"a\[1\]\.csv: the file is not there any more"):
         Place(tmp_path, None).of(case, arrived)
 
 
@@ -463,6 +470,28 @@ def test_where_executors_lack_the_package_the_driver_reads(
     assert len(rows(spark_place.read(csv("", PLAIN, [])))) == 2
     assert "cannot read the 2 files of a stream, so its driver reads all" in caplog.text
     assert "No module named 'of_the_driver_alone'" in caplog.text
+
+
+def test_what_executors_do_not_find_the_driver_looks_for(
+    spark_place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(read, "_ON_DRIVER", -1)
+    module = ModuleType("unstuck_elsewhere")  # a host without the folder
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    cloudpickle.register_pickle_by_value(module)
+    exec(_ELSEWHERE, vars(module))
+    monkeypatch.setattr(read, "_task", module._task)
+    assert len(rows(spark_place.read(csv("", PLAIN, []), on_bad_file="skip"))) == 2
+    assert "did not find a file as it was listed, so the driver reads all: the file is not there" in caplog.text
+    cloudpickle.unregister_pickle_by_value(module)
+
+
+_ELSEWHERE = """
+def _task(share, *rest):
+    from dataclasses import replace
+    from unstuck.tasks.streams.read import _task
+    return _task([replace(file, path="/elsewhere" + file.path) for file in share], *rest)
+"""
 
 
 def test_files_that_spark_has_written_are_read_as_they_were(place: Place, driver: Driver) -> None:
