@@ -18,7 +18,7 @@ from tests.support.failpoints import OF_A_RUNNER, Effect, arming, order, reached
 from tests.support.kafka import Broker, mock_broker
 from tests.support.kafka_server import kafka_server
 from tests.support.programs.coordinator_processes import CoordinatorProcesses, coordinator_processes
-from tests.support.servers import RedisServer
+from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status, published_files
 from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.failpoints import Point
@@ -50,7 +50,7 @@ class Topic:
     def arrive(self, *ids: Any, partition: int = 0) -> None:
         self.fleet.broker.produce(self.name, *({"id": one} for one in ids), partition=partition)
 
-    def submit(self, outputs: dict[str, Any] | None = None, retries: int = 0, **events: Any) -> str:
+    def spec(self, outputs: dict[str, Any] | None = None, retries: int = 0, **events: Any) -> dict[str, Any]:
         stream = {"stream": self.fleet.broker.stream(self.name), "format": "json", "schema": "id BIGINT", **events}
         group = {
             "name": "load",
@@ -60,7 +60,10 @@ class Topic:
             "steps": [{"python": "kafka_steps:load", "output": "loads"}],
         }
         outputs = {"loads": {"mode": "append", **(outputs or {})}}
-        return self.client.submit({"name": "load", "groups": [group], "outputs": outputs}).id
+        return {"name": "load", "groups": [group], "outputs": outputs}
+
+    def submit(self, **given: Any) -> str:
+        return self.client.submit(self.spec(**given)).id
 
     def load(self, **events: Any) -> JobView:
         return self.client.wait(self.submit(**events))
@@ -201,6 +204,23 @@ def test_messages_that_are_no_rows_are_put_aside_with_their_places_if_the_spec_s
     found = [row for path in paths for row in pq.read_table(path).to_pylist()]
     assert sorted((row["_file"][-1], row["_line"]) for row in found) == [("0", 0), ("1", 0)]
     assert topic.ids() == [2, 3]
+
+
+def test_a_schedule_runs_when_something_has_arrived_in_a_topic(topic: Topic) -> None:
+    topic.arrive(1)
+    topic.client.schedules.set({**topic.spec(), "schedule": {"every": "1s", "only_if": "arrived"}})
+
+    def quiet(*ids: int) -> bool:
+        record = topic.client.schedules.show("load").record
+        return topic.version > 0 and topic.ids() == [*ids] and record.quiet is not None and record.quiet.count >= 1
+
+    try:
+        wait_until(lambda: quiet(1), 60, "a run, and a tick with nothing new")
+        topic.arrive(2)
+        wait_until(lambda: quiet(1, 2), 60, "another run, and a tick with nothing new")
+        assert topic.version == 2
+    finally:
+        topic.client.schedules.stop("load")
 
 
 def test_a_broker_that_is_away_is_told_and_the_group_may_run_again(topic: Topic) -> None:
