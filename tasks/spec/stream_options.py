@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from unstuck.tasks.spec.schemas import Fields
+from unstuck.tasks.time_zone import checked_zone
 
 _BY_FORMAT = {
     "csv": {"header", "sep", "delimiter", "quote", "escape", "nullvalue", "encoding", "charset", "timezone"},
@@ -65,7 +66,7 @@ def file_options(format: str, options: Mapping[str, str]) -> FileOptions:
         escape=_character(given, "escape", "", empty=True),
         null=given.get("nullvalue", ""),
         encoding=_encoding(given.get("encoding", "")),
-        zone=given.get("timezone", ""),
+        zone=checked_zone(given["timezone"]) if "timezone" in given else "",
         whole=_flag(given, "multiline"),
     )
     return replace(found, escape="") if found.escape == found.quote else found

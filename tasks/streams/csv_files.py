@@ -23,9 +23,10 @@ def read_csv(stream: Any, options: FileOptions, columns: list[str]) -> Iterator[
     for line, block in form.blocks(in_utf8(stream, options.encoding)):
         check_utf8(block, line)
         if names is None:
-            names, begin = form.header(block, line)
+            found, begin = form.header(block, line)
+            names = found or None  # so far there are empty lines alone
             line, block = line + block.count(b"\n", 0, begin), block[begin:]
-        if block:
+        if block and names is not None:
             yield form.table(block, names, line)
     if names is not None and options.header:
         yield form.table(b"", names, 1)  # a header alone names columns as well

@@ -39,7 +39,9 @@ def read_json(stream: Any, options: FileOptions, wanted: Fields, other: Literal[
         except (ValueError, RecursionError) as error:
             raise Unreadable(str(error) or type(error).__name__, line, text) from error
         for one in value if options.whole and isinstance(value, list) else [value]:
-            rows[len(rows)] = one if one is not None else []  # a null is no object
+            if one is None:
+                raise Unreadable("an object is expected, and this is null", line, text)
+            rows[len(rows)] = one
             lines.append((line, text))
         if len(rows) >= _ROWS and not options.whole:
             yield table()

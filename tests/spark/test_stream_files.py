@@ -126,6 +126,8 @@ CASES = [
     csv("a header alone", b"id,name\n", []),
     csv("an other header alone", b"id,age\n", ["lacks name", "has age"]),
     csv("no bytes", b"", []),
+    csv("an empty line alone", b"\n", []),
+    csv("empty lines before the header", b"\r\n\nid,name\n1,ann\nx,ben\n", ["line 5", "the text x"]),
     csv(
         "the path of the file", {"b[1].csv": b"id\n1\n"}, [{"id": 1, "_file": "HOME/b[1].csv"}], "id INT, _file STRING"
     ),
@@ -224,6 +226,7 @@ CASES = [
         "a key more within", lines({"a": {"n": 1, "o": 2}}), ["line 1", "column a", "it has o"], "a STRUCT<n: INT>"
     ),
     of_json("a date in JSON that is none", lines({"on": "soon"}), ["line 1", "column on", "soon"], "on DATE"),
+    of_json("a null", b"null\n", ["line 1", "an object is expected, and this is null"]),
     of_json("a document", json.dumps([ANN, BEN], indent=1).encode(), [ANN, BEN], options={"multiLine": "true"}),
     of_json("a document cut short", b'[{"id": 1,\n "name"', ["line 2", "no JSON"], options={"multiLine": "true"}),
     # Parquet and ORC.

@@ -75,6 +75,7 @@ def test_with_an_escape_the_next_letter_is_itself(monkeypatch: pytest.MonkeyPatc
         ("csv", {"headr": "true"}, "no option headr without state: true; there are: charset, delimiter"),
         ("csv", {"mode": "PERMISSIVE"}, "no option mode"),
         ("csv", {"header": "yes"}, "must be true or false"),
+        ("csv", {"timeZone": "Nowhere/Town"}, "'Nowhere/Town' is no time zone"),
         ("csv", {"sep": "||"}, "must be one character"),
         ("json", {"encoding": "latin-9000"}, "no encoding"),
         ("parquet", {"mergeSchema": "true"}, "no option mergeschema without state: true; there are: none"),
