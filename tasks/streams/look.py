@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from unstuck.tasks.errors import SourceUnavailable, Unrecoverable, WarehouseUnsupported
 from unstuck.tasks.protocol.secrets import Secrets
@@ -12,10 +12,12 @@ from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.kafka import KafkaInput
 from unstuck.tasks.streams.arrived import ArrivedFile
 from unstuck.tasks.streams.kafka import Client, lag, reach_of
-from unstuck.tasks.streams.listing import compare, is_as_listed, listing
+from unstuck.tasks.streams.listing import Listing, Seen, compare, is_as_listed, listing
 from unstuck.tasks.streams.position import FilesPosition, KafkaPosition, checkpoint_of, goes_on, read_position
+from unstuck.tasks.warehouse.checkpoint import files_read
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import DatasetState
+from unstuck.tasks.warehouse.marker import Checkpoint
 
 _BROKER_WITHIN = "5000"  # milliseconds, for a look
 _REMEMBERED = 64  # streams
@@ -34,8 +36,7 @@ class Look:
         looked: at how many files, or partitions.
         lag: of a topic: partition → how many of its offsets are new.
         trouble: why a run would fail; empty if it would not.
-        known: False for a stream with state, of which Spark alone knows what is new, and for a topic
-            that only a worker can ask: options hold references, or the client is not here.
+        known: False for a place that only a worker can ask: options hold references, or a package is not here.
     """
 
     new: int = 0
@@ -70,24 +71,20 @@ class Looks:
         """
         if isinstance(stream, KafkaInput):
             return _look_at_topic(stream, datasets, files)
-        if stream.state:
-            return Look(known=False)
         try:
-            checkpoint = checkpoint_of(datasets, stream.stream, stream.generation)
-            key = (stream.stream, *stream.ignore, stream.changed, stream.generation, checkpoint and checkpoint.path)
+            checkpoints = _checkpoints(stream, datasets)
+            where = (stream.stream, stream.state, stream.generation, stream.changed, *stream.ignore)
+            key = (*where, *(one.path for one in checkpoints))
             if (idle := self._idle.pop(key, None)) is not None and idle.stands():
                 self._idle[key] = idle  # the last one now
                 return Look(looked=len(idle.files))
-            position = FilesPosition()
-            if checkpoint is not None and goes_on(checkpoint, stream.stream, stream.generation, "files"):
-                read = read_position(files, checkpoint.path)
-                position = read if isinstance(read, FilesPosition) else position
-            found = listing(stream)
+            found = _as_spark_lists(stream) if stream.state else listing(stream)
+            seen = _seen(checkpoints, found, files)
         except (Unrecoverable, SourceUnavailable, FileNotFoundError) as error:
             return Look(trouble=str(error))
         except (ValueError, WarehouseUnsupported):
             return Look(known=False)  # this process lacks what it takes to ask the store; a worker may have it
-        new, changed = compare(found, position.seen)
+        new, changed = compare(found, seen)
         told = Look(
             len(new),
             0 if stream.changed == "ignore" else len(changed),
@@ -100,6 +97,40 @@ class Looks:
             for longest_ago in [*self._idle][:-_REMEMBERED]:
                 del self._idle[longest_ago]
         return told
+
+
+def _checkpoints(stream: StreamInput, datasets: Mapping[str, DatasetState | None]) -> list[Checkpoint]:
+    """The positions from which a run would go on; several with state, where each output has its own.
+
+    Raises: Unrecoverable: a run could not.
+    """
+    if stream.state:
+        kind, found = "spark", [one.checkpoint for one in datasets.values() if one is not None]
+    else:
+        kind, found = "files", [checkpoint_of(datasets, stream.stream, stream.generation)]
+    own = [one for one in found if one is not None and one.stream == stream.stream]
+    return [one for one in own if goes_on(one, stream.stream, stream.generation, kind)]
+
+
+def _seen(checkpoints: Sequence[Checkpoint], found: Listing, files: Files) -> Seen:
+    """The files that all of ``checkpoints`` know. Spark knows them by their paths alone."""
+    seen: Seen | None = None
+    for one in checkpoints:
+        if one.kind == "spark":
+            known: Seen = {path: found.files[path] for path in files_read(files, one.path) if path in found.files}
+        else:
+            position = read_position(files, one.path)
+            known = position.seen if isinstance(position, FilesPosition) else {}
+        seen = known if seen is None else {path: about for path, about in seen.items() if path in known}
+    return seen or {}
+
+
+def _as_spark_lists(stream: StreamInput) -> Listing:
+    """The files that Spark would find: no name is ignored, and of folders below those of partitions count."""
+    found = listing(stream.model_copy(update={"ignore": []}))
+    level = stream.stream.count("/") + 1
+    files = {path: about for path, about in found.files.items() if all("=" in one for one in path.split("/")[level:-1])}
+    return replace(found, files=files)
 
 
 def _look_at_topic(stream: KafkaInput, datasets: Mapping[str, DatasetState | None], files: Files) -> Look:

@@ -11,7 +11,9 @@ import json
 import tarfile
 import zlib
 from collections.abc import Iterable, Sequence
+from urllib.parse import unquote
 
+from unstuck.tasks.settings import plain_path
 from unstuck.tasks.warehouse.files import Files
 
 
@@ -55,6 +57,21 @@ def unpack(files: Files, source: str, folder: str) -> None:
     for entry in members:  # written while the warehouse was away, they stand elsewhere
         if files.size(f"{folder}/{entry.name}") != entry.size:
             raise OSError(f"{files.uri(folder)}/{entry.name} does not stand there after it was written")
+
+
+def files_read(files: Files, source: str) -> set[str]:
+    """The paths of the files that are noted in the checkpoint packed in ``source``. Raises: as `unpack`."""
+    found = set[str]()
+    try:
+        with tarfile.open(fileobj=io.BytesIO(files.read(source)), mode="r:gz") as archive:
+            for entry in archive:
+                if entry.name.startswith("sources/") and (file := archive.extractfile(entry)) is not None:
+                    lines = file.read().decode().splitlines()
+                    found |= {json.loads(line)["path"] for line in lines if line.startswith("{")}
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise OSError(f"{files.uri(source)} cannot be unpacked: {error}") from error
+    paths = (plain_path(unquote(path)) for path in found)
+    return {"s3://" + path.removeprefix("s3a://") if path.startswith("s3a://") else path for path in paths}
 
 
 def newest_commit(paths: Iterable[str]) -> int:

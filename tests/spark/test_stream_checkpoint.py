@@ -21,9 +21,11 @@ from unstuck.tasks.errors import StagingLost
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.streams import structured
+from unstuck.tasks.streams.look import Look, Looks
 from unstuck.tasks.streams.structured import Resume, open_stream, stage_stream
 from unstuck.tasks.warehouse.checkpoint import newest_commit, unpack, what_is_lost
 from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log_entry import DatasetState
 from unstuck.tasks.warehouse.marker import Checkpoint, StagedOutput
 
 
@@ -55,13 +57,16 @@ class Loads:
         """Of the newest attempt."""
         return f"_staging/job/load/{self.attempts}-n-c"
 
+    @property
+    def stream(self) -> StreamInput:
+        return StreamInput(
+            stream=str(self.landing), format="json", schema="id BIGINT", options=self.options, state=True
+        )
+
     def load(self, published: Checkpoint | None = None, generation: int = 1) -> StagedOutput:
         """Stage the ids that no attempt has met before, as far as the state in the checkpoint tells."""
         self.attempts += 1
-        events = StreamInput(
-            stream=str(self.landing), format="json", schema="id BIGINT", options=self.options, state=True
-        )
-        frame = open_stream(self.session, "events", events).dropDuplicates(["id"])
+        frame = open_stream(self.session, "events", self.stream).dropDuplicates(["id"])
         resume = Resume("job", f"{self.folder}/loads.checkpoint", published, str(self.landing), generation)
         return stage_stream(self.files, f"{self.folder}/loads", frame, (), resume)
 
@@ -86,6 +91,28 @@ def test_the_state_of_a_query_is_a_part_of_its_checkpoint(loads: Loads) -> None:
     assert second.checkpoint.after == first.checkpoint.path
     again = loads.load(first.checkpoint)
     assert loads.ids(again) == [3], "the attempt before has changed nothing that is published"
+
+
+def test_a_look_without_spark_finds_what_spark_would_read(loads: Loads) -> None:
+    looks = Looks()
+
+    def look(checkpoint: Checkpoint | None) -> Look:
+        datasets = {"loads": DatasetState([], "{}", 1, 1.0, "job", "x", checkpoint=checkpoint), "other": None}
+        return looks.look(loads.stream, datasets, loads.files)
+
+    loads.arrive(1)
+    (loads.landing / "0.json").rename(loads.landing / "ü b%20[1].json")
+    (deep := loads.landing / "deep").mkdir()
+    (deep / "no.json").write_text('{"id": 9}')
+    assert look(None).new == 1
+    first = loads.load()
+    assert loads.ids(first) == [1]
+    assert [look(first.checkpoint).arrived for _ in range(2)] == [False, False]
+    loads.arrive(2)
+    assert look(first.checkpoint).new == 1
+    second = loads.load(first.checkpoint)
+    assert loads.ids(second) == [2]
+    assert not look(second.checkpoint).arrived
 
 
 def test_a_checkpoint_of_more_batches_than_spark_remembers_is_whole(loads: Loads) -> None:

@@ -119,11 +119,6 @@ def test_a_position_that_is_gone_is_told_and_a_store_that_cannot_be_asked_from_h
     assert place.looks.look(stream_of("s3://bucket-of-nobody/in"), {"loads": None}, place.files) == Look(known=False)
 
 
-def test_with_state_only_spark_knows(place: Place) -> None:
-    assert place.look(state=True) == Look(known=False)
-    assert place.look(state=True).arrived
-
-
 def test_no_more_idle_streams_are_remembered_than_the_process_has_room_for(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
