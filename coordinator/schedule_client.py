@@ -15,7 +15,7 @@ from unstuck.coordinator.errors import BadRequest, NoSuchSchedule
 from unstuck.coordinator.model.schedule import Redo, ScheduleRecord
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.publishing.last_run import last_run
-from unstuck.coordinator.schedules.backfill import Bound, Wanted
+from unstuck.coordinator.schedules.backfill import MAX_TICKS, Bound, Wanted
 from unstuck.coordinator.schedules.commands import (
     BackfillCommand,
     ScheduleCommand,
@@ -67,7 +67,7 @@ class ScheduleClient:
             SpecError: the spec is wrong; nothing was stored.
             redis.RedisError: the store could not be asked; asking again is safe.
         """
-        job_spec = JobSpec.of(spec, {})
+        job_spec = JobSpec.of(spec, {}, scheduled=True)
         compile_to_store(job_spec)
         job_spec.check_zone(self._settings.time_zone)
         text = job_spec.to_json()
@@ -176,8 +176,8 @@ class ScheduleClient:
         if wrong := wanted.problem(policy, now):
             raise BadRequest(f"schedule {name} cannot be backfilled: {wrong}")
         ticks = wanted.ticks(policy, now)
-        had = self._store.runs_between(name, min(ticks).timestamp(), max(ticks).timestamp())
-        return [(tick, had.get(tick.timestamp(), "")) for tick in ticks]
+        had = {job.partition("-")[0]: job for job in reversed(self._store.runs(name, MAX_TICKS))}
+        return [(tick, had.get(f"{tick:%Y%m%dT%H%M%S}", "")) for tick in ticks]
 
     def command_backfill(
         self, name: str, given: BackfillCommand, *, reason: str = "", by: str | None = None

@@ -67,18 +67,21 @@ def params_of(texts: list[str], option: str = "--param", form: str = "NAME=VALUE
     return params
 
 
-def read_spec(path: Path, params: list[str] | None) -> JobSpec:
-    """The spec in the file, or on standard input. Raises: SpecError, typer.BadParameter."""
+def read_spec(path: Path, params: list[str] | None, *, scheduled: bool = False) -> JobSpec:
+    """The spec in the file, or on standard input. Raises: SpecError, typer.BadParameter.
+
+    ``scheduled``: as for `JobSpec.from_file`.
+    """
     values = params_of(params or [])
     if path != STANDARD_INPUT:
-        return JobSpec.from_file(path, values)
+        return JobSpec.from_file(path, values, scheduled=scheduled)
     from unstuck.coordinator.spec.text import MAX_BYTES, read_bytes
 
     source = "standard input"
     if sys.stdin is None:
         raise BadRequest("standard input is closed, and `-` reads the spec from it")
     text = read_bytes(sys.stdin.buffer.read(MAX_BYTES + 1), source)
-    return JobSpec.from_text(text, source, Path.cwd(), values)
+    return JobSpec.from_text(text, source, Path.cwd(), values, scheduled=scheduled)
 
 
 def _statuses(begun: str) -> list[str]:

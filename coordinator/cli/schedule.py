@@ -51,7 +51,7 @@ def set_schedules(
 
     All specs are read before any of them is set.
     """
-    read = [read_spec(path, None) for path in specs]
+    read = [read_spec(path, None, scheduled=True) for path in specs]
     with connected() as connection:
         results = [(spec.name, connection.client.schedules.set(spec, reason=reason, by=by)) for spec in read]
     _answer(results, as_json)

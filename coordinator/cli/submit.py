@@ -95,7 +95,7 @@ def validate(
     if spec is None:
         raise typer.BadParameter("name a job spec, or give --schema", param_hint="SPEC")
     try:
-        job = read_spec(spec, param)
+        job = read_spec(spec, param, scheduled=True)
         job.check_zone(settings_here().time_zone)
         plan = compile_to_store(job).plan
         warnings = list(map(str, unused_params(job, _imported(job) if imports else None)))

@@ -125,20 +125,33 @@ class JobSpec(Strict):
         return spec
 
     @classmethod
-    def of(cls, spec: JobSpec | Mapping[str, Any] | str | os.PathLike[str], params: Mapping[str, Any]) -> JobSpec:
-        """A spec, a mapping, or the path of a YAML or JSON file, with ``params``. Raises: SpecError."""
+    def of(
+        cls,
+        spec: JobSpec | Mapping[str, Any] | str | os.PathLike[str],
+        params: Mapping[str, Any],
+        *,
+        scheduled: bool = False,
+    ) -> JobSpec:
+        """A spec, a mapping, or the path of a YAML or JSON file, with ``params``. Raises: SpecError.
+
+        Args:
+            scheduled: as for `from_file`.
+        """
         if isinstance(spec, JobSpec):
-            return spec.with_params(params)
+            return spec.with_params(params, scheduled=scheduled)
         if isinstance(spec, Mapping):
-            return cls.from_values(dict(spec), params)
-        return cls.from_file(spec, params)
+            return cls.from_values(dict(spec), params, scheduled=scheduled)
+        return cls.from_file(spec, params, scheduled=scheduled)
 
     @classmethod
-    def from_file(cls, path: str | os.PathLike[str], params: Mapping[str, Any] | None = None) -> JobSpec:
+    def from_file(
+        cls, path: str | os.PathLike[str], params: Mapping[str, Any] | None = None, *, scheduled: bool = False
+    ) -> JobSpec:
         """The spec in a YAML or JSON file. SQL files are read beside it.
 
         Args:
             params: the values that a submit gives, as for `with_params`; None: they are not known yet.
+            scheduled: a schedule runs it, so parameters that are bound to a tick need no value.
 
         Raises:
             SpecError: the file cannot be read, or the spec or ``params`` are wrong.
@@ -152,7 +165,7 @@ class JobSpec(Strict):
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
             why = getattr(error, "strerror", None) or error
             raise SpecError([Problem(f"cannot be read: {why}", source=source)]) from None
-        return cls.from_text(read_bytes(data, source), source, Path(source).parent, params)
+        return cls.from_text(read_bytes(data, source), source, Path(source).parent, params, scheduled=scheduled)
 
     @classmethod
     def from_text(
@@ -161,13 +174,15 @@ class JobSpec(Strict):
         source: str = "<text>",
         folder: Path | None = None,
         params: Mapping[str, Any] | None = None,
+        *,
+        scheduled: bool = False,
     ) -> JobSpec:
         """The spec in ``text``, YAML or JSON.
 
         Args:
             source: what problems call the text; one that ends in ``.json`` must be JSON.
             folder: where ``sql_file:`` is looked for; None: it is refused.
-            params: as for `from_file`.
+            params, scheduled: as for `from_file`.
 
         Raises:
             SpecError: with every problem, each with its line and column.
@@ -176,7 +191,7 @@ class JobSpec(Strict):
 
         reading = read_text(text, source)
         try:
-            spec = cls.from_values(reading.root.value, params).with_sql_files(folder)
+            spec = cls.from_values(reading.root.value, params, scheduled=scheduled).with_sql_files(folder)
         except SpecError as error:
             named = {problem.loc for problem in reading.problems}
             located = [reading.located(problem) for problem in error.problems if problem.loc not in named]
@@ -186,8 +201,8 @@ class JobSpec(Strict):
         return spec
 
     @classmethod
-    def from_values(cls, data: Any, params: Mapping[str, Any] | None) -> JobSpec:
-        """The spec in plain values (a mapping, as a file has it), with ``params`` as for `from_file`.
+    def from_values(cls, data: Any, params: Mapping[str, Any] | None, *, scheduled: bool = False) -> JobSpec:
+        """The spec in plain values (a mapping, as a file has it), with ``params`` and ``scheduled`` as for `from_file`.
 
         Raises:
             SpecError: with every problem of the spec and of ``params``.
@@ -195,7 +210,7 @@ class JobSpec(Strict):
         problems: list[Problem] = []
         written = data.get("params", {}) if isinstance(data, dict) else None
         if params is not None and isinstance(written, Mapping):
-            filled, problems = fill(written, params)
+            filled, problems = fill(written, params, scheduled=scheduled)
             data = {**data, "params": filled} if params else data
         try:
             spec = cls.model_validate(data)
@@ -205,7 +220,7 @@ class JobSpec(Strict):
             raise SpecError(problems)
         return spec
 
-    def with_params(self, params: Mapping[str, Any]) -> JobSpec:
+    def with_params(self, params: Mapping[str, Any], *, scheduled: bool = False) -> JobSpec:
         """This spec as it is submitted: with these values for some of its parameters.
 
         Text is read as a spec would read it (``2014`` is a number, ``[1, 2]`` a list), except that a parameter
@@ -216,7 +231,9 @@ class JobSpec(Strict):
                 value for a required parameter.
         """
         written = {name: getattr(self, name) for name in self.model_fields_set}
-        return self if not params and not fill(self.params, {})[1] else JobSpec.from_values(written, params)
+        if not params and not fill(self.params, {}, scheduled=scheduled)[1]:
+            return self
+        return JobSpec.from_values(written, params, scheduled=scheduled)
 
     @property
     def values(self) -> dict[str, Any]:

@@ -94,10 +94,13 @@ def values_of(params: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _value(written) for name, written in params.items()}
 
 
-def fill(params: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+def fill(
+    params: Mapping[str, Any], given: Mapping[str, Any], *, scheduled: bool = False
+) -> tuple[dict[str, Any], list[Problem]]:
     """``params`` of a spec with the values that a submit gives, and what is wrong with these.
 
-    Text is read as a spec would read it (``2014`` is a number), except for a parameter that is text.
+    Text is read as a spec would read it (``2014`` is a number), except for a parameter that is text. ``scheduled``: a
+    tick gives the values of those that are bound to one.
     """
     filled, problems = dict(params), []
     for name, value in given.items():
@@ -115,6 +118,8 @@ def fill(params: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[dict[str,
             continue
         kind = _EXPECTED.get(str(written["type"]), "a value")
         if tick := tick_of(written):
+            if scheduled:
+                continue
             message = f"has the {tick} of its schedule, and this is no run of it; give a value: {kind}"
             problems.append(Problem(message.replace("_", " "), ("params", name)))
         elif written.get("required"):

@@ -55,6 +55,8 @@ def test_each_of_its_ticks_is_one_job_of_low_priority_under_the_key_of_the_tick(
             coordinator.drive(job)
     assert backfill(coordinator).told == "4 of 4 ticks (1 well, 3 had a run before)"
     assert len(coordinator.client.schedules.runs("hourly")) == 4
+    listed = coordinator.client.schedules.backfill_ticks("hourly", tick_text(BEGIN - HOUR), tick_text(BEGIN))
+    assert [job for _, job in listed] == ["", shown[0].id]
 
 
 @pytest.mark.parametrize("point", [Point.BEFORE_SUBMIT, Point.AFTER_SUBMIT])

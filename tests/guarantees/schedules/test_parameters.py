@@ -1,0 +1,52 @@
+"""A run gets its parameters from its tick, and a schedule is set without values for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.coordinator import Coordinator, group
+from tests.support.servers import wait_until
+from unstuck import SpecError
+from unstuck.coordinator.model.schedule import Run
+from unstuck.coordinator.spec.params import values_of
+
+DAY: dict[str, Any] = {"type": "date", "default": "tick"}
+SPEC = {
+    "name": "nightly",
+    "schedule": {"cron": "30 0 * * *", "zone": "Europe/Berlin"},
+    "params": {"day": DAY, "since": {"type": "datetime", "default": "previous_tick"}},
+    "groups": [group("a")],
+}
+
+
+def test_a_run_of_a_schedule_that_was_set_without_values_has_those_of_its_tick(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
+    schedules, path = coordinator.client.schedules, tmp_path / "nightly.json"
+    path.write_text(json.dumps(SPEC))
+    assert schedules.set(path).answer == "DONE"
+    assert schedules.set(SPEC).answer == "ALREADY"
+    schedules.backfill("nightly", "2026-03-30", "2026-03-30")
+    job = Run(tick=1774823400.0).job_id("nightly")
+
+    def submitted() -> bool:
+        coordinator.sweep.run()
+        return job in [one.id for one in coordinator.client.jobs()]
+
+    wait_until(submitted, 10, "the run of the 30th of March")
+    record = coordinator.show(job).job
+    assert record.key == "nightly@2026-03-29T22:30:00Z"
+    assert values_of(record.written()["params"]) == {"day": "2026-03-30", "since": "2026-03-29T00:30:00+01:00"}
+    assert "schedule" not in record.written()
+
+
+def test_a_schedule_is_refused_that_lacks_a_value_which_no_tick_gives(coordinator: Coordinator) -> None:
+    params = {"day": DAY, "source": {"type": "text", "required": True}}
+    with pytest.raises(SpecError, match="a value is required") as caught:
+        coordinator.client.schedules.set({**SPEC, "params": params})
+    assert [problem.path for problem in caught.value.problems] == ["params.source"]
+    assert coordinator.client.schedules.names() == []
