@@ -81,7 +81,7 @@ class ScheduleStore:
             "commanded": change.commanded,
             "record": record.to_json(),
             "spec": record.spec,
-            "line": json.dumps({"name": record.name, "status": record.status}),
+            "line": json.dumps({"name": record.name, "status": record.status, "over": change.due is None}),
             "events": [json.dumps(dict(event), separators=(",", ":")) for event in change.events],
             "runs": dict(change.runs or {}),
             "due": None if change.due is None else f"{change.due:.6f}",
@@ -141,13 +141,6 @@ class ScheduleStore:
     def runs(self, name: str, most: int) -> list[str]:
         """The jobs of its runs, the newest first."""
         return cast(list[str], self._redis.zrevrange(self._keys.of_schedule(name).schedule_runs, 0, most - 1))
-
-    def runs_between(self, name: str, first: float, last: float) -> dict[float, str]:
-        """The newest job of each tick from ``first`` to ``last``, of those that are in the store."""
-        found: Any = self._redis.zrange(
-            self._keys.of_schedule(name).schedule_runs, first, last, byscore=True, withscores=True
-        )
-        return {tick: job for job, tick in found}
 
     def events(self, name: str, most: int) -> list[dict[str, Any]]:
         """The newest events, the oldest of them first."""

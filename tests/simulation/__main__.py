@@ -6,12 +6,14 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 from tests.simulation.model.paired import paired_stores
 from tests.simulation.planted.planted import PLANTED
+from tests.simulation.schedules.history import simulate_schedules
 from tests.simulation.stage.history import BOUND, HistoryResult, simulate
 from tests.simulation.stage.shrink import explained, shrink
 
@@ -27,9 +29,10 @@ def main() -> int:
     parser.add_argument("--trace", type=int, metavar="SEED", help="replay one seed and print all of its steps")
     parser.add_argument("--shrink", type=int, metavar="SEED", help="replay one failing seed with as little as needed")
     parser.add_argument("--planted", action="store_true", help="the first seed that finds each bug put in on purpose")
+    parser.add_argument("--schedules", action="store_true", help="play histories of schedules, not of jobs")
     arguments = parser.parse_args()
     if arguments.trace is not None:
-        result = simulate(arguments.trace, keep_all=True)
+        result = (simulate_schedules if arguments.schedules else simulate)(arguments.trace, keep_all=True)
         print("\n".join(result.trace))
         print(f"seed {result.seed}: {result.text or f'all promises kept, jobs {result.statuses}'}")
         return 0 if result.kept else 1
@@ -39,7 +42,7 @@ def main() -> int:
         return planted(arguments.start, arguments.processes)
     began = time.perf_counter()
     results = []
-    histories = mirrored if arguments.mirror else play
+    histories = mirrored if arguments.mirror else partial(play, history=_HISTORIES[arguments.schedules])
     for result in histories(arguments.start, arguments.seeds, arguments.processes):
         results.append(result)
         if not result.kept:
@@ -50,7 +53,7 @@ def main() -> int:
             print(f"{len(results)} of {arguments.seeds} histories", file=sys.stderr, flush=True)
     took = time.perf_counter() - began
     broken = [result.seed for result in results if not result.kept]
-    for seed in broken[:3] if not arguments.mirror else ():
+    for seed in broken[:3] if not (arguments.mirror or arguments.schedules) else ():
         print_shrunk(seed)
     print(total(results))
     print(f"took {took:.1f}s", file=sys.stderr)
@@ -59,14 +62,19 @@ def main() -> int:
     return 1 if broken else 0
 
 
-def play(start: int, seeds: int, processes: int) -> Iterator[HistoryResult]:
+_HISTORIES: dict[bool, Callable[[int], HistoryResult]] = {False: simulate, True: simulate_schedules}
+
+
+def play(
+    start: int, seeds: int, processes: int, history: Callable[[int], HistoryResult] = simulate
+) -> Iterator[HistoryResult]:
     """The histories in the order of their seeds, whoever plays them."""
     every = range(start, start + seeds)
     if processes < 2:
-        yield from map(simulate, every)
+        yield from map(history, every)
         return
     with _pool(processes) as pool:
-        yield from pool.map(simulate, every, chunksize=CHUNK)
+        yield from pool.map(history, every, chunksize=CHUNK)
 
 
 def mirrored(start: int, seeds: int, processes: int) -> Iterator[HistoryResult]:

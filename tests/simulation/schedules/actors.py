@@ -1,0 +1,249 @@
+"""Who acts on schedules: coordinators, a person who gives commands, and the fleet that runs the jobs, by and large."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar, cast
+
+import redis
+
+from tests.simulation.actors.coordinators import Behind
+from tests.simulation.actors.warehouse import Depot, LogEntry
+from tests.simulation.schedules.store import ModelSchedules
+from tests.simulation.stage.network import Connection
+from tests.simulation.stage.stage import Life, Stage, Turn
+from tests.simulation.stage.trouble import Trouble
+from unstuck.coordinator.errors import NoSuchSchedule
+from unstuck.coordinator.model.decision import PublishResult
+from unstuck.coordinator.model.records import JobRecord, Reason
+from unstuck.coordinator.model.schedule import ScheduleRecord
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.publishing.background import Background
+from unstuck.coordinator.publishing.breaker import CircuitBreaker
+from unstuck.coordinator.reconcile.schedules import Schedules
+from unstuck.coordinator.schedule_client import ScheduleClient
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.store.answers import CommitAnswer, Submitted
+from unstuck.coordinator.store.job_store import Store
+from unstuck.coordinator.store.schedules import ScheduleChange, ScheduleStore
+from unstuck.coordinator.submitter import StandsAlready, Submitter
+from unstuck.tasks.settings import Settings
+
+T = TypeVar("T")
+
+
+class SchedulesAtHand:
+    """The store of schedules as one process sees it."""
+
+    def __init__(self, connection: Connection, core: ModelSchedules) -> None:
+        self._connection, self._core = connection, core
+
+    def _call(self, what: str, effect: Callable[[], T]) -> T:
+        return self._connection.call(what, effect)
+
+    def take_due(self, term: float) -> tuple[float, dict[str, str]]:
+        return self._call("take due schedules", lambda: self._core.take_due(term))
+
+    def repair(self) -> int:
+        return self._call("repair the due index", self._core.repair)
+
+    def forget_runs(self, name: str, keep: int) -> int:
+        return self._call(f"forget runs of {name}", lambda: self._core.forget_runs(name, keep))
+
+    def published(self, warehouse: str, datasets: Sequence[str]) -> dict[str, tuple[int, float]]:
+        return self._call("ask for versions", lambda: self._core.published(datasets)) if datasets else {}
+
+    def now(self) -> float:
+        return self._call("ask the time", lambda: self._core.now)
+
+    def load(self, name: str) -> ScheduleRecord | None:
+        return self._call(f"load {name}", lambda: self._core.load(name))
+
+    def commit(self, change: ScheduleChange) -> CommitAnswer:
+        told = ", ".join(f"{event['kind']} {event.get('code', '')}".strip() for event in change.events)
+
+        def effect() -> CommitAnswer:
+            answer = self._core.commit(change)
+            self._connection.note(f"commit {change.record.name} {change.record.status}: {answer} {told}")
+            return answer
+
+        return self._call(f"commit {change.record.name} {told}", effect)
+
+
+class JobsAtHand:
+    """The jobs as a coordinator sees them. What their groups did is not modelled."""
+
+    def __init__(self, connection: Connection, core: ModelSchedules) -> None:
+        self._connection, self._core = connection, core
+
+    def job(self, job: str) -> JobRecord | None:
+        return self._connection.call(f"look at {job}", lambda: self._core.jobs.get(job))
+
+    def load(self, job: str) -> None:
+        return None
+
+
+class SubmitterAtHand:
+    """Stores jobs, call by call, as ``Submitter.store_job``."""
+
+    def __init__(self, connection: Connection, core: ModelSchedules, depot: Depot) -> None:
+        self._connection, self._core, self._depot = connection, core, depot
+
+    def store_job(
+        self,
+        spec: JobSpec,
+        warehouse: str,
+        key: str,
+        by: str,
+        reason: str,
+        again: None,
+        fields: Mapping[str, Any],
+        since: float,
+    ) -> Submitted:
+        print_ = spec.fingerprint
+        call = self._connection.call
+        if (stored := call(f"is {key} submitted?", lambda: self._core.submitted(key, print_))) is not None:
+            return Submitted(stored, new=False)
+        if self._connection.trouble.chance(self._connection.trouble.blind):
+            raise OSError("the warehouse cannot be reached")
+        base = call("head of the log", self._depot.head, lost=OSError, of_store=False)
+        standing = call(f"find {key} in the log", lambda: self._depot.find(fields["id"], 0), OSError, of_store=False)
+        if standing is not None and standing <= base:
+            raise StandsAlready(PublishResult(standing, self._depot.log[standing - 1].outputs))
+        known = {"base": base, **fields}
+        job = JobRecord(name=spec.name, spec="{}", commit="new", key=key, submitted_by=by, **known)
+
+        def effect() -> tuple[str, bool]:
+            answer = self._core.submit(job, print_)
+            self._connection.note(f"submit {key} as {answer[0]}{'' if answer[1] else ', which stands'}")
+            return answer
+
+        return Submitted(*call(f"submit {key}", effect))
+
+
+class Office:
+    """One coordinator process, as far as schedules concern it. It is always restarted."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        trouble: Trouble,
+        core: ModelSchedules,
+        depot: Depot,
+        settings: Settings,
+        name: str,
+        *,
+        beaten: bool,
+    ) -> None:
+        self._stage, self._trouble, self._core, self._depot = stage, trouble, core, depot
+        self._settings, self.name = settings, name
+        # Without beat, a consumer sweeps when nobody has for two periods.
+        self._period = settings.sweep_every * (1 if beaten else 3)
+        self._threads: list[Turn] = []
+        self._start(0.0)
+
+    def _start(self, delay: float) -> None:
+        connection = Connection(self._stage, self._trouble, self._die)
+        schedules = Schedules(
+            cast(ScheduleStore, SchedulesAtHand(connection, self._core)),
+            cast(Store, JobsAtHand(connection, self._core)),
+            cast(Submitter, SubmitterAtHand(connection, self._core, self._depot)),
+            cast(Background, Behind(self._begin)),
+            self._stage.mint,
+            self._settings.lock_ttl,
+            clock=lambda: self._stage.now,
+        )
+
+        def life() -> None:
+            while True:
+                with suppress(redis.ConnectionError):
+                    connection.call("tick", lambda: self._core.tick(self._settings.sweep_every))
+                    schedules.run()
+                Turn.current().pause(self._period)
+
+        self._threads = [Turn(self._stage, self.name, life, delay)]
+
+    def _begin(self, work: Callable[[], None]) -> None:
+        self._threads.append(Turn(self._stage, f"{self.name}/submit", work))
+
+    def _die(self) -> None:
+        mine = Turn.current()
+        for thread in self._threads:
+            thread.dead = True
+            if thread is not mine:
+                thread.ready_at = self._stage.now  # to unwind
+        delay = self._stage.rng.uniform(0.2, 8.0)
+        self._stage.log(self.name, f"DIES; another starts in {delay:.1f}s")
+        self._trouble.disturb(self._stage.now + delay)
+        self._start(delay)
+
+
+class Person:
+    """Gives commands, and asks again until there is an answer."""
+
+    class _Connection(Connection):
+        of_coordinator = False
+
+    def __init__(self, stage: Stage, trouble: Trouble, core: ModelSchedules, settings: Settings) -> None:
+        connection = self._Connection(stage, trouble, lambda: None)
+        self._stage = stage
+        submitter = Submitter(settings, redis.Redis(), cast(Any, None), CircuitBreaker())
+        self.client = ScheduleClient(submitter, cast(Any, None), lambda job: "")
+        self.client._store = cast(ScheduleStore, SchedulesAtHand(connection, core))
+        vars(self.client)["_after_its_last_run"] = lambda new: (new, "")  # it would ask a real warehouse
+        self.busy = 0
+
+    def gives(self, at: float, what: str, command: Callable[[ScheduleClient], Any]) -> None:
+        """At ``at`` seconds from now: the command."""
+        self.busy += 1
+
+        def life() -> None:
+            try:
+                while True:
+                    try:
+                        result = command(self.client)
+                    except redis.ConnectionError:
+                        Turn.current().pause(1.0)
+                        continue
+                    except NoSuchSchedule:
+                        return  # whoever was to set it was killed, or comes later
+                    self._stage.log("person", f"{what}: {result.answer}: {result.text}")
+                    return
+            finally:
+                self.busy -= 1
+
+        Turn(self._stage, "person", life, at)
+
+
+def fleet(stage: Stage, trouble: Trouble, core: ModelSchedules, depot: Depot, seed: int, calm: list[bool]) -> Life:
+    """Runs every job: each takes its time, and ends well or not, as dice of its own say; ``calm``: all end well."""
+    dice = random.Random(f"fleet {seed}")
+    slow, bad = dice.choice((0.0, 2.0, 10.0, 40.0)), dice.choice((0.0, 0.2, 0.5))
+    bad_from = stage.now + dice.uniform(0.0, 60.0)
+    bad_until = bad_from + dice.choice((0.0, 0.0, 30.0, 120.0))
+    begun: dict[str, float] = {}
+    while True:
+        yield 0.4
+        if trouble.away:
+            continue
+        for job in [job for job in core.jobs.values() if not job.terminal]:
+            own = random.Random(f"{seed} {job.id}")
+            takes = own.choice((0.3, 1.0, 3.0)) + own.random() * slow
+            if stage.now - begun.setdefault(job.id, stage.now) < takes:
+                continue
+            fails = not calm and (bad_from <= stage.now < bad_until or own.random() < bad)
+            status, reason = Status.FINISHED, None
+            if fails:
+                status = own.choice((Status.FAILED, Status.FAILED, Status.FAILED, Status.CANCELED))
+                code = own.choice((*["STEP_FAILED"] * 8, "EXPECTATION_FAILED"))
+                reason = Reason(code, "it broke") if status is Status.FAILED else Reason("USER_CANCELED", "by a person")
+            version = 0
+            if not fails:
+                version = depot.find(job.id, job.base or 0) or depot.head() + 1
+                if version > depot.head():
+                    depot.create(version, LogEntry(job.id, "package", {"rows": 1}))
+                    stage.log("fleet", f"package of {job.key} in slot {version}")
+            stage.log("fleet", f"{job.key} is {status}")
+            core.end_job(job.id, status, version, reason)

@@ -1,0 +1,168 @@
+"""One history of schedules: a seed becomes schedules, processes, commands and trouble, and is played to its end."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from tests.simulation.actors.warehouse import Depot
+from tests.simulation.rules.broken import Broken
+from tests.simulation.schedules.actors import Office, Person, fleet
+from tests.simulation.schedules.rules import Rules
+from tests.simulation.schedules.store import ModelSchedules
+from tests.simulation.stage.history import SETTINGS, HistoryResult
+from tests.simulation.stage.network import LONGEST_WAIT
+from tests.simulation.stage.stage import Life, Routine, Stage
+from tests.simulation.stage.store_faults import StoreFaultActor, random_store_faults
+from tests.simulation.stage.trouble import Trouble
+from unstuck.coordinator.model.schedule import tick_text
+from unstuck.coordinator.reconcile.schedules import REPAIR_EVERY
+from unstuck.coordinator.schedule_client import ScheduleClient
+from unstuck.coordinator.schedules.commands import BackfillCommand, ScheduleCommand
+from unstuck.coordinator.schedules.decide import SUBMIT_LOOK
+
+# Before the nights on which the clocks of Berlin change, before a leap day, and on any day.
+BEGINNINGS = (1793496300.0, 1774745700.0, 1835395000.0, 1764200000.0)
+GOES_ON = 150.0  # virtual seconds that are played after the last trouble
+
+
+def simulate_schedules(
+    seed: int, *, store: Callable[[Callable[[], float]], ModelSchedules] = ModelSchedules, keep_all: bool = False
+) -> HistoryResult:
+    """Play the history of ``seed`` on a store of the given kind."""
+    logging.disable(logging.CRITICAL)
+    try:
+        return _play(seed, store, keep_all)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _play(seed: int, store: Callable[[Callable[[], float]], ModelSchedules], keep_all: bool) -> HistoryResult:
+    dice = random.Random(f"schedules {seed}")
+    stage = Stage(seed, keep_all=keep_all, start=dice.choice(BEGINNINGS))
+    ends = stage.now + dice.choice((30.0, 90.0, 240.0))
+    trouble = Trouble(stage.rng, lambda: stage.now, ends, random.Random(f"later {seed}"))
+    core, depot = store(lambda: stage.now), Depot()
+    bound = SETTINGS.lock_ttl + 3 * SETTINGS.sweep_every + SUBMIT_LOOK + 2 * LONGEST_WAIT
+    rules = Rules(stage, trouble, core, depot, bound)
+    core.watching = rules
+    beats = dice.choice((0, 1, 2))
+    for n in range(dice.randint(1, 2)):
+        Office(stage, trouble, core, depot, SETTINGS, f"coordinator{n}", beaten=n < beats)
+    calm: list[bool] = []
+    Routine(stage, "fleet", fleet(stage, trouble, core, depot, seed, calm))
+    faults = random_store_faults(random.Random(f"faults {seed}"), [], ends - stage.now)
+    fault_actor = StoreFaultActor(stage, trouble, core, faults, [core.remember])  # type: ignore[arg-type]
+    if faults.faults:
+        Routine(stage, "store", fault_actor.life())
+    person = Person(stage, trouble, core, SETTINGS)
+    for n in range(dice.randint(1, 2)):
+        _wishes(person, dice, f"schedule{n}", stage.now, ends - stage.now)
+    result = HistoryResult(seed)
+    Routine(stage, "rules", _looks(rules))
+    if dice.random() < 0.3:
+        Routine(stage, "vandal", _spoil(stage, trouble, core, random.Random(f"spoilt {seed}")))
+    try:
+        stage.run(lambda: False, until=ends)
+        calm.append(True)
+        stage.run(lambda: False, until=ends + GOES_ON)
+    except Broken as broken:
+        result.promise, result.text = broken.promise, str(broken)
+    finally:
+        stage.close()
+    result.trace, result.steps = stage.lines(), stage.steps
+    result.commits, result.commands, result.faults = rules.commits, rules.commands, trouble.faults
+    result.claims = len(core.jobs)
+    result.statuses = {name: str(stored.read().status) for name, stored in core.schedules.items()}
+    return result
+
+
+def _spoil(stage: Stage, trouble: Trouble, core: ModelSchedules, dice: random.Random) -> Life:
+    """The due index is an index: now and then it loses a schedule."""
+    while True:
+        yield dice.uniform(5.0, 60.0)
+        if trouble.on and core.due and trouble.happens():
+            name = dice.choice(sorted(core.due))
+            stage.log("store", f"the due index LOSES {name}")
+            core.lose_due(name)
+            trouble.disturb(stage.now + REPAIR_EVERY)
+
+
+def _looks(rules: Rules) -> Life:
+    while True:
+        rules.look()
+        yield 0.5
+
+
+def _wishes(person: Person, dice: random.Random, name: str, start: float, lasts: float) -> None:
+    """What a person wants of one schedule, and when."""
+    person.gives(0.1, f"set {name}", partial(_set, spec=_spec(dice, name)))
+    for _ in range(dice.choice((0, 2, 5))):
+        at = dice.uniform(1.0, lasts)
+        drawn = dice.random()
+        if drawn < 0.2:
+            person.gives(at, f"set {name}", partial(_set, spec=_spec(dice, name)))
+        elif drawn < 0.4:
+            _gives_backfill(person, dice, name, start, at)
+        else:
+            words = (*[ScheduleCommand.PAUSE] * 3, *[ScheduleCommand.RESUME] * 4, *[ScheduleCommand.RUN] * 3)
+            given = dice.choice((*words, ScheduleCommand.STOP)) if dice.random() < 0.7 else ScheduleCommand.RESUME
+            person.gives(at, f"{given} {name}", partial(_command, name=name, given=given))
+
+
+def _gives_backfill(person: Person, dice: random.Random, name: str, start: float, at: float) -> None:
+    first = start - dice.choice((30.0, 100.0, 200.0))
+    how: dict[str, Any] = {
+        "parallel": dice.randint(1, 3),
+        "redo": dice.choice(("none", "failed", "all")),
+        "backwards": dice.random() < 0.3,
+    }
+    begin = partial(_backfill, name=name, first=tick_text(first), last=tick_text(start + 20), how=how)
+    person.gives(at, f"backfill {name}", begin)
+    for _ in range(dice.choice((0, 0, 1, 3))):
+        given = dice.choice((BackfillCommand.PAUSE, BackfillCommand.RESUME, BackfillCommand.CANCEL))
+        person.gives(at + dice.uniform(1.0, 60.0), f"{given} backfill {name}", partial(_steer, name=name, given=given))
+    if dice.random() < 0.5:
+        person.gives(at + dice.uniform(1.0, 60.0), f"backfill {name} again", begin)
+
+
+def _set(client: ScheduleClient, spec: dict[str, Any]) -> Any:
+    return client.set(spec, by="ann")
+
+
+def _command(client: ScheduleClient, name: str, given: ScheduleCommand) -> Any:
+    return client.command(name, given, by="ann")
+
+
+def _backfill(client: ScheduleClient, name: str, first: str, last: str, how: dict[str, Any]) -> Any:
+    return client.backfill(name, first, last, **how, by="ann")
+
+
+def _steer(client: ScheduleClient, name: str, given: BackfillCommand) -> Any:
+    return client.command_backfill(name, given, by="ann")
+
+
+def _spec(dice: random.Random, name: str) -> dict[str, Any]:
+    schedule: dict[str, Any] = dice.choice(
+        (
+            {"every": dice.choice((5, 7, 20, 60))},
+            {"every": 10, "jitter": dice.choice((0, 3, 9))},
+            {"cron": "* * * * *", "zone": "Europe/Berlin"},
+            {"cron": "*/2 2,3 * * *", "zone": "Europe/Berlin"},
+            {"after": ["schedule0_rows"]},
+            {},
+        )
+    )
+    if schedule.get("after") and name == "schedule0":
+        schedule = {"every": 7}
+    schedule |= {
+        "overlap": dice.choice(("skip", "skip", "wait", "allow")),
+        "missed": dice.choice(("latest", "all", "none")),
+        "keep_runs": dice.choice((1, 3, 100)),
+        "missed_within": dice.choice((20, 86400)),
+        "retry": {"max": dice.choice((0, 2, 10)), "backoff": dice.choice((1, 10)), "max_backoff": 60},
+    }
+    return {"name": name, "schedule": schedule, "groups": [{"name": "a", "steps": [{"python": "m:f"}]}]}

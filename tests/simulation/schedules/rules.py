@@ -1,0 +1,245 @@
+"""What must hold of schedules after every write and at every moment, whatever is lost, killed or set back.
+
+The rules know ticks by the trigger alone. They read records as people see them, and the warehouse log.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+from tests.simulation.actors.warehouse import Depot
+from tests.simulation.rules.broken import FORGOTTEN, ONE, SHOWN, WAIT, WORD, Broken
+from tests.simulation.schedules.store import ModelSchedules
+from tests.simulation.stage.stage import Stage
+from tests.simulation.stage.trouble import Trouble
+from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.model.schedule import (
+    SCHEDULE_MOVES,
+    Run,
+    ScheduleIntent,
+    ScheduleRecord,
+    ScheduleStatus,
+)
+from unstuck.coordinator.schedules.decide import LATE, policy_of
+from unstuck.coordinator.schedules.trigger import next_tick, start_delay, ticks
+from unstuck.coordinator.spec.schedule import ScheduleSpec
+from unstuck.coordinator.store.schedules import ScheduleChange
+
+TWICE = f"{ONE}: a tick is published once"
+OVERLAP = f"{ONE}: no two runs where overlap forbids it"
+PARALLEL = f"{ONE}: no more runs of a backfill than were asked for"
+LOST_TICK = f"{FORGOTTEN}: a tick is run, or skipped with its reason"
+LATE_TICK = f"{FORGOTTEN}: what a schedule waits for happens within a sweep and a term"
+LOST_BACKFILL = f"{FORGOTTEN}: a backfill ends when each of its ticks had a run"
+PAUSED = f"{WORD}: the pause of a person is ended by a person"
+FROM_NOW = f"{WORD}: a resume or another trigger counts from now"
+LATEST = f"{WORD}: of missed ticks those are run that the policy says"
+FAILURES = f"{SHOWN}: failures are set back by a success or a resume"
+STATUS = f"{SHOWN}: the status of a schedule follows from its record"
+BACKOFF = f"{WAIT}: the wait before a retry grows with each failure"
+RULES = (
+    *(TWICE, OVERLAP, PARALLEL, LOST_TICK, LATE_TICK, LOST_BACKFILL),
+    *(PAUSED, FROM_NOW, LATEST, FAILURES, STATUS, BACKOFF),
+)
+_SKIPPED = re.compile(r"skipped, (\S+?Z)(?: to (\S+?Z))?:")
+
+
+class Rules:
+    """Told of every write; raises Broken."""
+
+    def __init__(self, stage: Stage, trouble: Trouble, core: ModelSchedules, depot: Depot, bound: float) -> None:
+        """``bound``: seconds within which happens what a schedule waits for, once all trouble is over."""
+        self._stage, self._trouble, self._core, self._depot, self._bound = stage, trouble, core, depot, bound
+        self._since: dict[tuple[str, str], float] = {}  # what is waited for → since when
+        self._jobs: dict[str, JobRecord] = {}  # all that ever were
+        self._seen = 0  # of the log
+        self._published: dict[str, list[str]] = defaultdict(list)  # tick → the jobs that published for it
+        self._rolled_back = 0.0
+        self.commits = self.commands = 0
+
+    def broken(self, promise: str, text: str) -> None:
+        raise Broken(promise, text)
+
+    # ---- every write -------------------------------------------------------------------------------------------------
+
+    def rolled_back(self) -> None:
+        self._since.clear()
+        self._rolled_back = self._stage.now
+
+    def submitted(self, job: JobRecord) -> None:
+        self._jobs[job.id] = job
+        record = self._core.load(job.schedule)
+        if record is None or self._rolled_back:
+            return
+        policy = policy_of(record.policy)
+        others = [run for run in record.runs if run.job and run.job != job.id]
+        going_on = [run.job for run in others if not self._core.jobs.get(run.job, job).terminal]
+        # Of what was decided before the policy was set, another one decided.
+        mine = any(run.key(record.name) == job.key and run.at > record.set_at for run in record.runs)
+        if mine and going_on and policy.overlap != "allow":
+            self.broken(OVERLAP, f"{job.key} begins while {going_on} go on, and overlap is {policy.overlap}")
+
+    def committed(self, before: ScheduleRecord | None, after: ScheduleRecord, change: ScheduleChange) -> None:
+        self.commits += 1
+        self.commands += change.commanded
+        if after.status is not (expected := _status(after)):
+            self.broken(STATUS, f"{after.name} is shown {after.status}; its record says {expected}")
+        if before is None:
+            return
+        kinds = {str(event["kind"]) for event in change.events}
+        if before.status is not after.status and (before.status, after.status) not in SCHEDULE_MOVES:
+            self.broken(STATUS, f"{after.name} goes from {before.status} to {after.status}")
+        if before.intent is not after.intent and not change.commanded:
+            self.broken(
+                PAUSED, f"{after.name}: nobody asked, and its intent goes from {before.intent} to {after.intent}"
+            )
+        resumed = change.commanded and "USER_RESUME" in kinds
+        if after.failures < before.failures and not resumed and "RUN_FINISHED" not in kinds:
+            self.broken(FAILURES, f"{after.name}: from {before.failures} to {after.failures} by {sorted(kinds)}")
+        if change.commanded:
+            self._commanded(before, after, resumed, min(float(event["at"]) for event in change.events))
+        else:
+            self._decided(before, after, change)
+        self._backfilled(before, after)
+
+    def _commanded(self, before: ScheduleRecord, after: ScheduleRecord, resumed: bool, at: float) -> None:
+        old, new = policy_of(before.policy), policy_of(after.policy)
+        other = (old.cron, old.zone, old.every, old.after) != (new.cron, new.zone, new.every, new.after)
+        if (resumed or other) and after.cursor < at - 0.01:
+            self.broken(FROM_NOW, f"{after.name} counts from {after.cursor:.1f}, and it was {at:.1f}")
+
+    def _decided(self, before: ScheduleRecord, after: ScheduleRecord, change: ScheduleChange) -> None:
+        policy, now = policy_of(after.policy), self._core.now
+        new = [run for run in after.runs if not any(_same(run, one) for one in before.runs)]
+        clocked = [run for run in new if run.number == 1 and not run.by]
+        if clocked and after.intent is not ScheduleIntent.RUN:
+            self.broken(PAUSED, f"{after.name} is {after.status}, and {clocked} begin")
+        if len(after.runs) > 1 and policy.overlap != "allow" and new:
+            self.broken(OVERLAP, f"{after.name} has the runs {after.runs}, and overlap is {policy.overlap}")
+        passed = list(_between(policy, before.cursor, after.cursor)) if after.cursor > before.cursor else []
+        told = [found for event in change.events if (found := _SKIPPED.search(str(event.get("text", ""))))]
+        skipped = [(_seconds(found[1]), _seconds(found[2] or found[1])) for found in told]
+        begun = {run.tick for run in clocked}
+        for tick in passed:
+            if tick not in begun and not any(first <= tick <= last for first, last in skipped):
+                self.broken(LOST_TICK, f"{after.name}: nobody is told of the tick {tick:.1f}; {change.events}")
+        of_trigger = policy.after is not None or begun <= set(passed)
+        if after.cursor < before.cursor or not of_trigger:
+            self.broken(TWICE, f"{after.name}: {begun} begin at {before.cursor:.1f}, which goes to {after.cursor:.1f}")
+        delay = start_delay(policy, after.name).total_seconds()
+        judged_at = max((run.at for run in clocked), default=now)
+        newest = max(_between(policy, before.cursor, judged_at - delay), default=0.0) if begun else 0.0
+        if policy.missed != "all" and begun and max(begun) < newest and policy.overlap == "allow":
+            self.broken(LATEST, f"{after.name} runs {begun} at {now:.1f}, and missed is {policy.missed}")
+        if policy.missed == "none" and begun and judged_at - min(begun) - delay > LATE + 1:
+            self.broken(LATEST, f"{after.name} runs {begun} at {now:.1f}, and missed is {policy.missed}")
+        for retry in after.retries:
+            wait = min(policy.retry.max_backoff, policy.retry.backoff * 2.0**before.failures)
+            is_new = not any(_same(retry, one) for one in before.retries) and not retry.final
+            failed = self._core.jobs.get(retry.retry_of)
+            if is_new and failed is not None and retry.next_at < failed.submitted_at + wait and not self._core.jumped:
+                self.broken(BACKOFF, f"{after.name} has failed {after.failures} times, and waits until {retry.next_at}")
+
+    def _backfilled(self, before: ScheduleRecord, after: ScheduleRecord) -> None:
+        old, new = before.backfill, after.backfill
+        if new is None:
+            return
+        if len(new.runs) > new.parallel and (old is None or len(new.runs) > len(old.runs)):
+            self.broken(PARALLEL, f"{after.name}: {len(new.runs)} runs, {new.parallel} were asked for")
+        if old is not None and old.at == new.at:
+            more = [run for run in new.runs if not any(_same(run, one) for one in old.runs) and run.number == 1]
+            held = old.paused or old.canceled or before.intent is ScheduleIntent.PAUSE
+            if more and held:
+                self.broken(PAUSED, f"the backfill of {after.name} is {old.status}, and {more} begin")
+        if new.over and not new.canceled and new.had + new.well + new.failed != new.total:
+            self.broken(LOST_BACKFILL, f"the backfill of {after.name} has ended: {new.told}")
+
+    # ---- every moment ------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Look at the log, and at what is waited for."""
+        for entry in self._depot.log[self._seen :]:
+            self._seen += 1
+            job = self._jobs[entry.publish_id]
+            tick = job.key[: job.key.index("Z", job.key.index("@")) + 1]
+            self._published[tick].append(job.key)
+            if len(self._published[tick]) > 1 and "backfill" not in job.submitted_by:
+                self.broken(TWICE, f"{tick} is published by {self._published[tick]}")
+        quiet = self._stage.now - self._trouble.quiet_since
+        for name in list(self._core.schedules):
+            record = self._core.load(name)
+            assert record is not None
+            waits = {(name, what) for what in self._waits(record)}
+            for known in [known for known in self._since if known[0] == name and known not in waits]:
+                del self._since[known]
+            for known in waits:
+                since = self._since.setdefault(known, self._stage.now)
+                if min(quiet, self._stage.now - since) > self._bound:
+                    self.broken(LATE_TICK, f"{name} waits for {self._bound:.0f}s: {known[1]}; {record}")
+
+    def _waits(self, record: ScheduleRecord) -> Iterator[str]:
+        """What somebody should do for the schedule at once."""
+        policy, now, backfill = policy_of(record.policy), self._core.now, record.backfill
+        held = list(backfill.runs) if backfill is not None and backfill.halted else []
+        if record.intent is not ScheduleIntent.RUN:
+            asked = record.runs if record.intent is ScheduleIntent.PAUSE else ()
+            held = [run for run in record.going_on if run not in asked or not run.by]
+        for run in record.going_on:
+            if not run.job and run.next_at <= now and run not in held:
+                yield f"the submit of {run.key('')}"
+            elif run.job and run.job in self._core.jobs and self._core.jobs[run.job].terminal:
+                yield f"the look at the end of {run.job}"
+        if backfill is not None and backfill.goes_on and record.intent is not ScheduleIntent.PAUSE:
+            room = backfill.next is not None and len(backfill.runs) < backfill.parallel
+            if room and backfill.next_at <= now:
+                yield f"a run of the backfill at {backfill.next}"
+        free = not record.runs or policy.overlap == "allow"
+        if record.status.terminal or not free:
+            return
+        if record.requests:
+            yield f"the run that was asked for at {record.requests[0].tick}"
+        if record.intent is not ScheduleIntent.RUN or record.halted:
+            return
+        if any(run.next_at <= now and not run.final for run in record.retries):
+            yield "the retry"
+        new = {name for name, one in self._core.published(record.follows).items() if one[0] > record.seen.get(name, 0)}
+        all_of = policy.after is not None and policy.after.all_of
+        if not record.retries and new and (not all_of or new == set(record.follows)):
+            yield f"a run for {sorted(new)}"
+        tick = None if record.retries else next_tick(policy, _at(record.cursor))
+        if tick is not None and tick + start_delay(policy, record.name) <= _at(now):
+            yield f"the run of {tick}"
+
+
+def _status(record: ScheduleRecord) -> ScheduleStatus:
+    """Derived a second time."""
+    if record.intent is ScheduleIntent.STOP:
+        return ScheduleStatus.STOPPED
+    if record.over:
+        return ScheduleStatus.FINISHED
+    if record.intent is ScheduleIntent.PAUSE:
+        return ScheduleStatus.PAUSED
+    if record.halted is not None:
+        return ScheduleStatus.HALTED
+    if record.failures or record.retries or any(run.trouble for run in record.runs):
+        return ScheduleStatus.RETRYING
+    return ScheduleStatus.RUNNING if any(run.job for run in record.runs) else ScheduleStatus.WAITING
+
+
+def _same(one: Run, other: Run) -> bool:
+    return (one.tick, one.number, one.by) == (other.tick, other.number, other.by)
+
+
+def _between(policy: ScheduleSpec, after: float, to: float) -> Iterator[float]:
+    return (tick.timestamp() for tick in ticks(policy, _at(after), _at(to)))
+
+
+def _at(seconds: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+
+
+def _seconds(text: str) -> float:
+    return datetime.datetime.fromisoformat(text).timestamp()
