@@ -20,6 +20,8 @@ from tests.support import fleet
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, Settings, Status, published_files
+from unstuck.coordinator.publishing.skip_file import skip_file
+from unstuck.coordinator.publishing.sources import sources_of
 from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.log import Warehouse
@@ -152,10 +154,24 @@ def test_a_bad_file_that_is_put_aside_is_published_with_its_error_and_line_and_n
     assert (bad["_rejected_by"], bad["_file"]) == (["on_bad_file"], f"{load.home}/in/bad.csv")
     assert (bad["_line"], "holds the text x" in bad["_error"]) == (3, True)
     assert (cut["_line"], "cut short" in cut["_error"]) == (None, True)
+    (entry,) = load.warehouse.history("loads", 1)
+    sources = {Path(one.source).name: (one.rows, one.put_aside) for one in sources_of(load.warehouse, "loads", entry)}
+    assert sources == {"good.csv": (1, ""), "bad.csv": (None, bad["_error"]), "cut.csv.gz": (None, cut["_error"])}
     load.arrive(more__csv="id,name\n3,cid\n")
     assert load.load(on_bad_file="skip")["files"] == 1
     assert [row["id"] for row in load.rows()] == [1, 3]
     assert len(load.rows("loads__rejected")) == 2
+
+
+def test_a_bad_file_that_a_person_skips_holds_up_no_other(load: Load) -> None:
+    load.arrive(a__csv="id,name\n1,ann\n")
+    load.load()
+    load.arrive(bad__csv="id,name\nx,dan\n", b__csv="id,name\n2,ben\n")
+    code, text = load.refused()
+    assert (code, "unstuck stream skip DATASET FILE" in text) == ("BAD_FILE", True)
+    skip_file(load.warehouse, "loads", "bad.csv", by="anna")
+    assert load.load()["files"] == 1
+    assert load.rows() == [{"id": 1, "name": "ann"}, {"id": 2, "name": "ben"}]
 
 
 def test_rows_that_break_a_rule_and_files_that_are_put_aside_are_one_dataset(load: Load) -> None:
