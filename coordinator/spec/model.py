@@ -38,7 +38,7 @@ from unstuck.tasks.spec.fields import MAX_COUNT, DatasetName, Listed, ParamName,
 from unstuck.tasks.spec.group import ForkFrom, GroupSpec, Hooks, Step
 from unstuck.tasks.spec.inputs import DatasetInput, StreamInput
 from unstuck.tasks.spec.join import JoinRule
-from unstuck.tasks.spec.kafka import KafkaInput
+from unstuck.tasks.spec.kafka_input import KafkaInput
 from unstuck.tasks.spec.outputs import Expect, Fresh, OutputSpec, Quality, RowCount
 from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.spec.sql import MAX_SQL

@@ -21,7 +21,7 @@ from unstuck.coordinator.spec.schedule import ScheduleSpec
 from unstuck.tasks.protocol.secrets import reference_in
 from unstuck.tasks.spec.fields import Listed, Strict
 from unstuck.tasks.spec.group import GroupSpec
-from unstuck.tasks.spec.kafka import KafkaInput
+from unstuck.tasks.spec.kafka_input import KafkaInput
 from unstuck.tasks.spec.outputs import OutputSpec
 
 MAX_PARAM_DEPTH = 20

@@ -26,7 +26,7 @@ from unstuck.tasks.spec.fields import (
 )
 from unstuck.tasks.spec.inputs import DatasetInput, GroupInput, StreamInput
 from unstuck.tasks.spec.join import JoinRule
-from unstuck.tasks.spec.kafka import KafkaInput
+from unstuck.tasks.spec.kafka_input import KafkaInput
 from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.spec.sql import MAX_SQL
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from unstuck.tasks.errors import OffsetsOutOfRange, SourceReplaced, SourceUnavailable, Unrecoverable
-from unstuck.tasks.spec.kafka import KafkaInput
+from unstuck.tasks.spec.kafka_input import KafkaInput
 from unstuck.tasks.streams.position import KafkaPosition
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Reach:
         return KafkaPosition(dict(self.end), dict(self.begin), self.topic_id, dict(self.lost))
 
 
-class Client:
+class TopicClient:
     """The connection of one process to the brokers of a topic, for the length of a block."""
 
     def __init__(self, stream: KafkaInput, options: Mapping[str, str]) -> None:
@@ -68,9 +68,9 @@ class Client:
             "log_level": 2,  # what it would say of errors is in our own
         }
         self.silent_after = float(self._conf["socket.timeout.ms"]) / 1000
-        self._said: list[str] = []  # what the client said last of the brokers
+        self._errors: list[str] = []  # of the brokers, as the client told them
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> TopicClient:
         try:
             from confluent_kafka import Consumer, KafkaException
         except ImportError as error:
@@ -85,7 +85,7 @@ class Client:
             "auto.offset.reset": "error",
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
-            "error_cb": lambda error: self._said.append(str(error.str())),
+            "error_cb": lambda error: self._errors.append(str(error.str())),
         }
         try:
             conf: dict[str, Any] = {**self._conf, **settings}
@@ -191,8 +191,8 @@ class Client:
     def unavailable(self, error: KafkaError | None, where: str = "") -> SourceUnavailable:
         """``error`` of the client, with what the client has said of the brokers meanwhile."""
         self.consumer.poll(0)  # so that it says it
-        said = [where, error.str() if error is not None else "", *self._said[-1:]]
-        why = ", ".join(filter(None, dict.fromkeys(said)))
+        parts = [where, error.str() if error is not None else "", *self._errors[-1:]]
+        why = ", ".join(filter(None, dict.fromkeys(parts)))
         return SourceUnavailable(f"{self.stream.stream} cannot be read: {why}. A later try may read it")
 
 

@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from unstuck.tasks.errors import BadRecord, OffsetsOutOfRange, SourceReplaced, SourceUnavailable
 from unstuck.tasks.frames.spark import read_parquet
-from unstuck.tasks.spec.kafka import KafkaInput
+from unstuck.tasks.spec.kafka_input import KafkaInput
 from unstuck.tasks.spec.schemas import schema_of
 from unstuck.tasks.streams.arrived import PutAside
 from unstuck.tasks.streams.group_stream import Taken
-from unstuck.tasks.streams.kafka import Client, reach_of
+from unstuck.tasks.streams.kafka import TopicClient, reach_of
 from unstuck.tasks.streams.position import FilesPosition, KafkaPosition
 from unstuck.tasks.streams.records import arrow_schema, json_columns
 from unstuck.tasks.streams.rows import Parts, Rows
@@ -81,16 +81,16 @@ class KafkaTopic:
 
 def _told_of(spec: KafkaInput, found: ReadMessages) -> str:
     read = sum(1 for one, end in found.position.next.items() if end > found.position.began[one])
-    said = f"{found.rows:,} messages of {read} of {len(found.position.next)} partitions are new in {spec.stream}"
+    text = f"{found.rows:,} messages of {read} of {len(found.position.next)} partitions are new in {spec.stream}"
     if found.put_aside:
         first = found.put_aside[0]
-        said += f"; {len(found.put_aside):,} are no rows and were put aside, first {first.path} at {first.line}"
-        said += f": {first.error}"
+        text += f"; {len(found.put_aside):,} are no rows and were put aside, first {first.path} at {first.line}"
+        text += f": {first.error}"
     for partition, (begin, end) in found.position.lost.items():
-        said += (
+        text += (
             f"; of partition {partition} the offsets {begin:,} to {end:,} are passed over, which brokers have removed"
         )
-    return said
+    return text
 
 
 def read_messages(
@@ -114,7 +114,7 @@ def read_messages(
         SourceUnavailable, SourceReplaced, OffsetsOutOfRange: the topic cannot be read, or not on from ``position``.
         OSError: the warehouse failed.
     """
-    with Client(stream, options) as client:
+    with TopicClient(stream, options) as client:
         reach = reach_of(stream, client.topic(), position)
         schema = schema_of(stream.fields)
         if session is None:
@@ -158,18 +158,18 @@ def _pieces(wanted: Mapping[int, tuple[int, int]]) -> list[dict[int, tuple[int, 
 def _task(
     stream: KafkaInput, options: dict[str, str], wanted: dict[int, tuple[int, int]], warehouse: str, folder: str
 ) -> dict[str, Any]:
-    with Client(stream, options) as client:
+    with TopicClient(stream, options) as client:
         return _spooled(client, wanted, Files(warehouse), folder)
 
 
-def _spooled(client: Client, wanted: Mapping[int, tuple[int, int]], files: Files, folder: str) -> dict[str, Any]:
+def _spooled(client: TopicClient, wanted: Mapping[int, tuple[int, int]], files: Files, folder: str) -> dict[str, Any]:
     """Write the rows of ``wanted`` into files for Spark. Raises: as `read_messages`."""
     parts = Parts(files, folder)
     rows, put_aside = _read(client, wanted, parts)
     return {"rows": rows, "put_aside": [asdict(one) for one in put_aside], "written": parts.written()}
 
 
-def _read(client: Client, wanted: Mapping[int, tuple[int, int]], rows: Rows) -> tuple[int, list[PutAside]]:
+def _read(client: TopicClient, wanted: Mapping[int, tuple[int, int]], rows: Rows) -> tuple[int, list[PutAside]]:
     """Add ``wanted`` to ``rows``. Returns how many there are, and what is no row. Raises: as `read_messages`."""
     count, put_aside = 0, list[PutAside]()
     for table in _tables(client.stream, client.messages(wanted, _MESSAGES), put_aside):

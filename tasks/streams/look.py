@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from unstuck.tasks.errors import SourceUnavailable, Unrecoverable, WarehouseUnsupported
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.spec.inputs import StreamInput
-from unstuck.tasks.spec.kafka import KafkaInput
+from unstuck.tasks.spec.kafka_input import KafkaInput
 from unstuck.tasks.streams.arrived import ArrivedFile
-from unstuck.tasks.streams.kafka import Client, lag, reach_of
+from unstuck.tasks.streams.kafka import TopicClient, lag, reach_of
 from unstuck.tasks.streams.listing import Listing, Seen, compare, is_as_listed, listing
 from unstuck.tasks.streams.position import FilesPosition, KafkaPosition, checkpoint_of, goes_on, read_position
 from unstuck.tasks.warehouse.checkpoint import files_read
@@ -146,7 +146,7 @@ def _look_at_topic(stream: KafkaInput, datasets: Mapping[str, DatasetState | Non
         if checkpoint is not None and goes_on(checkpoint, stream.identity, stream.generation, "kafka"):
             read = read_position(files, checkpoint.path)
             position = read if isinstance(read, KafkaPosition) else None
-        with Client(stream, {**options, "socket.timeout.ms": _BROKER_WITHIN}) as client:
+        with TopicClient(stream, {**options, "socket.timeout.ms": _BROKER_WITHIN}) as client:
             topic = client.topic()
         reach_of(stream, topic, position)
     except (Unrecoverable, SourceUnavailable) as error:

@@ -32,7 +32,7 @@ from unstuck import Settings
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.errors import BadFile, BadRecord, FileUnsettled
 from unstuck.tasks.spec.inputs import StreamInput
-from unstuck.tasks.spec.kafka import KafkaInput
+from unstuck.tasks.spec.kafka_input import KafkaInput
 from unstuck.tasks.streams import content, decode, kafka_read, read
 from unstuck.tasks.streams.arrived import ArrivedFile
 from unstuck.tasks.streams.read import ReadFiles, read_files

@@ -13,8 +13,8 @@ from confluent_kafka.admin import NewPartitions
 from tests.support.kafka_server import KafkaServer, kafka_server
 from tests.support.servers import wait_until
 from unstuck.tasks.errors import OffsetsOutOfRange, SourceReplaced, SourceUnavailable
-from unstuck.tasks.spec.kafka import KafkaInput
-from unstuck.tasks.streams.kafka import Client, lag
+from unstuck.tasks.spec.kafka_input import KafkaInput
+from unstuck.tasks.streams.kafka import TopicClient, lag
 from unstuck.tasks.streams.kafka_read import ReadMessages, read_messages
 from unstuck.tasks.streams.position import KafkaPosition
 from unstuck.tasks.warehouse.files import Files
@@ -144,7 +144,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_told_and_read_by_another_gen
     server.broker().produce("again", *(b"new %d" % n for n in range(9)))  # beyond the position
     with pytest.raises(SourceReplaced, match=r"deleted and made again .* generation: 2"):
         read(server, "again", first.position)
-    with Client(source(server, "again"), {}) as client:
+    with TopicClient(source(server, "again"), {}) as client:
         assert lag(client.topic(), first.position) == {0: 9}
     assert len(values(read(server, "again"))) == 9
 
@@ -157,9 +157,9 @@ def test_a_read_goes_on_when_the_broker_is_killed_in_its_middle_and_comes_back(
     for partition in range(3):
         broker.produce("killed", *(b"%d-%06d" % (partition, n) for n in range(20_000)), partition=partition)
     stream = source(server, "killed", options={"fetch.max.bytes": "1000000", "queued.min.messages": "100"})
-    messages, killed = Client.messages, False
+    messages, killed = TopicClient.messages, False
 
-    def kill(client: Client, *given: Any) -> Iterator[list[Any]]:
+    def kill(client: TopicClient, *given: Any) -> Iterator[list[Any]]:
         nonlocal killed
         for batch in messages(client, *given):
             yield batch
@@ -168,7 +168,7 @@ def test_a_read_goes_on_when_the_broker_is_killed_in_its_middle_and_comes_back(
                 server.kill()
                 server.start()
 
-    monkeypatch.setattr(Client, "messages", kill)
+    monkeypatch.setattr(TopicClient, "messages", kill)
     found = read_messages(None, stream, stream.options, None, Files("/"), "unused")
     assert killed
     assert values(found) == sorted(b"%d-%06d" % (partition, n) for partition in range(3) for n in range(20_000))

@@ -45,7 +45,7 @@ from unstuck.tasks.protocol import keys
 from unstuck.tasks.spec.group import ForkFrom, GroupSpec, Step
 from unstuck.tasks.spec.inputs import DatasetInput, StreamInput
 from unstuck.tasks.spec.join import JoinRule
-from unstuck.tasks.spec.kafka import KafkaInput
+from unstuck.tasks.spec.kafka_input import KafkaInput
 from unstuck.tasks.spec.outputs import Expect, OutputSpec, Quality
 from unstuck.tasks.spec.retry import RetryPolicy
 

@@ -10,10 +10,10 @@ import pytest
 
 from tests.support.kafka import Broker, mock_broker
 from unstuck.tasks.errors import BadRecord, OffsetsOutOfRange, SourceUnavailable, Unrecoverable
-from unstuck.tasks.spec.kafka import KafkaInput
+from unstuck.tasks.spec.kafka_input import KafkaInput
 from unstuck.tasks.streams import look as look_module
 from unstuck.tasks.streams.arrived import PutAside
-from unstuck.tasks.streams.kafka import Client
+from unstuck.tasks.streams.kafka import TopicClient
 from unstuck.tasks.streams.kafka_read import ReadMessages, read_messages
 from unstuck.tasks.streams.look import Look, Looks
 from unstuck.tasks.streams.position import KafkaPosition, write_position
@@ -65,13 +65,13 @@ def test_what_arrives_while_it_is_read_is_left_to_the_next(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.produce(name_of(topic), b"1", b"2")
-    messages = Client.messages
+    messages = TopicClient.messages
 
-    def later(client: Client, *given: Any) -> Any:
+    def later(client: TopicClient, *given: Any) -> Any:
         broker.produce(name_of(topic), b"3")
         return messages(client, *given)
 
-    monkeypatch.setattr(Client, "messages", later)
+    monkeypatch.setattr(TopicClient, "messages", later)
     first = read(topic)
     assert values(first) == [b"1", b"2"]
     monkeypatch.undo()
