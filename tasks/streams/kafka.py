@@ -134,7 +134,8 @@ class TopicClient:
             conf: dict[str, Any] = {**self._conf, "error_cb": lambda error: None}
             admin = AdminClient(conf)
             asked = admin.describe_topics(TopicCollection([self.stream.topic]), request_timeout=self.silent_after)
-            return str(asked[self.stream.topic].result().topic_id)
+            found_id = asked[self.stream.topic].result().topic_id
+            return str(found_id) if found_id.get_most_significant_bits() else ""  # a broker before 2.8 says zero
 
     def messages(self, wanted: Mapping[int, tuple[int, int]], at_once: int) -> Iterator[list[Any]]:
         """The messages of ``wanted``: of each partition those from one offset up to before another.
@@ -174,6 +175,7 @@ class TopicClient:
                     raise self.unavailable(error, f"partition {partition}")
             if found:
                 yield found
+                heard = time.monotonic()  # whoever took them may have taken its time
             if done := done & ends.keys():
                 self.consumer.pause([TopicPartition(topic, one) for one in done])
                 ends = {one: end for one, end in ends.items() if one not in done}
