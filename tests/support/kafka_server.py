@@ -23,7 +23,11 @@ _PROPERTIES = """
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl},CONTROLLER://127.0.0.1:{controller}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT
+listener.name.sasl.sasl.enabled.mechanisms=PLAIN
+listener.name.sasl.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
+  user_reader="{word}";
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 log.dirs={home}/logs
@@ -40,14 +44,18 @@ auto.create.topics.enable=false
 
 
 class KafkaServer:
-    """One broker. ``address`` stays the same from one start to the next."""
+    """One broker, with the same ``address`` at each start; at ``sasl`` it wants the user ``reader`` and a password."""
+
+    WORD = "the word of the reader"
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.port, controller = _free_ports(2)
-        self.address = f"127.0.0.1:{self.port}"
+        self.port, sasl, controller = _free_ports(3)
+        self.address, self.sasl = f"127.0.0.1:{self.port}", f"127.0.0.1:{sasl}"
         self._process: subprocess.Popen[bytes] | None = None
-        (home / "server.properties").write_text(_PROPERTIES.format(port=self.port, controller=controller, home=home))
+        (home / "server.properties").write_text(
+            _PROPERTIES.format(port=self.port, sasl=sasl, controller=controller, home=home, word=self.WORD)
+        )
         subprocess.run(
             [
                 *self._java("kafka.tools.StorageTool"),

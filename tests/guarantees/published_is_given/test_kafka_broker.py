@@ -149,6 +149,18 @@ def test_a_topic_that_was_deleted_and_made_again_is_told_and_read_by_another_gen
     assert len(values(read(server, "again"))) == 9
 
 
+def test_a_topic_is_read_by_a_user_with_the_right_password_and_no_other(server: KafkaServer) -> None:
+    server.make("private", 1)
+    server.broker().produce("private", b"1")
+    stream = KafkaInput.model_validate({"stream": f"kafka://{server.sasl}/private", "format": "raw"})
+    options = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "reader"}
+    options |= {"socket.timeout.ms": "5000", "sasl.password": KafkaServer.WORD}
+    assert values(read_messages(None, stream, options, None, Files("/"), "unused")) == [b"1"]
+    with pytest.raises(SourceUnavailable, match="Authentication failed") as told:
+        read_messages(None, stream, {**options, "sasl.password": "another word"}, None, Files("/"), "unused")
+    assert "another word" not in str(told.value)
+
+
 def test_a_read_goes_on_when_the_broker_is_killed_in_its_middle_and_comes_back(
     server: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
