@@ -96,11 +96,11 @@ def _chooser(wanted: Fields, allow: bool) -> Callable[[list[str]], list[str]]:
         missing = [name for name in names if _same(name) not in there and name != FILE_COLUMN]
         more = [name for name in have if _same(name) not in known]
         if (missing or more) and not allow:
-            said = [f"lacks {_listed(missing)}"] if missing else []
-            said += [f"has {_listed(more)} as well"] if more else []
+            parts = [f"lacks {_listed(missing)}"] if missing else []
+            parts += [f"has {_listed(more)} as well"] if more else []
             raise Unreadable(
                 f"the file has the columns {_listed(have)}, and the schema has {_listed(names)}: it "
-                f"{' and '.join(said)}. Mend the file or the schema. With on_other_columns: allow, what is missing is "
+                f"{' and '.join(parts)}. Mend the file or the schema. With on_other_columns: allow, what is missing is "
                 "null, and what is more is left out"
             )
         return [name for name in have if _same(name) in known]

@@ -114,8 +114,8 @@ def _read_one(file: ArrivedFile, stream: StreamInput, zone: str, rows: Rows) -> 
 
 
 def _refused(aside: PutAside) -> BadFile | FileUnsettled:
-    said = f"{shown_path(aside.path)}{f', line {aside.line:,}' if aside.line else ''}: {aside.error}"
-    return FileUnsettled(said + _AGAIN) if aside.gone else BadFile(said + _HINT)
+    text = f"{shown_path(aside.path)}{f', line {aside.line:,}' if aside.line else ''}: {aside.error}"
+    return FileUnsettled(text + _AGAIN) if aside.gone else BadFile(text + _HINT)
 
 
 def _read_some(
