@@ -67,6 +67,8 @@ def _skip(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -
     before = now.checkpoint
     if before is None or before.kind != "files":
         raise Refused(f"{dataset} is loaded from no list of files, so no file of it can be skipped")
+    if before.held_by:
+        raise Refused(f"{before.held_by} holds the position of this stream: skip the file for {before.held_by}")
     folder = fixed_folder(before.stream)
     path = file if file.startswith(f"{folder.rstrip('/')}/") else f"{folder.rstrip('/')}/{file}"
     if file.startswith("/") and path != file:

@@ -38,6 +38,9 @@ def with_checkpoint(name: str, change: Change, output: StagedOutput, standing: D
     if made is None:
         return change
     published = standing.checkpoint if standing is not None else None
+    if made.held_by:  # who holds the position is compared, and a note takes the place of notes of this stream alone
+        note = published is None or (bool(published.held_by) and published.stream == made.stream)
+        return replace(change, checkpoint=made) if note else change
     before = "" if published is None else published.path
     if before == made.path:  # a job that took over the same work has published it
         return replace(change, added=[], removed=[], rows=0, checkpoint=made)

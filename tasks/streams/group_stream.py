@@ -120,29 +120,35 @@ class GroupStream:
     def noted(
         self, folder: str, made: Mapping[str, StagedOutput], partition_by: Sequence[str], published: Published
     ) -> dict[str, StagedOutput]:
-        """The output in ``folder`` and its rejected rows, with the position if it is the one that holds it.
+        """The output in ``folder`` and its rejected rows, with the position.
 
-        What was put aside is among its rejected rows then. Raises: OSError.
+        What was put aside is among the rejected rows of the output that holds it. Others note it, so that they go on
+        from there if they are loaded alone one day. Raises: OSError.
         """
         name = folder.rpartition("/")[2]
         if self._taken is None or name not in self._appended:
             return dict(made)
-        if (self._taken.position is None and not self._skips) or not self._holds(name, published):
+        if self._taken.position is None and not self._skips:
             return self._noted_news(made, self._taken)
+        holds = self._holds(name, published)
         bad = [one for one in self._taken.put_aside if not one.gone]
-        if self._skips:
+        if self._skips and holds:
             why = BAD_RECORD if self._source.kind == "kafka" else BAD_FILE
             made = with_put_aside(self._files, folder, made, bad, partition_by, why)
         if self._taken.position is None:
             return self._noted_news(made, self._taken)
-        size = write_position(self._files, self._path, self._taken.position)
-        source = self._source
-        after = self._before.path if self._before is not None else ""
-        self._written = True
-        counts = dict(self._taken.counts)
-        told = self._taken.told
-        at = Checkpoint(self._path, size, source.stream, source.generation, after, source.kind, counts, told)
+        if self._holder is None:
+            return dict(made)
+        self._written |= holds
+        at = replace(self._at(self._taken, self._taken.position), held_by="" if holds else self._holder)
         return {**made, folder: replace(made[folder], checkpoint=at)}
+
+    def _at(self, taken: Taken, position: FilesPosition | KafkaPosition) -> Checkpoint:
+        """The position after all that was taken, in its file. Raises: OSError."""
+        size = write_position(self._files, self._path, position)
+        source, after = self._source, self._before.path if self._before is not None else ""
+        counts = dict(taken.counts)
+        return Checkpoint(self._path, size, source.stream, source.generation, after, source.kind, counts, taken.told)
 
     @staticmethod
     def _noted_news(made: Mapping[str, StagedOutput], taken: Taken) -> dict[str, StagedOutput]:
@@ -153,7 +159,7 @@ class GroupStream:
         """Whether the output ``name`` holds the position; the first that can does."""
         if self._holder is None:
             before, source = published.checkpoint(name), self._source
-            if before is not None and before.generation >= source.generation:
+            if before is not None and before.generation >= source.generation and not before.held_by:
                 return False  # it holds the position of another stream
             self._holder, self._before = name, before
         return name == self._holder

@@ -83,16 +83,17 @@ def holder_of(datasets: Mapping[str, DatasetState | None], stream: str, generati
     own = [name for name, one in held.items() if one.stream == stream]
     newest = max((held[name].generation for name in own), default=0)
     own = [name for name in own if held[name].generation == newest]
-    if len(own) > 1 and generation <= newest:
+    own = [name for name in own if not held[name].held_by] or own
+    if len({held[name].path for name in own}) > 1 and generation <= newest:
         raise OutputInvalid(
             f"both {own[0]} and {own[1]} hold a position of {stream}, so what is new for one is not for the "
             f"other. Read the stream in a group for each of them, or say generation: {newest + 1}"
         )
     if own:
         return own[0]
-    if held and all(name in held and held[name].generation >= generation for name in datasets):
-        one = next(iter(held.values()))
-        goes_on(one, stream, generation, one.kind)
+    taken = [one for one in held.values() if one.generation >= generation and not one.held_by]
+    if taken and len(taken) == len(datasets):
+        goes_on(taken[0], stream, generation, taken[0].kind)
     return None
 
 

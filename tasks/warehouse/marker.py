@@ -81,6 +81,7 @@ class Checkpoint:
         generation: of the stream; a higher one begins again.
         after: the path of the checkpoint that was published when the attempt began; empty: there was none.
         kind: what the file holds: the packed checkpoint of Spark, or a position of ours.
+        held_by: the dataset that holds the position, if this one only notes up to where its rows go; else empty.
         counts, told: what was read since ``after``, for people: such as ``files`` and ``bytes``, and in words.
     """
 
@@ -92,6 +93,7 @@ class Checkpoint:
     kind: Literal["spark", "files", "kafka"] = "spark"
     counts: dict[str, int] = field(default_factory=dict)
     told: str = ""
+    held_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,19 @@ def test_what_was_published_by_a_job_that_took_over_the_same_work_is_published_o
     assert (change.added, change.removed, change.rows) == ([], [], 0)
 
 
+def test_a_note_of_the_position_takes_the_place_of_older_notes_of_its_stream_alone() -> None:
+    made = output("mine", "before")
+    assert made.checkpoint is not None
+    note = replace(made, checkpoint=replace(made.checkpoint, held_by="loads"))
+    for held_by, stream, taken in (("loads", "/landing", True), ("", "/landing", False), ("loads", "/else", False)):
+        state = standing("whoever")
+        assert state.checkpoint is not None
+        state = replace(state, checkpoint=replace(state.checkpoint, held_by=held_by, stream=stream))
+        change = with_checkpoint("log", CHANGE, note, state)
+        assert (change.checkpoint == note.checkpoint, change.added) == (taken, [FILE])
+    assert with_checkpoint("log", CHANGE, note, None).checkpoint == note.checkpoint
+
+
 def test_an_output_that_reads_no_stream_is_published_as_before() -> None:
     assert with_checkpoint("loads", CHANGE, StagedOutput([FILE], 3, FLIGHTS), standing("other")) is CHANGE
 

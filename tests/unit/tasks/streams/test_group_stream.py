@@ -104,16 +104,19 @@ def test_where_nothing_is_new_no_output_names_a_position_and_one_without_rows_sa
     stream.check(["other"])
 
 
-def test_the_output_that_holds_the_position_must_be_written_and_no_other_gets_it(attempts: Attempts) -> None:
+def test_the_output_that_holds_the_position_must_be_written_and_others_only_note_it(attempts: Attempts) -> None:
     first = attempts.load(1)
     stream, datasets = attempts.stream(Numbers(2), "log", "loads"), Datasets({"log": None, "loads": first})
     stream.open(datasets)
-    assert noted(stream, "log", ROWS, datasets) == ROWS
+    note = noted(stream, "log", ROWS, datasets).checkpoint
+    assert note is not None
+    assert note.held_by == "loads"
     with pytest.raises(OutputInvalid, match="wrote log, but not loads, whose dataset holds the position"):
         stream.check(["log"])
     made = noted(stream, "loads", NO_ROWS, datasets).checkpoint
     assert made is not None
     assert made.after == first.path
+    assert made == replace(note, held_by="")
     stream.check(["log", "loads"])
     assert datasets.noted == ["loads"], "what is published into log meanwhile is no matter"
 
@@ -128,8 +131,33 @@ def test_the_first_appended_output_that_is_written_gets_the_position_and_its_rej
         stream.check(["elsewhere"])
     both = stream.noted("b", {"b": ROWS, "b__rejected": replace(ROWS, rejected_of="b")}, (), datasets)
     assert [one.checkpoint is None for one in both.values()] == [False, True]
-    assert noted(stream, "a", ROWS, datasets).checkpoint is None
+    note = noted(stream, "a", ROWS, datasets).checkpoint
+    assert note is not None
+    assert note.held_by == "b"
     stream.check(["b", "a"])
+
+
+def test_an_output_that_is_loaded_alone_one_day_goes_on_from_where_it_was(attempts: Attempts) -> None:
+    stream, datasets = attempts.stream(Numbers(2), "a", "b"), Datasets({})
+    stream.open(datasets)
+    held, note = (noted(stream, name, ROWS, datasets).checkpoint for name in ("a", "b"))
+    assert note is not None
+    alone = attempts.stream(Numbers(3), "b")
+    assert alone.open(Datasets({"b": note})).frame == ["/in/2"]
+    made = noted(alone, "b", ROWS, Datasets({"b": note})).checkpoint
+    assert made is not None
+    assert (made.after, made.held_by) == (note.path, "")
+    both = attempts.stream(Numbers(3), "b", "a").open(Datasets({"a": held, "b": note}))
+    assert both.frame == ["/in/2"]
+
+
+def test_a_note_of_another_stream_is_in_nobodys_way(attempts: Attempts) -> None:
+    note = replace(attempts.load(1), stream="/else", held_by="loads2")
+    stream, datasets = attempts.stream(Numbers(1), "log"), Datasets({"log": note})
+    stream.open(datasets)
+    made = noted(stream, "log", ROWS, datasets).checkpoint
+    assert made is not None
+    assert (made.held_by, made.after) == ("", note.path)
 
 
 def test_a_group_that_wrote_nothing_has_read_nothing(attempts: Attempts) -> None:
