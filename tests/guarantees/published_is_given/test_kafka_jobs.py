@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 from tests.support import fleet
 from tests.support.failpoints import OF_A_RUNNER, Effect, arming, order, reached_by
@@ -20,6 +21,7 @@ from tests.support.kafka_server import kafka_server
 from tests.support.programs.coordinator_processes import CoordinatorProcesses, coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status, published_files
+from unstuck.coordinator.cli.app import app
 from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.warehouse.log import Warehouse
@@ -134,8 +136,12 @@ def test_each_job_publishes_the_messages_that_no_job_before_it_has_published(top
     finished(topic.load())
     assert topic.ids() == [1, 2, 3]
     topic.arrive(4, partition=1)
-    finished(topic.load())
+    view = finished(topic.load())
+    assert view.groups[0].members[0].record.results == {"events": {"messages": 1}}
     assert topic.ids() == [1, 2, 3, 4]
+    environ = {"UNSTUCK_REDIS_URL": topic.fleet.redis_url, "UNSTUCK_WAREHOUSE": topic.warehouse, "COLUMNS": "200"}
+    told = CliRunner().invoke(app, ["datasets", "loads", "--sources"], env=environ).stdout
+    assert f"/{topic.name}, partition 1, offsets 0 to 0" in told
     version = topic.version
     finished(topic.load())
     assert (topic.ids(), topic.version) == ([1, 2, 3, 4], version), "a run for which nothing came makes no version"
@@ -221,6 +227,33 @@ def test_a_schedule_runs_when_something_has_arrived_in_a_topic(topic: Topic) -> 
         assert topic.version == 2
     finally:
         topic.client.schedules.stop("load")
+
+
+@pytest.mark.parametrize(
+    ("events", "status", "code"),
+    [
+        (
+            {"stream": "kafka://127.0.0.1:1/events", "options": {"socket.timeout.ms": "1000"}},
+            "RETRYING",
+            "SOURCE_UNAVAILABLE",
+        ),
+        ({}, "HALTED", "BAD_RECORD"),
+    ],
+)
+def test_a_schedule_tries_again_what_may_mend_and_halts_at_what_does_not(
+    topic: Topic, events: dict[str, Any], status: str, code: str
+) -> None:
+    topic.arrive("no row")
+    name = status.lower()
+    topic.client.schedules.set({**topic.spec(**events), "name": name, "schedule": {"every": "1s"}})
+    try:
+        wait_until(lambda: topic.client.schedules.show(name).record.status.value == status, 60, "a run to have failed")
+        error = topic.client.schedules.show(name).record.last_error
+        assert error is not None
+        assert error.code == code
+        assert topic.version == 0
+    finally:
+        topic.client.schedules.stop(name)
 
 
 def test_a_broker_that_is_away_is_told_and_the_group_may_run_again(topic: Topic) -> None:
