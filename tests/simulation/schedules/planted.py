@@ -237,7 +237,7 @@ IN_SCHEDULES = (
     _bug(
         "a backfill that waits after a failure is never looked at",
         rules.LATE_TICK,
-        85,
+        431,
         decide._look_at_backfill,
         "backfill.next_at if waits else now + IDLE_LOOK",
         "now + IDLE_LOOK",

@@ -136,8 +136,9 @@ class Rules:
             self.broken(LATEST, f"{after.name} runs {begun} at {now:.1f}, and missed is {policy.missed}")
         if policy.missed == "none" and begun and judged_at - min(begun) - delay > LATE + 1:
             self.broken(LATEST, f"{after.name} runs {begun} at {now:.1f}, and missed is {policy.missed}")
+        succeeded = any(event["kind"] == "RUN_FINISHED" for event in change.events)  # before or after the failure
         for retry in after.retries:
-            wait = min(policy.retry.max_backoff, policy.retry.backoff * 2.0**before.failures)
+            wait = min(policy.retry.max_backoff, policy.retry.backoff * 2.0 ** (0 if succeeded else before.failures))
             is_new = not any(_same(retry, one) for one in before.retries) and not retry.final
             failed = self._core.jobs.get(retry.retry_of)
             if is_new and failed is not None and retry.next_at < failed.submitted_at + wait and not self._core.jumped:
