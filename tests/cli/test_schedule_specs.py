@@ -29,3 +29,28 @@ def test_a_spec_with_parameters_of_a_tick_is_valid_and_set_and_its_ticks_are_sho
     refused = cli("submit", spec)
     assert refused.returncode == 2
     assert "params.day: has the tick of its schedule" in refused.stderr
+
+
+def test_a_backfill_is_listed_given_paused_and_canceled_and_its_progress_is_shown(cli: Cli, tmp_path: Path) -> None:
+    spec = tmp_path / "nightly.yaml"
+    spec.write_text(SPEC)
+    cli("schedule", "set", spec)
+    days = ("--from", "2026-03-28", "--to", "2026-03-30")
+    listed = cli("schedule", "backfill", "nightly", *days, "--dry-run").stdout
+    assert [line.strip() for line in listed.splitlines()] == [
+        "2026-03-28 02:30:00+01:00",
+        "2026-03-29 03:00:00+02:00",
+        "2026-03-30 02:30:00+02:00",
+        "3 ticks, 0 of which had a run; nothing is changed.",
+    ]
+    assert (
+        "is on record: 0 of 3 ticks, at most 2 at once"
+        in cli("schedule", "backfill", "nightly", *days, "--parallel", "2").stdout
+    )
+    assert "is paused" in cli("schedule", "backfill", "nightly", "--pause").stdout
+    assert "PAUSED" in cli("schedule", "show", "nightly").stdout
+    assert "is canceled" in cli("schedule", "backfill", "nightly", "--cancel").stdout
+    wrong = cli("schedule", "backfill", "nightly", "--from", "yesterday", "--to", "2026-03-30")
+    assert wrong.returncode == 2
+    assert "expected a time with its offset from UTC" in wrong.stderr
+    assert cli("schedule", "backfill", "nightly", "--from", "2026-03-30").returncode == 2

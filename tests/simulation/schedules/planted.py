@@ -181,7 +181,7 @@ IN_SCHEDULES = (
     _bug(
         "nobody looks whether a run was submitted",
         rules.LATE_TICK,
-        58,
+        138,
         decide._look_at_run,
         "else max(run.next_at, now + SUBMIT_LOOK)",
         "else now + LOOK",
