@@ -92,7 +92,7 @@ def _modes(
     shown = published_outputs(every, publish)
     for name, spec in outputs.items():
         given = {"quality": spec.quality, "columns": spec.columns, "expect": spec.expect}
-        if any(given.values()) and spec == OutputSpec.model_validate(given):
+        if any(given.values()) and spec == OutputSpec().model_copy(update=given):
             continue
         makers = [group.name for group in makers_of.get(name, ())]
         if publish is not None and name not in named:

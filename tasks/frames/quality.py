@@ -143,12 +143,13 @@ def _rules(checks: Checks) -> Mapping[str, str]:
 
 
 def _check_ratio(folder: str, rows: int, rejected: int, checks: Checks, by_rule: Mapping[str, int]) -> None:
-    """``rejected``: rows that break rules. Raises: TooManyRejectedRows."""
-    if checks.quality is not None and rows and rejected / rows > checks.quality.max_rejected_ratio:
+    """``rejected``: rows that break rules. Raises: TooManyRejectedRows, unless those of several runs count."""
+    quality = checks.quality
+    if quality is not None and quality.over is None and rows and rejected / rows > quality.max_rejected_ratio:
         counts = ", ".join(f"{name} {count:,}" for name, count in by_rule.items() if count)
         raise TooManyRejectedRows(
             f"{rejected:,} of {rows:,} rows of {folder.rpartition('/')[2]} were rejected "
-            f"({rejected / rows:.2%}; max_rejected_ratio: {checks.quality.max_rejected_ratio:g}), by rule: {counts}. "
+            f"({rejected / rows:.2%}; max_rejected_ratio: {quality.max_rejected_ratio:g}), by rule: {counts}. "
             "Mend what makes the rows, or the rules"
         )
 

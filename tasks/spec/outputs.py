@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -12,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, field_serializer, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from unstuck.tasks.duration import Timeout
+from unstuck.tasks.duration import Timeout, parse_duration
 from unstuck.tasks.settings import without_user
 from unstuck.tasks.spec.fields import MAX_COUNT, ColumnName, Listed, ParamName, Strict
 from unstuck.tasks.spec.types import MAX_TYPE, parse_type
@@ -22,6 +23,7 @@ REJECTED_BY = "_rejected_by"  # the column of it that names the rules which a ro
 # In the place of a rule: a file, or a message, of a stream that was put aside.
 BAD_FILE, BAD_RECORD = "on_bad_file", "on_bad_record"
 OUTSIDE = "outside partitions"  # stands there for ``partitions:``; no rule can have this name
+MAX_RUNS = 1000  # whose rejected rows are counted together, and versions of the warehouse that are looked at for them
 MAX_RULES = 50  # the file names of Spark hold so many
 
 _PLACES = ("/", "file:///", "s3://")  # of Delta tables
@@ -36,6 +38,7 @@ def _type(text: str) -> str:
 
 TypeName = Annotated[str, Field(strict=True, min_length=1, max_length=MAX_TYPE), AfterValidator(_type)]
 Ratio = Annotated[float, Field(strict=True, ge=0, le=1)]
+_RUNS = re.compile(r" *([0-9]{1,6}) +runs? *")
 _PARAM = re.compile(r":([A-Za-z_]\w*)", re.ASCII)
 
 
@@ -62,6 +65,27 @@ def named_param(value: object) -> str | None:
     return found and found[1]
 
 
+def runs_or_time(text: str) -> tuple[int, float]:
+    """How many runs, and how many seconds, ``over:`` counts at most. Raises: ValueError."""
+    found = _RUNS.fullmatch(text)
+    try:
+        runs, seconds = (int(found[1]), math.inf) if found else (MAX_RUNS, parse_duration(text))
+    except ValueError:
+        runs = 0
+    # A number alone could mean either.
+    if not 1 <= runs <= MAX_RUNS or not seconds or text.strip().isdecimal():
+        raise ValueError(f"expected 1 to {MAX_RUNS:,} runs, or a time, such as 20 runs or 1d, not {text!r}")
+    return runs, seconds
+
+
+def _over(text: str) -> str:
+    runs_or_time(text)
+    return text
+
+
+Over = Annotated[str, Field(strict=True, max_length=50), AfterValidator(_over)]
+
+
 class Quality(Strict):
     """Rules that good rows meet, and how many rows may break them."""
 
@@ -70,6 +94,11 @@ class Quality(Strict):
     )
     max_rejected_ratio: Ratio = Field(
         default=0.0, description="Share of the rows of an attempt that may be rejected; 0: a single one fails it."
+    )
+    over: Over | None = Field(
+        default=None,
+        description="Runs or a time whose rows max_rejected_ratio counts together, such as 20 runs or 1d, for mode: "
+        "append; left out: those of the attempt alone.",
     )
 
     @model_validator(mode="after")
@@ -277,6 +306,8 @@ class OutputSpec(Strict):
                 "outside: append is for datasets of the warehouse: in a Delta table, whose files others may rewrite, a "
                 "retry cannot tell which rows it has appended; say fail or reject"
             )
+        if self.quality is not None and self.quality.over is not None and self.mode != "append":
+            raise ValueError("quality: over: wants mode: append, since it counts the runs that have appended rows")
         if self.mode == "merge" and self.format != "delta":
             raise ValueError("mode: merge wants format: delta")
         if (self.mode == "merge") != bool(self.keys):

@@ -7,7 +7,7 @@ submitted, so every retry reads the same.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,12 +15,12 @@ from unstuck.tasks.errors import DatasetNotFound, InputMissing, InputNotPublishe
 from unstuck.tasks.frames.casts import declared_fields
 from unstuck.tasks.frames.spark import comparable, read_parquet
 from unstuck.tasks.spec.inputs import DatasetInput, GroupInput
-from unstuck.tasks.spec.outputs import Checks
+from unstuck.tasks.spec.outputs import MAX_RUNS, Checks
 from unstuck.tasks.spec.schemas import schema_of
 from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.tasks.warehouse.log_entry import DatasetState, State
+from unstuck.tasks.warehouse.log_entry import DatasetState, Entry, State
 from unstuck.tasks.warehouse.marker import (
     Checkpoint,
     Marker,
@@ -186,6 +186,16 @@ class PublishedDatasets:
         if newest:
             return self._warehouse.state().get(dataset)
         return None if self._base is None else self._state(self._base, kept=True).get(dataset)
+
+    def versions(self, dataset: str) -> Iterator[Entry]:
+        """The entries that changed ``dataset`` before the job was submitted, the newest first: of the last 1,000.
+
+        Not noted as read. Raises: LogBroken, WarehouseNewer, OSError: the log could not be read.
+        """
+        standing, base = self.standing(dataset), self._base or 0
+        for n in range(standing.changed if standing is not None else 0, max(base - MAX_RUNS, 0), -1):
+            if dataset in (entry := self._warehouse.existing_entry(n)).datasets:
+                yield entry
 
     def _note(self, read: Read) -> None:
         if read not in self.reads:

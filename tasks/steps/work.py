@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,9 +33,10 @@ from unstuck.tasks.protocol.token import GROUP_ID, Token, split_member
 from unstuck.tasks.spec.group import MAX_JOB_BYTES, READ_VALUES, fork_bytes
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.kafka_input import KafkaInput
-from unstuck.tasks.spec.outputs import REJECTED, Checks
+from unstuck.tasks.spec.outputs import REJECTED, Checks, Quality
 from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.steps.beside import BesidePublished
+from unstuck.tasks.steps.error_budget import check_budget
 from unstuck.tasks.steps.inputs import Dataset, PublishedDatasets
 from unstuck.tasks.steps.params import Reads, noted
 from unstuck.tasks.streams.files import ArrivingFiles
@@ -182,10 +184,21 @@ class Work:
             with self._streaming:
                 made = self._stream.noted(folder, made, self.partition_by.get(name, ()), self.published)
             staged = made[folder]
+        if checks.quality is not None and self.published is not None:
+            self._check_budget(name, checks.quality, staged, made[folder + REJECTED])
         for one, output in made.items():
             self.outputs[one.rpartition("/")[2]] = output
             self.show(one.rpartition("/")[2])
         return staged
+
+    def _check_budget(self, name: str, quality: Quality, good: StagedOutput, rejected: StagedOutput) -> None:
+        """Raises: TooManyRejectedRows; LogBroken, WarehouseNewer, OSError: the log could not be read."""
+        assert self.published is not None
+        try:
+            check_budget(name, good, rejected, quality, self.published.versions(name), time.time())
+        except TooManyRejectedRows as error:
+            self.refused[name] = error
+            raise
 
     def _in_columns(self, schema: Any) -> str | None:
         """The first secret in the names of the columns and fields of a schema, or in what is noted beside them."""

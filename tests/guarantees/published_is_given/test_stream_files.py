@@ -18,8 +18,9 @@ import pytest
 
 from tests.support import fleet
 from tests.support.programs.coordinator_processes import coordinator_processes
-from tests.support.servers import RedisServer
+from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status, published_files
+from unstuck.coordinator.model.schedule import ScheduleStatus
 from unstuck.coordinator.publishing.skip_file import skip_file
 from unstuck.coordinator.publishing.sources import sources_of
 from unstuck.coordinator.views.job_views import JobView
@@ -53,6 +54,9 @@ class Load:
             (landing / name).write_bytes(content if isinstance(content, bytes) else content.encode())
 
     def run(self, output: dict[str, Any] | None = None, **events: Any) -> JobView:
+        return self.client.wait(self.client.submit(self.spec(output, **events)).id)
+
+    def spec(self, output: dict[str, Any] | None = None, **events: Any) -> dict[str, Any]:
         stream = {
             "stream": str(self.home / "in"),
             "format": "csv",
@@ -64,12 +68,11 @@ class Load:
         group: dict[str, Any] = {"name": "load", "spark": False, "inputs": {"events": stream}, "steps": [step]}
         if self.spark:
             group |= {"spark": True, "steps": [{"sql": "SELECT * FROM events", "output": "loads"}]}
-        spec = {
-            "name": "load",
+        return {
+            "name": f"load_{group['spark']}",
             "groups": [{**group, "retry": {"max": 3, "backoff": "1ms"}}],
             "outputs": {"loads": {"mode": "append", **(output or {})}},
         }
-        return self.client.wait(self.client.submit(spec).id)
 
     def load(self, output: dict[str, Any] | None = None, **events: Any) -> dict[str, Any]:
         """Returns the counts of the stream."""
@@ -189,6 +192,29 @@ def test_rows_that_break_a_rule_and_files_that_are_put_aside_are_one_dataset(loa
     ]
     load.load(rules, on_bad_file="skip")
     assert load.warehouse.head() == 2, "nothing was new"
+
+
+def test_too_many_rejected_rows_in_the_last_runs_halt_a_schedule_before_anything_is_published(load: Load) -> None:
+    budget = {"quality": {"rules": {"positive": "id > 0"}, "max_rejected_ratio": 0.3, "over": "3 runs"}}
+    load.arrive(a__csv="id,name\n1,ann\n2,ben\n")
+    load.load(budget, on_bad_file="skip")
+    load.arrive(b__csv="id,name\n3,cid\n-4,dan\n")
+    load.load(budget, on_bad_file="skip")  # half of it, and one of four in both runs
+    load.arrive(c__csv="id,name\n5,eva\n", bad__csv="id,name\nx,fay\n")
+    schedules, spec = load.client.schedules, load.spec(budget, on_bad_file="skip")
+    name = schedules.set(spec).record.name
+    schedules.run(name)
+    wait_until(lambda: schedules.show(name).record.status is ScheduleStatus.HALTED, 60, "the halt")
+    error = schedules.show(name).record.last_error
+    assert error is not None
+    assert error.code == "TOO_MANY_REJECTED_ROWS"
+    assert "2 of 6 rows of loads were rejected in 3 runs, this one included (33.33%; max_rejected_ratio" in error.text
+    assert (load.warehouse.head(), len(load.rows())) == (2, 3)
+
+    load.arrive(bad__csv="id,name\n6,fay\n")
+    schedules.resume(name)
+    wait_until(lambda: schedules.show(name).record.last_success, 60, "the run after the file was mended")
+    assert [row["id"] for row in load.rows()] == [1, 2, 3, 5, 6]
 
 
 def test_keys_go_by_name_and_the_path_of_a_file_is_a_column(load: Load) -> None:

@@ -38,12 +38,21 @@ def problems(outputs: str, more: str = "") -> list[str]:
         ("{rules: {a: 1}}", "quality.rules.a: expected text, not the number 1; put it in quotes"),
         ("{rules: {a: ' '}}", "quality: the rule a is empty; write a condition, such as distance > 0"),
         ("{rules: {a: x}, max_rejected_ratio: 2}", "quality.max_rejected_ratio: expected 1 or less, not the number 2"),
+        ("{rules: {a: x}, over: 20}", "quality.over: expected text, not the number 20; put it in quotes"),
+        ("{rules: {a: x}, over: 0 runs}", "quality.over: expected 1 to 1,000 runs, or a time, such as 20 runs or 1d"),
         ("{rules: {a: x}, max_rejected: 1}", "quality.max_rejected: unknown field 'max_rejected'; did you mean 'max_"),
     ],
 )
 def test_wrong_rules_are_told_by_place(written: str, told: str) -> None:
     (problem,) = problems(f"{{flights: {{quality: {written}}}}}")
     assert problem.startswith(f"outputs.flights.{told}")
+
+
+def test_rejected_rows_of_several_runs_are_counted_only_where_rows_are_appended() -> None:
+    rules = "quality: {rules: {a: x > 0}, over: 20 runs}"
+    (problem,) = problems(f"{{flights: {{{rules}}}}}")
+    assert problem.startswith("outputs.flights: quality: over: wants mode: append")
+    assert problems(f"{{flights: {{{rules}, mode: append}}}}") == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,48 @@
+"""The error budget of an output: the rejected rows of this run and of those before it, together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice, takewhile
+
+from unstuck.tasks.errors import TooManyRejectedRows
+from unstuck.tasks.spec.outputs import REJECTED, Quality, runs_or_time
+from unstuck.tasks.warehouse.log_entry import Entry
+from unstuck.tasks.warehouse.marker import StagedOutput
+
+
+def check_budget(
+    name: str, good: StagedOutput, rejected: StagedOutput, quality: Quality, before: Iterable[Entry], now: float
+) -> None:
+    """Check the share of rejected rows of ``name``, where ``quality`` counts those of several runs.
+
+    Args:
+        before: the entries of the log that changed the dataset, the newest first.
+        now: seconds since the epoch.
+
+    Raises: TooManyRejectedRows.
+    """
+    if quality.over is None or not rejected.rows:
+        return
+    runs, seconds = runs_or_time(quality.over)
+    recent = takewhile(lambda entry: entry.at > now - seconds, before)
+    loads = islice(filter(None, (_rows(name, entry) for entry in recent)), runs - 1)
+    counted = [(good.rows, rejected.rows), *loads]
+    bad = sum(part for _, part in counted)
+    rows = bad + sum(part for part, _ in counted)
+    if bad / rows > quality.max_rejected_ratio:
+        rules = ", ".join(f"{rule} {count:,}" for rule, count in good.rejected_by.items() if count)
+        by_rule = f", by rule: {rules}" if rules else ""
+        raise TooManyRejectedRows(
+            f"{bad:,} of {rows:,} rows of {name} were rejected in {len(counted):,} runs, this one included "
+            f"({bad / rows:.2%}; max_rejected_ratio: {quality.max_rejected_ratio:g}, over: {quality.over}). "
+            f"This run has {rejected.rows:,} of {good.rows + rejected.rows:,}{by_rule}. "
+            "Mend what makes the rows, or the rules"
+        )
+
+
+def _rows(name: str, entry: Entry) -> tuple[int, int] | None:
+    """The good and the rejected rows that a run has loaded; None if ``entry`` is no load, or has no rows."""
+    change, rejected = entry.datasets[name], entry.datasets.get(f"{name}{REJECTED}")
+    rows = change.rows, rejected.rows if rejected is not None else 0
+    return rows if change.mode == "append" and any(rows) else None
