@@ -87,8 +87,8 @@ class Schedules:
         Raises: redis.RedisError: they stay due.
         """
         if self._clock() >= self._next_repair:
+            self._schedules.repair()  # if it raises, the next sweep tries it
             self._next_repair = self._clock() + REPAIR_EVERY
-            self._schedules.repair()
         decided, until = 0, self._clock() + TURN
         while self._clock() < until and (taken := self._schedules.take_due(self._lock_ttl))[1]:
             now, due = taken
@@ -152,8 +152,10 @@ class Schedules:
     def _submit(self, name: str, run: Run, alive: Callable[[], None]) -> None:
         """Submit ``run``, and note how that ended. What is not noted is submitted again, which is the same job."""
         try:
-            record = self._schedules.load(name)
-            if record is None:
+            record, now = self._schedules.load(name), self._schedules.now()
+            # It may have waited for room, and a person may have paused or stopped the schedule since.
+            wanted = [] if record is None else ScheduleDecision(record, (), None).submits(now)
+            if record is None or (run.tick, run.number) not in [(one.tick, one.number) for one in wanted]:
                 return
             self._note(name, run, self._tried(record, run))
         except redis.RedisError as error:
@@ -185,6 +187,8 @@ class Schedules:
         """Whether a run of a tick is to be left out, since nothing new lies there. Raises: as `Backlog.look`."""
         if policy_of(record.policy).only_if != "arrived" or run.by or run.number > 1:
             return False
+        if self._jobs.job(run.job_id(record.name)) is not None:
+            return False  # it was submitted, and nobody has noted that: it may have read what was new
         place = Warehouse(record.warehouse)
         try:
             looks = self._looking.call(record.name, "", lambda: self._backlog.look(spec, place))

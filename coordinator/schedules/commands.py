@@ -167,18 +167,23 @@ def _resume(record: ScheduleRecord, now: float, by: str) -> ScheduleCommanded:
 
 
 def _run(record: ScheduleRecord, now: float, by: str) -> ScheduleCommanded:
-    name = record.name
+    name, asked_by = record.name, by or "a person"
+    if record.retries and record.intent is ScheduleIntent.PAUSE:
+        # Under a pause, only what a person asks for is run.
+        asked_for = tuple(replace(run, by=asked_by) for run in _tried_at_once(record).retries)
+        again = replace(record, halted=None, retries=(), requests=(*record.requests, *asked_for))
+        return ScheduleCommanded(Answer.DONE, again, f"schedule {name} tries its failed run at once")
     if record.retries:
         return ScheduleCommanded(Answer.DONE, _tried_at_once(record), f"schedule {name} tries its failed run at once")
     if trouble := record.trouble:
-        hurried = tuple(replace(run, next_at=now) if run.trouble else run for run in record.runs)
+        hurried = tuple(replace(run, next_at=now, by=asked_by) if run.trouble else run for run in record.runs)
         text = f"schedule {name} tries at once to submit its run, which had failed: {trouble.text}"
         return ScheduleCommanded(Answer.DONE, replace(record, runs=hurried), text)
     if record.requests:
         return ScheduleCommanded(Answer.ALREADY, record, f"a run of schedule {name} had been asked for before")
     if record.runs and policy_of(record.policy).overlap == "skip":
         return ScheduleCommanded(Answer.ALREADY, record, f"a run of schedule {name} goes on{_running(record)}")
-    asked = Run(tick=int(now * 1000) / 1000, by=by or "a person")
+    asked = Run(tick=round(now, 3), by=asked_by)
     changed = replace(_tried_at_once(record), requests=(asked,))
     return ScheduleCommanded(Answer.DONE, changed, f"a run of schedule {name} is on record")
 

@@ -264,19 +264,26 @@ def _by_tick(record: ScheduleRecord, policy: ScheduleSpec, now: float) -> Step:
             text = f"nothing new since {tick_text(quiet.first)}, looked {ago} ago; {text}"
         return Wait("NEXT_TICK", text, at + delay)
     clocked = policy.cron is not None or policy.every is not None
-    if (clocked or (policy.until is not None and policy.until.timestamp() <= now)) and not record.runs:
-        return Finish()
-    if clocked:
-        return Wait("RUN_GOES_ON", "its last run goes on")
+    if clocked or (policy.until is not None and policy.until.timestamp() <= now):
+        return _at_its_end(record)
     until = None if policy.until is None else policy.until.timestamp()
     return Wait("BY_HAND", "it runs when somebody asks for a run", until)
+
+
+def _at_its_end(record: ScheduleRecord) -> Step:
+    """The next step when no tick is left: what has begun comes to its end first."""
+    if record.runs:
+        return Wait("RUN_GOES_ON", "its last run goes on")
+    if record.retries:
+        return Wait("BACKOFF", "its last run failed, and is tried again")
+    return Finish()
 
 
 def _by_dataset(record: ScheduleRecord, policy: ScheduleSpec, published: Published, now: float) -> Step:
     """The next step of a schedule that follows datasets. All versions that came since its last run make one run."""
     until = None if policy.until is None else policy.until.timestamp()
     if until is not None and until <= now:
-        return Wait("RUN_GOES_ON", "its last run goes on") if record.runs else Finish()
+        return _at_its_end(record)
     new = {name: one for name, one in published.items() if one[0] > record.seen.get(name, 0)}
     lacking = [name for name in record.follows if name not in new]
     if not new or (lacking and policy.after is not None and policy.after.all_of):
@@ -288,7 +295,8 @@ def _by_dataset(record: ScheduleRecord, policy: ScheduleSpec, published: Publish
         return Wait("DELAY", f"{listed(sorted(new))} is new, and it begins a little later", begins)
     tick = max(max(at for _, at in new.values()), record.cursor + 0.001)
     seen = {**record.seen, **{name: version for name, (version, _) in new.items()}}
-    return Submit(Run(tick=int(tick * 1000) / 1000), seen)
+    # Rounded, never cut off, which could be the tick before again: the key of another run.
+    return Submit(Run(tick=round(tick, 3)), seen)
 
 
 def _made_up(policy: ScheduleSpec, found: tuple[float, float, int], cursor: float, now: float) -> Step:
@@ -375,7 +383,8 @@ def _look_at(record: ScheduleRecord, wait: Wait, now: float) -> float:
     """When the schedule is looked at next: at the time that it waits for, and from time to time in any case."""
     times = [_look_at_run(run, now) for run in record.runs]
     times += [run.next_at for run in record.retries if run.next_at > now]  # beside the ticks, where overlap allows it
-    return min([*times, now + IDLE_LOOK if wait.until is None else wait.until])
+    # What should have come by now is being done: at once again would be the whole turn of the sweep.
+    return min([*times, now + IDLE_LOOK if wait.until is None or wait.until <= now else wait.until])
 
 
 def _look_at_backfill(backfill: Backfill, now: float) -> float:

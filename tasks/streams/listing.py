@@ -192,6 +192,7 @@ def _below(names: _Names, folder: bytes, depth: int, above: Sequence[tuple[int, 
         entries = os.scandir(folder)
     except OSError as error:
         if depth and isinstance(error, FileNotFoundError | NotADirectoryError):
+            names.folders[os.path.dirname(folder)].discard(os.path.basename(folder))
             return  # removed since its name was read
         raise SourceUnavailable(_unreadable(folder, error, names)) from error
     there = names.folders[folder] = set()
@@ -205,7 +206,8 @@ def _below(names: _Names, folder: bytes, depth: int, above: Sequence[tuple[int, 
                     continue
                 about = entry.stat()
             except FileNotFoundError:
-                continue  # removed since, or a link to nothing
+                there.discard(entry.name)  # removed since, or a link to nothing: a file may come there
+                continue
             except OSError as error:
                 raise SourceUnavailable(_unreadable(entry.path, error, names)) from error
             if is_folder:

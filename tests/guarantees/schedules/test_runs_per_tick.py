@@ -365,3 +365,43 @@ def test_a_stream_that_does_not_answer_is_told_and_holds_up_no_other_schedule(
         assert len(coordinator.client.schedules.runs("other")) == 1
     finally:
         mounted.set()
+
+
+def test_a_submit_that_waited_for_room_is_not_made_after_a_pause(make_coordinator: Callable[..., Coordinator]) -> None:
+    """It may wait for hours behind a warehouse that does not answer."""
+    waiting: list[Callable[[Callable[[], None]], None]] = []
+    coordinator = make_coordinator(background=lambda key, place, work: waiting.append(work))
+    coordinator.client.schedules.set(spec(every="1s"))
+    wait_until(lambda: coordinator.sweep.run_schedules() or waiting, 20, "a run to be submitted")
+    coordinator.client.schedules.pause("ticking")
+    waiting.pop(0)(lambda: None)
+    assert coordinator.client.jobs() == []
+    coordinator.client.schedules.resume("ticking")
+    coordinator.sweep.run_schedules()
+    waiting.pop()(lambda: None)
+    assert len(runs(coordinator)) == 1
+
+
+def test_a_run_that_was_submitted_and_not_noted_is_noted_though_nothing_new_lies_there_now(
+    make_coordinator: Callable[..., Coordinator], tmp_path: Path
+) -> None:
+    """It has read what lay there, or the file was taken away meanwhile."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "one.json").write_text('{"n": 1}')
+    stream = {"stream": str(folder), "format": "json", "schema": "n INT", "state": False}
+    load = group("a", inputs={"events": stream}, steps=[{"python": "examples.noop:noop", "output": "out"}])
+    first = make_coordinator(lock_ttl=0.5)
+    policy = {**spec(every="1s", only_if="arrived"), "groups": [load], "outputs": {"out": {"mode": "append"}}}
+    first.client.schedules.set(policy)
+
+    def died() -> Point | None:
+        with armed(death), suppress(Died):
+            first.sweep.run_schedules()
+        return death.at
+
+    death = Death([Point.AFTER_SUBMIT])
+    wait_until(died, 20, "the coordinator to die")
+    (job,) = [one.id for one in first.client.jobs()]
+    (folder / "one.json").unlink()
+    assert next_run(make_coordinator(lock_ttl=0.5), 0) == job

@@ -429,3 +429,53 @@ def test_a_retry_does_not_wait_for_a_clock_that_was_set_back() -> None:
     play.fails(7201)
     play.at(100)
     assert play.submitted[-1] == key(7200, 2)
+
+
+def test_a_schedule_is_not_finished_while_a_failed_run_is_to_be_tried_again() -> None:
+    """Where runs may overlap, the ticks are gone through beside the retry."""
+    play = Play(record(every="60s", overlap="allow", retry={"backoff": "10s"}, until=tick_text(T0 + 61)))
+    play.at(60)
+    play.fails(70)
+    assert (play.status, play.due) == ("RETRYING", T0 + 80)
+    play.at(80)
+    assert play.submitted == [key(60), key(60, 2)]
+    play.ends(Status.FINISHED, 90)
+    assert play.status == "FINISHED"
+
+
+def test_a_run_whose_submit_takes_its_time_is_not_looked_at_again_at_once() -> None:
+    """A schedule that were due again at once would take the whole turn of the sweep."""
+    decision = decide(record(), {}, T0 + 60)
+    (run,) = decision.submits(T0 + 60)
+    noted = not_submitted(decision.record, run, Reason("WAREHOUSE_SILENT", "no answer"), False, T0 + 60)
+    assert noted is not None
+    later = decide(settled(noted[0], T0 + 60), {}, T0 + 90)
+    assert len(later.submits(T0 + 90)) == 1
+    assert later.due == T0 + 95
+
+
+def test_versions_whose_time_goes_back_are_ticks_of_their_own() -> None:
+    """Two publishers have clocks that differ. Two runs under one key would be one job, and a version be lost."""
+    for number in range(1000):
+        start = replace(record(after=["a"]), cursor=T0 + number / 1000)
+        (run,) = after({"a": (5, T0)}, 10, start).submits(T0 + 10)
+        assert tick_text(run.tick) == tick_text(T0 + (number + 1) / 1000)
+
+
+@pytest.mark.parametrize("was", ["failed", "not submitted"])
+def test_a_person_who_asks_for_a_run_under_a_pause_gets_the_one_that_failed(was: str) -> None:
+    play = Play(record())
+    if was == "failed":
+        play.at(60)
+        play.fails(61)
+    else:
+        decision = decide(play.record, {}, T0 + 60)
+        (run,) = decision.submits(T0 + 60)
+        noted = not_submitted(decision.record, run, Reason("WAREHOUSE_SILENT", "no answer"), False, T0 + 60)
+        assert noted is not None
+        play.record = settled(noted[0], T0 + 60)
+    play.command("pause", 62)
+    assert play.command("run", 63) == "DONE"
+    play.at(63)
+    assert (play.submitted[-1], play.status) == (key(60, 2 if was == "failed" else 1), "PAUSED")
+    assert play.command("run", 64) == "ALREADY"

@@ -126,3 +126,14 @@ def test_no_more_idle_streams_are_remembered_than_the_process_has_room_for(
     for generation in range(1, 6):
         assert not place.look(generation=generation).arrived
     assert len(place.looks._idle) == 2
+
+
+def test_a_name_that_led_to_nothing_is_found_when_it_leads_to_a_file(tmp_path: Path) -> None:
+    """A link whose file comes later; or a file that was removed while its folder was read, and came again."""
+    place = Place(tmp_path)
+    arrive(place.folder, "a.json")
+    (place.folder / "b.json").symlink_to(tmp_path / "later.json")
+    place.load()
+    assert place.look().new == 0
+    (tmp_path / "later.json").write_text('{"n": 1}')
+    assert place.look().new == 1
