@@ -90,11 +90,10 @@ class Schedules:
             self._schedules.repair()  # if it raises, the next sweep tries it
             self._next_repair = self._clock() + REPAIR_EVERY
         decided, until = 0, self._clock() + TURN
-        while self._clock() < until and (taken := self._schedules.take_due(self._lock_ttl))[1]:
-            now, due = taken
+        while self._clock() < until and (due := self._schedules.take_due(self._lock_ttl)[1]):
             for name, due_seen in due.items():
                 try:
-                    self.decide(name, due_seen, now)
+                    self.decide(name, due_seen)
                 except Exception as error:
                     if unavailable(error):
                         raise
@@ -104,15 +103,15 @@ class Schedules:
             decided += len(due)
         return decided
 
-    def decide(self, name: str, due_seen: str = "", taken_at: float | None = None) -> None:
-        """Decide one schedule, and submit what it asks for. ``taken_at``: when it was taken, by the clock of Redis."""
+    def decide(self, name: str, due_seen: str = "") -> None:
+        """Decide one schedule, and submit what it asks for."""
         for _ in range(MAX_TRIES):
             record = self._schedules.load(name)
-            now, taken_at = taken_at or self._schedules.now(), None
             if record is None:
                 return
             runs = {run.job: seen for run in record.going_on if run.job and (seen := self._seen(run.job)) is not None}
             published = self._schedules.published(record.warehouse, record.follows)
+            now = self._schedules.now()  # after all that was read: a wait counts from the failure, not from before it
             decision = decide(record, runs, now, published)
             if self._commit(record, decision, due_seen) is CommitAnswer.APPLIED:
                 self._forget_runs(decision)
