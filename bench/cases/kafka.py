@@ -46,7 +46,7 @@ def _load(stage: Stage, rows: int, number: Any) -> Sample:
     dataset = f"loads_{rows}_{number}"
     stream = f"kafka://{os.environ['BENCH_KAFKA']}/events-{rows}"
     events = {"stream": stream, "format": "json", "schema": "id BIGINT, at STRING, amount DOUBLE"}
-    step = {"python": "kafka_steps:load", "output": dataset}
+    step = {"python": "stream_steps:load", "output": dataset}
     load: dict[str, Any] = {
         "name": "load",
         "queue": "light",

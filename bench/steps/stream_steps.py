@@ -1,4 +1,4 @@
-"""The step of a job that loads a Kafka topic. On the path of the workers as ``kafka_steps``."""
+"""The step of a job that loads a stream. On the path of the workers as ``stream_steps``."""
 
 from __future__ import annotations
 
