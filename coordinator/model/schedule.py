@@ -257,6 +257,12 @@ class ScheduleRecord:
         return after if isinstance(after, list) else after.get("any_of") or after.get("all_of") or []
 
     @property
+    def clocked(self) -> bool:
+        """Whether it has ticks, so that one comes by itself."""
+        policy = json.loads(self.policy)
+        return bool(policy.get("cron") or policy.get("every"))
+
+    @property
     def trouble(self) -> Reason | None:
         """Why a run could not be submitted yet."""
         return next((run.trouble for run in self.runs if run.trouble), None)
@@ -285,7 +291,8 @@ def derive(record: ScheduleRecord) -> ScheduleStatus:
         return ScheduleStatus.PAUSED
     if record.halted:
         return ScheduleStatus.HALTED
-    if record.failures or record.retries or record.trouble:
+    # After a retry that a person canceled, nothing is tried by itself before a tick, if there are any.
+    if record.retries or record.trouble or (record.failures and (record.runs or record.clocked)):
         return ScheduleStatus.RETRYING
     return ScheduleStatus.RUNNING if any(run.job for run in record.runs) else ScheduleStatus.WAITING
 
@@ -303,6 +310,7 @@ _MOVES: tuple[tuple[Collection[ScheduleStatus], Collection[ScheduleStatus], str]
         "its run failed, or could not be submitted, and another try may mend it",
     ),
     ((_W.RETRYING,), (_W.WAITING, _W.RUNNING), "a run has ended well, or could be submitted after all"),
+    ((_W.RETRYING,), (_W.WAITING,), "a run has ended well or was submitted after all, or a person canceled the retry"),
     (_GOES_ON, (_W.HALTED,), "no further try can mend the failure, or none is left"),
     ((_W.HALTED,), _GOES_ON, "the user resumed it, asked for a run, or set it again"),
     ((*_GOES_ON, _W.HALTED), (_W.PAUSED,), "the user paused it; a run that goes on may end"),

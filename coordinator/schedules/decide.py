@@ -263,8 +263,7 @@ def _by_tick(record: ScheduleRecord, policy: ScheduleSpec, now: float) -> Step:
             ago = format_duration(max(0.0, now - quiet.looked_at))
             text = f"nothing new since {tick_text(quiet.first)}, looked {ago} ago; {text}"
         return Wait("NEXT_TICK", text, at + delay)
-    clocked = policy.cron is not None or policy.every is not None
-    if clocked or (policy.until is not None and policy.until.timestamp() <= now):
+    if record.clocked or (policy.until is not None and policy.until.timestamp() <= now):
         return _at_its_end(record)
     until = None if policy.until is None else policy.until.timestamp()
     return Wait("BY_HAND", "it runs when somebody asks for a run", until)

@@ -61,8 +61,9 @@ def _facts(record: ScheduleRecord, jobs: Mapping[str, str]) -> Iterator[Fact]:
         version = f"version {well.version}" if well.version else "nothing to publish"
         yield Fact("well", f"job {well.job}, {version}{f': {rows}' if rows else ''}", well.at)
     if record.failures:
-        most = policy_of(record.policy).retry.max
-        yield Fact("failures", f"{record.failures} in a row; up to {most} are tried again")
+        tried = f"up to {policy_of(record.policy).retry.max} are tried again"
+        pending = record.retries or record.runs
+        yield Fact("failures", f"{record.failures} in a row; {tried if pending else 'no retry is pending'}")
     first, last = record.first_error, record.last_error
     errors = {"error": last} if first in (None, last) else {"first error": first, "last error": last}
     for what, error in errors.items():
@@ -97,9 +98,11 @@ def _help(record: ScheduleRecord) -> Iterator[str]:
         case ScheduleStatus.HALTED:
             yield f"unstuck schedule set SPEC   # with the mended spec of {name}: it is tried at once"
             yield f"unstuck schedule resume {name}"
-        case ScheduleStatus.RETRYING:
-            yield f"unstuck schedule run {name}   # try at once"
         case ScheduleStatus.STOPPED | ScheduleStatus.FINISHED:
             yield f"unstuck schedule remove {name}   # and set it again"
+        case ScheduleStatus.RETRYING:
+            yield f"unstuck schedule run {name}   # try at once"
+        case _ if record.failures:
+            yield f"unstuck schedule run {name}   # another try"
     if record.last_error is not None:
         yield f"unstuck logs {record.last_error.job}"

@@ -78,4 +78,8 @@ def view_of(
     # The end of a run is shown once a coordinator has noted it.
     going_on = {job: RunSeen(Status.RUNNING if status.terminal else status) for job, status in stands.items()}
     step = decide_schedule(record, going_on, now, published)
-    return ScheduleView(record, now, due, step.text if isinstance(step, Wait) else "a coordinator decides it next")
+    waits = step.text if isinstance(step, Wait) else "a coordinator decides it next"
+    idle = record.status in (ScheduleStatus.WAITING, ScheduleStatus.RETRYING) and not record.runs
+    if record.failures and idle and not record.retries:
+        waits = f"its last run failed, and is not tried again; {waits}"
+    return ScheduleView(record, now, due, waits)

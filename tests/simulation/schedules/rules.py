@@ -225,7 +225,10 @@ def _status(record: ScheduleRecord) -> ScheduleStatus:
         return ScheduleStatus.PAUSED
     if record.halted is not None:
         return ScheduleStatus.HALTED
-    if record.failures or record.retries or any(run.trouble for run in record.runs):
+    policy = policy_of(record.policy)
+    if record.failures and (record.runs or policy.cron or policy.every):
+        return ScheduleStatus.RETRYING
+    if record.retries or any(run.trouble for run in record.runs):
         return ScheduleStatus.RETRYING
     return ScheduleStatus.RUNNING if any(run.job for run in record.runs) else ScheduleStatus.WAITING
 

@@ -479,3 +479,27 @@ def test_a_person_who_asks_for_a_run_under_a_pause_gets_the_one_that_failed(was:
     play.at(63)
     assert (play.submitted[-1], play.status) == (key(60, 2 if was == "failed" else 1), "PAUSED")
     assert play.command("run", 64) == "ALREADY"
+
+
+@pytest.mark.parametrize(
+    ("policy", "status"),
+    [({"retry": {"max": 3}}, "WAITING"), ({"after": ["a"]}, "WAITING"), ({"every": "1h"}, "RETRYING")],
+    ids=["by hand", "after", "every"],
+)
+def test_a_schedule_whose_retry_a_person_canceled_is_retrying_only_if_it_tries_again_by_itself(
+    policy: dict[str, Any], status: str
+) -> None:
+    play = Play(settled(replace(record(**policy), requests=(Run(T0, by="bob"),)), T0))
+    play.at(1)
+    play.fails(2)
+    assert play.status == "RETRYING"
+    play.at(12)
+    assert play.status == "RETRYING"
+    play.ends(Status.CANCELED, 13, Reason("USER_CANCELED", "by a person"))
+    assert (play.status, play.record.failures, play.record.retries) == (status, 1, ())
+    assert play.command("resume") == ("ALREADY" if status == "WAITING" else "REFUSED")
+    assert play.command("run", 20) == "DONE"
+    play.at(20)
+    assert play.status == "RETRYING", "this run is another try"
+    play.ends(Status.FINISHED, 30)
+    assert (play.status, play.record.failures) == ("WAITING", 0)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.unit.coordinator.schedules.test_decide import FAILED, STANDS, T0, Play, record
 from unstuck.coordinator.explain.explanation import AT_WORK, Idle
-from unstuck.coordinator.model.schedule import ScheduleStatus
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.schedule import Run, ScheduleStatus
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.schedules.decide import settled
 from unstuck.coordinator.schedules.explain import ScheduleExplanation, explain_schedule
@@ -74,3 +76,16 @@ def test_a_schedule_that_nobody_looks_at_says_so() -> None:
 def test_next_ticks_are_shown_of_a_schedule_that_goes_on_by_itself_alone(status: ScheduleStatus) -> None:
     ticks = view_of(settled(STANDS[status], T0), T0, None).next_ticks(2)
     assert len(ticks) == (2 if status in ("WAITING", "RUNNING", "RETRYING") else 0)
+
+
+@pytest.mark.parametrize("policy", [{"retry": {"max": 3}}, {"every": "1h"}], ids=["by hand", "every"])
+def test_a_failure_whose_retry_a_person_canceled_is_told_with_what_comes_instead(policy: dict[str, Any]) -> None:
+    play = Play(settled(replace(record(**policy), requests=(Run(T0, by="bob"),)), T0))
+    play.at(1)
+    play.fails(2)
+    play.at(12)
+    play.ends(Status.CANCELED, 13, Reason("USER_CANCELED", "by a person"))
+    found, facts = explained(play)
+    assert facts["failures"] == "1 in a row; no retry is pending"
+    assert found.what.startswith("its last run failed, and is not tried again; ")
+    assert found.help[0].startswith("unstuck schedule run s")
