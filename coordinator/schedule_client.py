@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from unstuck.coordinator.commands.job import Answer
-from unstuck.coordinator.errors import BadRequest, NoSuchSchedule
+from unstuck.coordinator.errors import BadRequest, NoSuchSchedule, Refused
 from unstuck.coordinator.model.schedule import Redo, ScheduleRecord
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.publishing.last_run import last_run
@@ -23,6 +23,7 @@ from unstuck.coordinator.schedules.commands import (
     backfill_command,
     begin_backfill,
     command,
+    goes_on,
     set_again,
 )
 from unstuck.coordinator.schedules.decide import policy_of, settled
@@ -186,9 +187,16 @@ class ScheduleClient:
         return self._write(lambda now: backfill_command(self._record(name), given, now, by or user_here(), reason))
 
     def remove(self, name: str) -> str:
-        """Forget a schedule and its event log; the jobs of its runs stay. Returns a text. Raises: NoSuchSchedule."""
+        """Forget a schedule and its event log; the jobs of its runs stay. Returns a text.
+
+        Raises:
+            NoSuchSchedule: there is no such schedule.
+            Refused: a run goes on, or is being submitted. Set again, the schedule would run beside it.
+        """
         while True:
             record = self._record(name)
+            if why := goes_on(record):
+                raise Refused(why)
             if self._store.remove(record) is not CommitAnswer.CONFLICT:
                 return f"schedule {name} is removed; the jobs of its runs stay"
 

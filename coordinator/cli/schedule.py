@@ -29,7 +29,7 @@ from unstuck.coordinator.cli.render.terminal import (
 )
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.job import Answer
-from unstuck.coordinator.errors import NoSuchSchedule
+from unstuck.coordinator.errors import NoSuchSchedule, Refused
 from unstuck.coordinator.model.schedule import Redo
 from unstuck.coordinator.schedules.commands import BackfillCommand, ScheduleCommand, ScheduleCommanded
 
@@ -244,7 +244,10 @@ def remove_schedules(names: Names) -> None:
                 stdout.print(f"{connection.client.schedules.remove(name)}.")
             except NoSuchSchedule as error:
                 stderr.print(str(error))
-                code = ExitCode.NO_SUCH_JOB
+                code = max(code, ExitCode.NO_SUCH_JOB)
+            except Refused as error:
+                stderr.print(f"{error}.")
+                code = ExitCode.REFUSED
     raise typer.Exit(code)
 
 

@@ -127,6 +127,17 @@ def backfill_command(
     return ScheduleCommanded(Answer.DONE, replace(record, backfill=new), f"{said} {text}: {new.told}", (event,))
 
 
+def goes_on(record: ScheduleRecord) -> str:
+    """Why the schedule cannot be removed, and what to do instead; empty if no run of it goes on."""
+    name, jobs = record.name, [run.job for run in record.going_on if run.job]
+    if not record.going_on:
+        return ""
+    what = f"job {', '.join(jobs)} goes on, or its end is not noted yet" if jobs else "a run is being submitted"
+    cancel = f", and `unstuck cancel {' '.join(jobs)}` ends what goes on" if jobs else ""
+    stop = f"`unstuck schedule stop {name}` starts no further run{cancel}"
+    return f"schedule {name} is not removed: {what}; {stop}; then remove it again"
+
+
 def _range(backfill: Backfill) -> tuple[object, ...]:
     return backfill.first, backfill.last, backfill.redo, backfill.backwards
 

@@ -148,7 +148,9 @@ def decide(
     if (
         record.intent is ScheduleIntent.STOP
     ):  # a run that was being submitted is noted by now, or is not submitted any more
-        record = replace(record, runs=tuple(run for run in record.runs if run.job or run.at > now - LOOK))
+        record = replace(
+            record, runs=tuple(run for run in record.runs if run.job or max(run.at, record.intent_at) > now - LOOK)
+        )
     for _ in range(MAX_STEPS):
         step = decide_schedule(record, runs, now, published)
         if isinstance(step, Wait):

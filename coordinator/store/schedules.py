@@ -98,7 +98,6 @@ class ScheduleStore:
             self._scripts["remove"](
                 name=record.name,
                 expect=record.commit,
-                follows=json.dumps(record.follows),
                 after=self._keys.after(""),
                 **keys,
             )

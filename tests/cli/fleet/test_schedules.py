@@ -80,6 +80,6 @@ def test_a_schedule_runs_once_per_tick_while_coordinators_are_killed_and_obeys_i
         refused = cli("schedule", "resume", "load")
         assert refused.returncode == 4
         assert "schedule load is STOPPED" in refused.stderr
-        assert cli("schedule", "remove", "load").returncode == 0
+        wait_until(lambda: cli("schedule", "remove", "load").returncode == 0, 30, "its run to end")
         assert cli("schedule", "show", "load").returncode == 3
         assert [one["name"] for one in cli.json("schedule", "list")] == ["hand"]

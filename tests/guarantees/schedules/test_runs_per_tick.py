@@ -159,15 +159,36 @@ def test_a_failure_in_the_code_halts_the_schedule_at_once(coordinator: Coordinat
     assert (standing.status, standing.halted and standing.halted.code) == ("HALTED", "TOO_MANY_REJECTED_ROWS")
 
 
-def test_a_schedule_that_is_removed_does_not_come_back_when_its_run_ends(
-    coordinator: Coordinator, client: redis.Redis
-) -> None:
-    coordinator.client.schedules.set(spec())
-    coordinator.client.schedules.run("ticking")
+def test_a_schedule_is_removed_only_when_no_run_of_it_goes_on(coordinator: Coordinator, client: redis.Redis) -> None:
+    """Set again, it would run beside that one, which belonged to no schedule any more."""
+    schedules = coordinator.client.schedules
+    schedules.set(spec())
+    schedules.run("ticking")
     job = next_run(coordinator, 0)
-    coordinator.client.schedules.remove("ticking")
+    for _ in range(2):
+        with pytest.raises(Refused, match=f"job {job} goes on.*unstuck cancel {job}"):
+            schedules.remove("ticking")
+        schedules.stop("ticking")
     assert coordinator.drive(job) is Status.FINISHED
+    coordinator.sweep.run()
+    assert schedules.remove("ticking") == "schedule ticking is removed; the jobs of its runs stay"
     assert [key for key in client.keys("*schedule*")] == []  # noqa: C416
+
+
+@pytest.mark.parametrize("point", [Point.BEFORE_SUBMIT, Point.AFTER_SUBMIT])
+def test_a_schedule_is_not_removed_while_a_run_is_being_submitted(
+    make_coordinator: Callable[..., Coordinator], point: Point
+) -> None:
+    first = make_coordinator(lock_ttl=0.5)
+    schedules = first.client.schedules
+    schedules.set(spec())
+    schedules.run("ticking")
+    with armed(Death([point])), suppress(Died):
+        first.schedules.run()
+    with pytest.raises(Refused, match=r"being submitted.*unstuck schedule stop ticking"):
+        schedules.remove("ticking")
+    job = next_run(make_coordinator(lock_ttl=0.5), 0)
+    assert [one.id for one in schedules.runs("ticking")] == [one.id for one in first.client.jobs()] == [job]
 
 
 @pytest.mark.parametrize("when", ["published", "running"])
@@ -405,3 +426,12 @@ def test_a_run_that_was_submitted_and_not_noted_is_noted_though_nothing_new_lies
     (job,) = [one.id for one in first.client.jobs()]
     (folder / "one.json").unlink()
     assert next_run(make_coordinator(lock_ttl=0.5), 0) == job
+
+
+def test_a_schedule_that_is_set_to_another_dataset_follows_the_old_one_no_more(coordinator: Coordinator) -> None:
+    follower = lambda name: coordinator.redis.smembers(coordinator.keys.after(name))  # noqa: E731
+    coordinator.client.schedules.set(spec(after=["old", "both"]))
+    coordinator.client.schedules.set(spec(after=["both", "new"]))
+    assert [follower(name) for name in ("old", "both", "new")] == [set(), {"ticking"}, {"ticking"}]
+    coordinator.client.schedules.set(spec())
+    assert not coordinator.redis.keys(coordinator.keys.after("*"))

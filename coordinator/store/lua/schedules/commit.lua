@@ -10,7 +10,7 @@
 -- A commit that finds its own id is APPLIED: its first reply was lost. A command is found also after later commits, or
 -- its repeat would be given once more.
 local change = cjson.decode(args.change)
-local commit, commanded = unpack(redis.call('HMGET', keys.schedule, 'commit', 'commanded'))
+local commit, commanded, follows = unpack(redis.call('HMGET', keys.schedule, 'commit', 'commanded', 'follows'))
 commit = commit or ''
 if commit == change.id or commanded == change.id then return 'APPLIED' end
 if commit ~= change.expect then return commit == '' and 'MISSING' or 'CONFLICT' end
@@ -22,6 +22,8 @@ for _, event in ipairs(change.events) do
     redis.call('XADD', keys.schedule_events, 'MAXLEN', '~', 2000, '*', 'event', event)
 end
 for job, at in pairs(change.runs) do redis.call('ZADD', keys.schedule_runs, at, job) end
+for _, dataset in ipairs(cjson.decode(follows or '[]')) do redis.call('SREM', args.after .. dataset, change.name) end
+redis.call('HSET', keys.schedule, 'follows', cjson.encode(change.follows))
 for _, dataset in ipairs(change.follows) do redis.call('SADD', args.after .. dataset, change.name) end
 if change.due == cjson.null then
     redis.call('ZREM', keys.schedules_due, change.name)
