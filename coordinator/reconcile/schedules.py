@@ -175,6 +175,10 @@ class Schedules:
         except SpecError as error:
             wrong = Reason("SPEC_INVALID", str(error)[:2000])
             return lambda standing, now: not_submitted(standing, run, wrong, True, now)
+        except (Damaged, NewerJob) as error:
+            text = f"job {run.retry_of}, which is to be tried again, cannot be read: {error}"
+            unread = Reason(error.code, text[:2000])
+            return lambda standing, now: not_submitted(standing, run, unread, True, now)
         except redis.RedisError:
             raise
         except Exception as error:  # noqa: BLE001 - a warehouse's client may raise anything

@@ -428,6 +428,29 @@ def test_a_run_that_was_submitted_and_not_noted_is_noted_though_nothing_new_lies
     assert next_run(make_coordinator(lock_ttl=0.5), 0) == job
 
 
+@pytest.mark.parametrize("trouble", ["JOB_DAMAGED", "NEWER_JOB"])
+def test_a_retry_whose_failed_job_cannot_be_read_halts_the_schedule(coordinator: Coordinator, trouble: str) -> None:
+    coordinator.client.schedules.set(spec(retry={"backoff": "1h", "max_backoff": "1h"}))
+    coordinator.client.schedules.run("ticking")
+    job = next_run(coordinator, 0)
+    coordinator.read()
+    coordinator.work(coordinator.offers(job)[0], failed())
+    coordinator.read()
+    coordinator.sweep.run()
+    assert view(coordinator).record.retries
+    if trouble == "JOB_DAMAGED":
+        coordinator.redis.hset(coordinator.keys.of(job).groups, "a", "{")
+    else:
+        coordinator.redis.hset(coordinator.keys.of(job).job, "schema", 10**6)
+    coordinator.client.schedules.run("ticking")
+    wait_until(lambda: coordinator.sweep.run_schedules() or view(coordinator).record.halted, 20, "the halt")
+    standing = view(coordinator).record
+    assert (standing.status, standing.halted and standing.halted.code) == ("HALTED", trouble)
+    assert standing.halted is not None
+    assert job in standing.halted.text
+    assert [one.id for one in coordinator.client.jobs()] == [job]
+
+
 def test_a_schedule_that_is_set_to_another_dataset_follows_the_old_one_no_more(coordinator: Coordinator) -> None:
     follower = lambda name: coordinator.redis.smembers(coordinator.keys.after(name))  # noqa: E731
     coordinator.client.schedules.set(spec(after=["old", "both"]))
