@@ -16,6 +16,7 @@ from unstuck.coordinator.schedules.commands import ScheduleCommand, command, set
 from unstuck.coordinator.schedules.decide import ScheduleDecision, decide, settled
 from unstuck.coordinator.schedules.outcome import RunSeen
 from unstuck.coordinator.schedules.submission import not_submitted, submitted
+from unstuck.coordinator.schedules.view import view_of
 
 T0 = 1_800_000_000.0  # a whole multiple of 60 and 10
 FAILED = Reason("STEP_FAILED", "it broke")
@@ -503,3 +504,16 @@ def test_a_schedule_whose_retry_a_person_canceled_is_retrying_only_if_it_tries_a
     assert play.status == "RETRYING", "this run is another try"
     play.ends(Status.FINISHED, 30)
     assert (play.status, play.record.failures) == ("WAITING", 0)
+
+
+def test_a_schedule_says_that_the_clock_was_set_back_since_its_last_tick() -> None:
+    play = Play(record())
+    play.at(86400)
+    play.ends(Status.FINISHED, 86401)
+    play.at(120)
+    told = view_of(play.record, play.now, None).waits
+    assert told.startswith(f"the clock was set back: {tick_text(T0 + 86400)}, up to which ticks were decided, ")
+    assert told.endswith("s removed and set again counts from now")
+    play = Play(set_again(None, replace(play.record, commit=""), T0 + 120).record)
+    play.at(180)
+    assert play.submitted == [key(180)]
