@@ -205,6 +205,8 @@ def _facts(view: JobView) -> Listing:
 def _rest_of_reason(view: JobView) -> str:
     """The whole reason, where neither the line above the tree nor an error below says so much."""
     text = view.job.reason.text if view.job.reason else ""
+    if view.job.status is Status.FINISHED:  # the line above the tree says nothing of it
+        return text
     return "" if (first_line(text) == one_line(text) and view.job.terminal) or any(errors_of(view)) else text
 
 

@@ -238,8 +238,10 @@ ASKS_REDIS = (
     *("dead list", "dead show 1-1", "dead replay 1-1", "dead drop 1-1"),
     *("vacuum", "compact flights", "restore flights --version 1"),
     *("pool list", "pool set jdbc 4", "pool remove jdbc"),
+    *(f"schedule {name} nightly" for name in ("show", "why", "pause", "resume", "run", "stop", "remove", "export")),
+    *("schedule list", "schedule backfill nightly --from 2026-01-01 --to 2026-01-03"),
 )
-ASKS_NOBODY = {"validate", "datasets", "demo"}  # the demo has a server of its own
+ASKS_NOBODY = {"validate", "datasets", "stream", "demo"}  # the demo has a server of its own
 
 # Eight at once, for most of it is waiting: each in a process forked from one that has given a command already.
 _ALL_AT_ONCE = """

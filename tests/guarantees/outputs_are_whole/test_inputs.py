@@ -16,7 +16,7 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, JobSpec, Settings, SpecError, Status, published_files
 from unstuck.coordinator.cli.app import app
-from unstuck.coordinator.store.job_store import Store
+from unstuck.coordinator.store.submissions import Submissions
 from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.warehouse.log import Warehouse
 
@@ -181,16 +181,16 @@ def test_a_job_that_a_vacuum_does_not_know_of_reads_a_version_that_the_vacuum_ke
 ) -> None:
     # Given: a client that has looked at the warehouse, while a newer version is published and the older one removed
     assert shop.publish(price=1) == 1
-    store, vacuums = Store.submit, []
+    store, vacuums = Submissions.submit, []
 
     def submit(*arguments: Any) -> tuple[str, bool]:
         if not vacuums:
-            monkeypatch.setattr(Store, "submit", store)
+            monkeypatch.setattr(Submissions, "submit", store)
             assert shop.publish(price=2) == 2
             vacuums.append(shop.command("vacuum", "--keep", "1", "--older-than", "0s"))
         return store(*arguments)
 
-    monkeypatch.setattr(Store, "submit", submit)
+    monkeypatch.setattr(Submissions, "submit", submit)
     (shop.folder / "open").touch()
 
     # When: it stores the job
