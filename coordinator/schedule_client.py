@@ -12,11 +12,13 @@ from typing import Any
 
 from unstuck.coordinator.commands.job import Answer
 from unstuck.coordinator.errors import BadRequest, NoSuchSchedule, Refused
-from unstuck.coordinator.model.schedule import Redo, ScheduleRecord
+from unstuck.coordinator.model.schedule_record import Redo, ScheduleRecord
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.publishing.last_run import last_run
 from unstuck.coordinator.schedules.backfill import MAX_TICKS, Bound, Wanted
-from unstuck.coordinator.schedules.commands import (
+from unstuck.coordinator.schedules.decide_schedule import policy_of, settled
+from unstuck.coordinator.schedules.explain import ScheduleExplanation, explain_schedule
+from unstuck.coordinator.schedules.schedule_commands import (
     BackfillCommand,
     ScheduleCommand,
     ScheduleCommanded,
@@ -26,12 +28,10 @@ from unstuck.coordinator.schedules.commands import (
     goes_on,
     set_again,
 )
-from unstuck.coordinator.schedules.decide import policy_of, settled
-from unstuck.coordinator.schedules.explain import ScheduleExplanation, explain_schedule
-from unstuck.coordinator.schedules.view import ScheduleView, view_of
+from unstuck.coordinator.schedules.schedule_view import ScheduleView, view_of
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.answers import CommitAnswer
-from unstuck.coordinator.store.schedules import ScheduleChange, ScheduleStore
+from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.coordinator.submitter import Submitter
 from unstuck.coordinator.views.job_views import ListedJob, Queries
 from unstuck.tasks.errors import UnstuckError

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.drawing import Drawing, Point
-from unstuck.coordinator.model.schedule import SCHEDULE_MOVES, ScheduleStatus
+from unstuck.coordinator.model.schedule_record import SCHEDULE_MOVES, ScheduleStatus
 from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, PHASE_MOVES, GroupState
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -30,8 +30,8 @@ from unstuck.coordinator.cli.render.terminal import (
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.job import Answer
 from unstuck.coordinator.errors import NoSuchSchedule, Refused
-from unstuck.coordinator.model.schedule import Redo
-from unstuck.coordinator.schedules.commands import BackfillCommand, ScheduleCommand, ScheduleCommanded
+from unstuck.coordinator.model.schedule_record import Redo
+from unstuck.coordinator.schedules.schedule_commands import BackfillCommand, ScheduleCommand, ScheduleCommanded
 
 schedule = typer.Typer(help="Jobs that repeat: each run of a schedule is an ordinary job.", no_args_is_help=True)
 

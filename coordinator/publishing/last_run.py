@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 
-from unstuck.coordinator.model.schedule import Run, RunSuccess
+from unstuck.coordinator.model.schedule_record import Run, RunSuccess
 from unstuck.tasks.warehouse.log import Warehouse
 
 LOOKED_AT = 1000  # of the newest entries

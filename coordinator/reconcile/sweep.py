@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from unstuck.coordinator.publishing.staging_gc import StagingCollector
 from unstuck.coordinator.reconcile.reconciler import PassResult, Reconciler
-from unstuck.coordinator.reconcile.schedules import Schedules
+from unstuck.coordinator.reconcile.schedule_sweep import Schedules
 from unstuck.coordinator.store.indexes import Indexes
 from unstuck.coordinator.store.job_store import Store
 from unstuck.tasks.settings import Settings

@@ -14,11 +14,11 @@ from itertools import islice
 from typing import Any
 
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.model.schedule import Backfill, Redo, Run, RunFailure, tick_text
+from unstuck.coordinator.model.schedule_record import Backfill, Redo, Run, RunFailure, tick_text
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.schedules.outcome import RunSeen
+from unstuck.coordinator.schedules.run_outcome import RunSeen
 from unstuck.coordinator.schedules.trigger import next_tick, previous_tick, ticks
-from unstuck.coordinator.spec.schedule import ScheduleSpec, instant
+from unstuck.coordinator.spec.schedule_spec import ScheduleSpec, instant
 
 MAX_TICKS = 10_000  # of one backfill
 MAX_PARALLEL = 100

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from unstuck.coordinator.explain.explanation import Idle
-from unstuck.coordinator.model.schedule import ScheduleIntent, ScheduleRecord, ScheduleStatus, tick_text
-from unstuck.coordinator.schedules.decide import policy_of
-from unstuck.coordinator.schedules.view import ScheduleView
+from unstuck.coordinator.model.schedule_record import ScheduleIntent, ScheduleRecord, ScheduleStatus, tick_text
+from unstuck.coordinator.schedules.decide_schedule import policy_of
+from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.tasks.duration import format_duration
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.model.schedule import Quiet, Run, ScheduleRecord, tick_text
+from unstuck.coordinator.model.schedule_record import Quiet, Run, ScheduleRecord, tick_text
 from unstuck.coordinator.schedules.backfill import run_ended
-from unstuck.coordinator.schedules.decide import Skip, after_end, policy_of
-from unstuck.coordinator.schedules.outcome import RunSeen
+from unstuck.coordinator.schedules.decide_schedule import Skip, after_end, policy_of
+from unstuck.coordinator.schedules.run_outcome import RunSeen
 
 
 def submitted(record: ScheduleRecord, run: Run, job: str, now: float) -> tuple[ScheduleRecord, dict[str, Any]] | None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from cronsim import CronSim
 
-from unstuck.coordinator.spec.schedule import ScheduleSpec
+from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SPANS = tuple(timedelta(hours=8**n) for n in range(8))  # up to 239 years

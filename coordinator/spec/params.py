@@ -17,7 +17,7 @@ from pydantic import Field, StrictBool, StrictStr, ValidationError
 from unstuck.coordinator.errors import BadKey
 from unstuck.coordinator.spec.messages import problems_of
 from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, describe, listed, shorten, suggestion
-from unstuck.coordinator.spec.schedule import ScheduleSpec
+from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
 from unstuck.tasks.protocol.secrets import reference_in
 from unstuck.tasks.spec.fields import Listed, Strict
 from unstuck.tasks.spec.group import GroupSpec

@@ -39,7 +39,7 @@ from unstuck.tasks.steps.beside import BesidePublished
 from unstuck.tasks.steps.error_budget import check_budget
 from unstuck.tasks.steps.inputs import Dataset, PublishedDatasets
 from unstuck.tasks.steps.params import Reads, noted
-from unstuck.tasks.streams.files import ArrivingFiles
+from unstuck.tasks.streams.arriving_files import ArrivingFiles
 from unstuck.tasks.streams.group_stream import GroupStream, Source
 from unstuck.tasks.streams.kafka_read import KafkaTopic
 from unstuck.tasks.streams.structured import Resume, is_streaming, open_stream, stage_stream

@@ -15,7 +15,7 @@ from tests.simulation.schedules.planted import IN_SCHEDULES, PlantedInSchedules
 from tests.simulation.schedules.rules import RULES
 from tests.simulation.schedules.store import ModelSchedules
 from tests.simulation.stage.shrink import explained
-from unstuck.coordinator.store.schedules import ScheduleChange
+from unstuck.coordinator.store.schedule_store import ScheduleChange
 
 SEEDS = 60  # CI plays 2,000 by `make simulate`
 

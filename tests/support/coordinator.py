@@ -25,13 +25,13 @@ from unstuck.coordinator.publishing.staging_gc import StagingCollector
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.coordinator.reconcile.reconciler import Reconciler
-from unstuck.coordinator.reconcile.schedules import Schedules
+from unstuck.coordinator.reconcile.schedule_sweep import Schedules
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.coordinator.store.indexes import Indexes
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.reports import ReportStream
-from unstuck.coordinator.store.schedules import ScheduleStore
+from unstuck.coordinator.store.schedule_store import ScheduleStore
 from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.coordinator.submitter import Submitter

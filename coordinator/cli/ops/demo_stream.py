@@ -19,7 +19,7 @@ from unstuck.coordinator.cli.ops.demo import CHECKOUT, published_rows
 from unstuck.coordinator.cli.render.terminal import count_of, stderr, stdout, table
 from unstuck.coordinator.errors import FleetFailed
 from unstuck.coordinator.local.local_fleet import LocalFleet
-from unstuck.coordinator.model.schedule import ScheduleRecord, ScheduleStatus
+from unstuck.coordinator.model.schedule_record import ScheduleRecord, ScheduleStatus
 from unstuck.coordinator.schedule_client import ScheduleClient
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse

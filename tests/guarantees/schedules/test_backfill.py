@@ -10,8 +10,8 @@ import pytest
 from tests.support.coordinator import Coordinator, group
 from tests.support.failpoints import Death, Died, armed
 from unstuck import Status
-from unstuck.coordinator.model.schedule import Backfill, tick_text
-from unstuck.coordinator.schedules.commands import BackfillCommand
+from unstuck.coordinator.model.schedule_record import Backfill, tick_text
+from unstuck.coordinator.schedules.schedule_commands import BackfillCommand
 from unstuck.tasks.failpoints import Point
 
 HOUR = 3600

@@ -11,7 +11,7 @@ import pytest
 from tests.support.coordinator import Coordinator, group
 from tests.support.servers import wait_until
 from unstuck import SpecError
-from unstuck.coordinator.model.schedule import Run
+from unstuck.coordinator.model.schedule_record import Run
 from unstuck.coordinator.spec.params import values_of
 
 DAY: dict[str, Any] = {"type": "date", "default": "tick"}

@@ -18,10 +18,10 @@ from tests.support.coordinator import Coordinator, failed, group
 from tests.support.failpoints import Death, Died, armed
 from tests.support.servers import wait_until
 from unstuck import Refused, Status
-from unstuck.coordinator.model.schedule import tick_text
+from unstuck.coordinator.model.schedule_record import tick_text
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
-from unstuck.coordinator.schedules.view import ScheduleView
+from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.warehouse.log import Warehouse
 

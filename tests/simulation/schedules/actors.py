@@ -18,16 +18,16 @@ from tests.simulation.stage.trouble import Trouble
 from unstuck.coordinator.errors import NoSuchSchedule
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import JobRecord, Reason
-from unstuck.coordinator.model.schedule import ScheduleRecord
+from unstuck.coordinator.model.schedule_record import ScheduleRecord
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
-from unstuck.coordinator.reconcile.schedules import Schedules
+from unstuck.coordinator.reconcile.schedule_sweep import Schedules
 from unstuck.coordinator.schedule_client import ScheduleClient
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.answers import CommitAnswer, Submitted
 from unstuck.coordinator.store.job_store import Store
-from unstuck.coordinator.store.schedules import ScheduleChange, ScheduleStore
+from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.coordinator.submitter import StandsAlready, Submitter
 from unstuck.tasks.settings import Settings
 

@@ -18,11 +18,11 @@ from tests.simulation.stage.network import LONGEST_WAIT
 from tests.simulation.stage.stage import Life, Routine, Stage
 from tests.simulation.stage.store_faults import StoreFaultActor, random_store_faults
 from tests.simulation.stage.trouble import Trouble
-from unstuck.coordinator.model.schedule import tick_text
-from unstuck.coordinator.reconcile.schedules import REPAIR_EVERY
+from unstuck.coordinator.model.schedule_record import tick_text
+from unstuck.coordinator.reconcile.schedule_sweep import REPAIR_EVERY
 from unstuck.coordinator.schedule_client import ScheduleClient
-from unstuck.coordinator.schedules.commands import BackfillCommand, ScheduleCommand
-from unstuck.coordinator.schedules.decide import SUBMIT_LOOK
+from unstuck.coordinator.schedules.decide_schedule import SUBMIT_LOOK
+from unstuck.coordinator.schedules.schedule_commands import BackfillCommand, ScheduleCommand
 
 # Before the nights on which the clocks of Berlin change, before a leap day, and on any day.
 BEGINNINGS = (1793496300.0, 1774745700.0, 1835395000.0, 1764200000.0)

@@ -16,7 +16,7 @@ from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.coordinator.store.job_store import Store
-from unstuck.coordinator.store.schedules import ScheduleChange, ScheduleStore
+from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.tasks.protocol.keys import Keys
 
 KEYS = Keys("mirrored-schedules")

@@ -14,8 +14,10 @@ from tests.simulation.schedules.actors import SubmitterAtHand
 from tests.simulation.schedules.history import simulate_schedules
 from tests.simulation.schedules.store import ModelSchedules
 from tests.simulation.stage.history import HistoryResult
-from unstuck.coordinator.model.schedule import derive
-from unstuck.coordinator.schedules import backfill, commands, decide, submission
+from unstuck.coordinator.model.schedule_record import derive
+from unstuck.coordinator.schedules import backfill, submission
+from unstuck.coordinator.schedules import decide_schedule as decide
+from unstuck.coordinator.schedules import schedule_commands as commands
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,17 +16,17 @@ from tests.simulation.schedules.store import ModelSchedules
 from tests.simulation.stage.stage import Stage
 from tests.simulation.stage.trouble import Trouble
 from unstuck.coordinator.model.records import JobRecord
-from unstuck.coordinator.model.schedule import (
+from unstuck.coordinator.model.schedule_record import (
     SCHEDULE_MOVES,
     Run,
     ScheduleIntent,
     ScheduleRecord,
     ScheduleStatus,
 )
-from unstuck.coordinator.schedules.decide import LATE, policy_of
+from unstuck.coordinator.schedules.decide_schedule import LATE, policy_of
 from unstuck.coordinator.schedules.trigger import next_tick, start_delay, ticks
-from unstuck.coordinator.spec.schedule import ScheduleSpec
-from unstuck.coordinator.store.schedules import ScheduleChange
+from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
+from unstuck.coordinator.store.schedule_store import ScheduleChange
 
 TWICE = f"{ONE}: a tick is published once"
 OVERLAP = f"{ONE}: no two runs where overlap forbids it"

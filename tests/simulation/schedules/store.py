@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from unstuck.coordinator.model.records import JobRecord, Reason
-from unstuck.coordinator.model.schedule import ScheduleRecord
+from unstuck.coordinator.model.schedule_record import ScheduleRecord
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.store.answers import CommitAnswer, KeyTaken
-from unstuck.coordinator.store.schedules import FORGET_AFTER, TAKEN_AT_ONCE, ScheduleChange
+from unstuck.coordinator.store.schedule_store import FORGET_AFTER, TAKEN_AT_ONCE, ScheduleChange
 
 
 @dataclass(slots=True)

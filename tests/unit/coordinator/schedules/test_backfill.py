@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.model.schedule import Backfill, ScheduleRecord, tick_text
+from unstuck.coordinator.model.schedule_record import Backfill, ScheduleRecord, tick_text
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.schedules.backfill import Wanted
-from unstuck.coordinator.schedules.commands import (
+from unstuck.coordinator.schedules.decide_schedule import decide, policy_of, settled
+from unstuck.coordinator.schedules.run_outcome import RunSeen
+from unstuck.coordinator.schedules.schedule_commands import (
     BackfillCommand,
     ScheduleCommand,
     backfill_command,
@@ -20,8 +22,6 @@ from unstuck.coordinator.schedules.commands import (
     command,
     set_again,
 )
-from unstuck.coordinator.schedules.decide import decide, policy_of, settled
-from unstuck.coordinator.schedules.outcome import RunSeen
 from unstuck.coordinator.schedules.submission import not_submitted, submitted
 
 T0 = 1_800_000_000.0  # a whole hour

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.unit.coordinator.schedules.test_decide import FAILED, STANDS, T0, Play, record
+from tests.unit.coordinator.schedules.test_decide_schedule import FAILED, STANDS, T0, Play, record
 from unstuck.coordinator.explain.explanation import AT_WORK, Idle
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.model.schedule import Run, ScheduleStatus
+from unstuck.coordinator.model.schedule_record import Run, ScheduleStatus
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.schedules.decide import settled
+from unstuck.coordinator.schedules.decide_schedule import settled
 from unstuck.coordinator.schedules.explain import ScheduleExplanation, explain_schedule
-from unstuck.coordinator.schedules.view import view_of
+from unstuck.coordinator.schedules.schedule_view import view_of
 
 HELPS = {
     "WAITING": "",

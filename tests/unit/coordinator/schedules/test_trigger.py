@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support.paths import ROOT
 from unstuck.coordinator.schedules.trigger import next_tick, previous_tick, start_delay, ticks
-from unstuck.coordinator.spec.schedule import ScheduleSpec
+from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
 
 BERLIN, NEW_YORK, LORD_HOWE = "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"
 
@@ -214,7 +214,7 @@ def test_ticks_are_the_same_whatever_the_zone_and_the_zone_data_of_the_host() ->
     program = (
         "from datetime import datetime\n"
         "from unstuck.coordinator.schedules.trigger import ticks\n"
-        "from unstuck.coordinator.spec.schedule import ScheduleSpec\n"
+        "from unstuck.coordinator.spec.schedule_spec import ScheduleSpec\n"
         "for schedule in (ScheduleSpec(cron='30 2 * * *', zone='Europe/Berlin'), ScheduleSpec(every='8h')):\n"
         "    begin, end = map(datetime.fromisoformat, ('2026-10-24T00:00Z', '2026-10-27T00:00Z'))\n"
         "    print(*ticks(schedule, begin, end))\n"

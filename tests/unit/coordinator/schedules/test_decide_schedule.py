@@ -10,13 +10,20 @@ from typing import Any
 import pytest
 
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.model.schedule import Run, ScheduleIntent, ScheduleRecord, ScheduleStatus, derive, tick_text
+from unstuck.coordinator.model.schedule_record import (
+    Run,
+    ScheduleIntent,
+    ScheduleRecord,
+    ScheduleStatus,
+    derive,
+    tick_text,
+)
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.schedules.commands import ScheduleCommand, command, set_again
-from unstuck.coordinator.schedules.decide import ScheduleDecision, decide, settled
-from unstuck.coordinator.schedules.outcome import RunSeen
+from unstuck.coordinator.schedules.decide_schedule import ScheduleDecision, decide, settled
+from unstuck.coordinator.schedules.run_outcome import RunSeen
+from unstuck.coordinator.schedules.schedule_commands import ScheduleCommand, command, set_again
+from unstuck.coordinator.schedules.schedule_view import view_of
 from unstuck.coordinator.schedules.submission import not_submitted, submitted
-from unstuck.coordinator.schedules.view import view_of
 
 T0 = 1_800_000_000.0  # a whole multiple of 60 and 10
 FAILED = Reason("STEP_FAILED", "it broke")

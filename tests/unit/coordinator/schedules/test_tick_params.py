@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.jobs.specs import minimal
-from unstuck.coordinator.schedules.params import run_spec
+from unstuck.coordinator.schedules.tick_params import run_spec
 from unstuck.coordinator.spec.model import JobSpec, SpecError
 
 NIGHTLY = {"cron": "30 0 * * *", "zone": "Europe/Berlin"}

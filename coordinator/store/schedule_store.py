@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import redis
 
-from unstuck.coordinator.model.schedule import ScheduleRecord
+from unstuck.coordinator.model.schedule_record import ScheduleRecord
 from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.tasks.protocol.keys import Keys, at_warehouse
 from unstuck.tasks.protocol.lua import Script

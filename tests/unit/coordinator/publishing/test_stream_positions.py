@@ -18,7 +18,7 @@ from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publi
 from unstuck.coordinator.publishing.skip_file import skip_file
 from unstuck.coordinator.publishing.sources import SourceRead, sources_of
 from unstuck.coordinator.publishing.staging_gc import named_by
-from unstuck.coordinator.publishing.streams import with_checkpoint, with_news
+from unstuck.coordinator.publishing.stream_positions import with_checkpoint, with_news
 from unstuck.coordinator.publishing.vacuum import vacuum
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.tasks.errors import FileChanged

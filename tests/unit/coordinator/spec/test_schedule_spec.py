@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.jobs.specs import minimal, told
 from unstuck.coordinator.schedules.trigger import next_tick
 from unstuck.coordinator.spec.model import JobSpec, Problem, SpecError
-from unstuck.coordinator.spec.schedule import ScheduleSpec
+from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
 
 GROUPS = "groups:\n  - {name: a, steps: [{python: 'm:f', output: flights}]}\n"
 

@@ -9,7 +9,7 @@ from unstuck.coordinator.schedules.trigger import previous_tick
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.params import tick_of
 from unstuck.coordinator.spec.problems import Problem, SpecError
-from unstuck.coordinator.spec.schedule import ScheduleSpec
+from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
 
 
 def run_spec(spec: JobSpec, tick: datetime) -> JobSpec:

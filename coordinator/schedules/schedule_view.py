@@ -10,10 +10,10 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
-from unstuck.coordinator.model.schedule import ScheduleRecord, ScheduleStatus
+from unstuck.coordinator.model.schedule_record import ScheduleRecord, ScheduleStatus
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.schedules.decide import NOTHING, Published, Wait, decide_schedule, policy_of
-from unstuck.coordinator.schedules.outcome import RunSeen
+from unstuck.coordinator.schedules.decide_schedule import NOTHING, Published, Wait, decide_schedule, policy_of
+from unstuck.coordinator.schedules.run_outcome import RunSeen
 from unstuck.coordinator.schedules.trigger import ticks
 
 _FAR = datetime.datetime(9000, 1, 1, tzinfo=datetime.UTC)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.model.schedule import (
+from unstuck.coordinator.model.schedule_record import (
     Backfill,
     Run,
     RunFailure,
@@ -26,10 +26,10 @@ from unstuck.coordinator.model.schedule import (
 )
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.schedules.backfill import advance
-from unstuck.coordinator.schedules.outcome import RunSeen
+from unstuck.coordinator.schedules.run_outcome import RunSeen
 from unstuck.coordinator.schedules.trigger import next_tick, previous_tick, start_delay, ticks
 from unstuck.coordinator.spec.problems import listed
-from unstuck.coordinator.spec.schedule import ScheduleSpec
+from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.spec.fields import STORED
 

@@ -11,9 +11,9 @@ from enum import StrEnum
 from typing import Any
 
 from unstuck.coordinator.commands.job import Answer
-from unstuck.coordinator.model.schedule import Backfill, Run, ScheduleIntent, ScheduleRecord, ScheduleStatus
+from unstuck.coordinator.model.schedule_record import Backfill, Run, ScheduleIntent, ScheduleRecord, ScheduleStatus
 from unstuck.coordinator.schedules.backfill import Wanted
-from unstuck.coordinator.schedules.decide import Skip, passed, policy_of
+from unstuck.coordinator.schedules.decide_schedule import Skip, passed, policy_of
 
 
 class ScheduleCommand(StrEnum):

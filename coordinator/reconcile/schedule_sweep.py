@@ -15,25 +15,25 @@ import redis
 from unstuck.coordinator.commands.retry import retried
 from unstuck.coordinator.errors import Damaged, NewerJob, WarehouseSilent
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.model.schedule import Run, ScheduleRecord
+from unstuck.coordinator.model.schedule_record import Run, ScheduleRecord
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.backlog import Backlog
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
-from unstuck.coordinator.schedules.decide import (
+from unstuck.coordinator.schedules.decide_schedule import (
     CLOCKS_DIFFER,
     ScheduleDecision,
     decide,
     policy_of,
     settled,
 )
-from unstuck.coordinator.schedules.outcome import RunSeen, seen_as, seen_in_log
-from unstuck.coordinator.schedules.params import run_spec
+from unstuck.coordinator.schedules.run_outcome import RunSeen, seen_as, seen_in_log
 from unstuck.coordinator.schedules.submission import not_submitted, nothing_new, stood_already, submitted
+from unstuck.coordinator.schedules.tick_params import run_spec
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import SpecError
 from unstuck.coordinator.store.answers import CommitAnswer, KeyTaken
 from unstuck.coordinator.store.job_store import Store
-from unstuck.coordinator.store.schedules import ScheduleChange, ScheduleStore
+from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.coordinator.submitter import StandsAlready, Submitter
 from unstuck.tasks.errors import SourceUnavailable
 from unstuck.tasks.failpoints import Point, reach
