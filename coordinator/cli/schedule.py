@@ -73,10 +73,10 @@ def list_schedules(as_json: AsJson = False) -> None:
         ticks = view.next_ticks(1)
         well = view.record.last_success
         next_at = clock(ticks[0].timestamp()) if ticks else ""
-        said = (view.record.name, coloured(view.record.status), view.trigger, next_at)
+        cells = (view.record.name, coloured(view.record.status), view.trigger, next_at)
         backfill = view.record.backfill
         fills = f"; backfill {backfill.status}: {backfill.told}" if backfill is not None and not backfill.over else ""
-        shown.add_row(*said, clock(well.at) if well else "", one_line(view.waits + fills))
+        shown.add_row(*cells, clock(well.at) if well else "", one_line(view.waits + fills))
     stdout.print(shown)
 
 

@@ -190,8 +190,8 @@ class Backfill:
         """How far it is, in words."""
         done = self.had + self.well + self.failed
         parts = [f"{self.well:,} well", f"{self.failed:,} failed", f"{self.had:,} had a run before"]
-        said = ", ".join(part for part in parts if not part.startswith("0 "))
-        return f"{done:,} of {self.total:,} ticks{f' ({said})' if said else ''}"
+        counts = ", ".join(part for part in parts if not part.startswith("0 "))
+        return f"{done:,} of {self.total:,} ticks{f' ({counts})' if counts else ''}"
 
 
 @dataclass(frozen=True, slots=True)

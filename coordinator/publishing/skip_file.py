@@ -95,7 +95,7 @@ def _skip(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -
         stands = state[dataset]
         if stands.checkpoint != before:
             raise _Moved
-        about = {"file": path, **({"reason": reason} if reason else {})}
+        about = {"file": path, "reason": reason} if reason else {"file": path}
         change = Change(SKIP, [], [], 0, stands.schema, checkpoint=made)
         more: dict[str, Any] = {
             "datasets": {dataset: change},

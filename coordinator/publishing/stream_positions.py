@@ -46,12 +46,12 @@ def with_checkpoint(name: str, change: Change, output: StagedOutput, standing: D
         return replace(change, added=[], removed=[], rows=0, checkpoint=made)
     if before != made.after:
         # The folder of an attempt begins with the staging of its job.
-        said = (
+        other = (
             f"job {before.split('/')[1]} has gone on with it" if before else "its checkpoint is not published any more"
         )
         raise PublishFailed(
             CANNOT_RESUME,
-            f"{name} was read from a stream, and {said} since this job was submitted. What both have read must not be "
+            f"{name} was read from a stream, and {other} since this job was submitted. What both have read must not be "
             "published twice, so nothing was published. Submit the job again: it will read what is new",
         )
     return replace(change, checkpoint=made)

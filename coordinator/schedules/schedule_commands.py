@@ -45,7 +45,7 @@ def set_again(old: ScheduleRecord | None, new: ScheduleRecord, now: float, reaso
     Args:
         new: as it is to be made, by ``new.set_by``, if there is none yet.
     """
-    event = {"kind": "SET", "at": now, "by": new.set_by, **({"text": reason} if reason else {})}
+    event = _event("SET", now, by=new.set_by, text=reason)
     if old is None:
         cursor = now if new.last_success is None else min(now, new.last_success.tick)
         made = replace(new, cursor=cursor, since=now, set_at=now)
@@ -73,8 +73,7 @@ def command(
     result = _COMMANDS[given](record, now, by)
     if result.answer is not Answer.DONE:
         return result
-    said = {"by": by, "text": reason}
-    event = {"kind": f"USER_{given.upper()}", "at": now, "was": record.status, **{k: v for k, v in said.items() if v}}
+    event = _event(f"USER_{given.upper()}", now, was=record.status, by=by, text=reason)
     asked = result.record
     if asked.intent is not record.intent:
         asked = replace(asked, intent_at=now, intent_by=by, intent_why=reason)
@@ -109,10 +108,10 @@ def backfill_command(
     record: ScheduleRecord, given: BackfillCommand, now: float, by: str = "", reason: str = ""
 ) -> ScheduleCommanded:
     """Pause, resume or cancel the backfill of a schedule; runs that go on may end."""
-    old, said = record.backfill, _backfill(record)
+    old, which = record.backfill, _backfill(record)
     if old is None or old.over:
         if old is not None and old.canceled and given is BackfillCommand.CANCEL:
-            return ScheduleCommanded(Answer.ALREADY, record, f"{said} is canceled already: {old.told}")
+            return ScheduleCommanded(Answer.ALREADY, record, f"{which} is canceled already: {old.told}")
         return _refused(record, "and no backfill of it goes on")
     match given:
         case BackfillCommand.PAUSE:
@@ -122,9 +121,13 @@ def backfill_command(
         case BackfillCommand.CANCEL:
             new, text = replace(old, canceled=True), "is canceled; its runs that go on may end"
     if old.canceled or new == old or (given is BackfillCommand.PAUSE and old.paused):
-        return ScheduleCommanded(Answer.ALREADY, record, f"{said} is {old.status}: {old.told}")
-    event = {"kind": f"USER_BACKFILL_{given.upper()}", "at": now, "by": by, **({"text": reason} if reason else {})}
-    return ScheduleCommanded(Answer.DONE, replace(record, backfill=new), f"{said} {text}: {new.told}", (event,))
+        return ScheduleCommanded(Answer.ALREADY, record, f"{which} is {old.status}: {old.told}")
+    event = _event(f"USER_BACKFILL_{given.upper()}", now, by=by, text=reason)
+    return ScheduleCommanded(Answer.DONE, replace(record, backfill=new), f"{which} {text}: {new.told}", (event,))
+
+
+def _event(kind: str, at: float, **texts: str) -> dict[str, Any]:
+    return {"kind": kind, "at": at, **{name: text for name, text in texts.items() if text}}
 
 
 def goes_on(record: ScheduleRecord) -> str:

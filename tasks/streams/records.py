@@ -190,8 +190,8 @@ def _offsets(values: Sequence[Any]) -> Any:
 def _other_names(row: Mapping[str, Any], names: Iterable[str]) -> str:
     lacks = ", ".join(shown(name) for name in names if name not in row)
     more = ", ".join(shown(name) for name in row if name not in {*names})
-    said = [f"it lacks {lacks}" if lacks else "", f"it has {more}, which the schema does not name" if more else ""]
-    return _short(" and ".join(filter(None, said))) + "; on_other_columns: allow lets it pass"
+    differs = [f"it lacks {lacks}" if lacks else "", f"it has {more}, which the schema does not name" if more else ""]
+    return _short(" and ".join(filter(None, differs))) + "; on_other_columns: allow lets it pass"
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
