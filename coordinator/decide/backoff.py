@@ -18,10 +18,15 @@ BUSY_WAIT = (0.005, 0.1)
 AWAY_WAIT = (0.1, 2.0)
 
 
+def doubled(wait: float, longest: float, times: int) -> float:
+    """``wait`` seconds, doubled so many ``times``, and at most the ``longest``."""
+    return min(longest, wait * 2.0 ** min(max(0, times), MAX_DOUBLINGS))
+
+
 def random_wait(wait: tuple[float, float], tries: int, uniform: Uniform) -> float:
     """Seconds to wait after ``tries`` tries. The one wait here that is drawn at random and not from a seed."""
     first, longest = wait
-    return uniform(0.0, min(longest, first * 2.0 ** min(max(0, tries - 1), MAX_DOUBLINGS)))
+    return uniform(0.0, doubled(first, longest, tries - 1))
 
 
 def backoff(policy: RetryPolicy, failures: int, seed: str) -> float:
@@ -30,7 +35,7 @@ def backoff(policy: RetryPolicy, failures: int, seed: str) -> float:
     The jitter is drawn from ``seed``, so that deciding the same thing twice gives the same time. It only shortens the
     wait, by its share at most.
     """
-    plain = min(policy.max_backoff, policy.backoff * 2.0 ** min(max(0, failures - 1), MAX_DOUBLINGS))
+    plain = doubled(policy.backoff, policy.max_backoff, failures - 1)
     return plain * (1 - random.Random(seed).random() * policy.jitter)
 
 

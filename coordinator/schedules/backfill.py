@@ -13,6 +13,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from itertools import islice
 from typing import Any
 
+from unstuck.coordinator.decide.backoff import doubled
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import Backfill, Redo, Run, RunFailure, tick_text
 from unstuck.coordinator.model.status import Status
@@ -166,7 +167,7 @@ def _ended(
     failures, retry = backfill.failures + 1, policy.retry
     error = RunFailure(run.job, run.tick, seen.ended_at, reason.code, reason.text)
     # Its next tick is the next try: what is away for a while must not fail them all.
-    wait = min(retry.max_backoff, retry.backoff * 2.0 ** min(failures - 1, 60))
+    wait = doubled(retry.backoff, retry.max_backoff, failures - 1)
     backfill = replace(backfill, failures=failures, last_error=error, next_at=now + wait)
     if failures <= retry.max:
         return backfill

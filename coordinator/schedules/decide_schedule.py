@@ -12,6 +12,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
+from unstuck.coordinator.decide.backoff import doubled
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import (
     Backfill,
@@ -376,7 +377,7 @@ def _failed(record: ScheduleRecord, run: Run, seen: RunSeen, now: float) -> Sche
         if policy.cron is not None:
             return record  # its next tick is the next try
         final = Reason("RETRIES_EXHAUSTED", f"{failures} runs failed in a row; the last: {reason.text}")
-    wait = min(policy.retry.max_backoff, policy.retry.backoff * 2.0 ** min(failures - 1, 60))
+    wait = doubled(policy.retry.backoff, policy.retry.max_backoff, failures - 1)
     again = Run(
         run.tick, run.number + 1, by=run.by, retry_of=run.job, after=seen.ended_at, next_at=now + wait, final=final
     )

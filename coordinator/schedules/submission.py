@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from unstuck.coordinator.decide.backoff import doubled
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import Quiet, Run, ScheduleRecord, tick_text
 from unstuck.coordinator.schedules.backfill import run_ended
@@ -62,7 +63,7 @@ def not_submitted(
     retry = policy_of(record.policy).retry
 
     def later(mine: Run) -> Run:
-        wait = min(retry.max_backoff, retry.backoff * 2.0 ** min(mine.tries, 60))
+        wait = doubled(retry.backoff, retry.max_backoff, mine.tries)
         return replace(mine, trouble=why, tries=mine.tries + 1, next_at=now + wait)
 
     if (changed := _noted(record, run, later)) is None:

@@ -170,7 +170,7 @@ MUTANTS = (
             "pass",
         ),
     ),
-    mutant("a backoff grows tenfold", broken.LONG_BACKOFF, 8, line(backoff.backoff, "2.0 **", "10.0 **")),
+    mutant("a backoff grows tenfold", broken.LONG_BACKOFF, 8, line(backoff.doubled, "2.0 **", "10.0 **")),
     mutant(
         "a lost worker makes the backoff of a failure longer",
         broken.LONG_BACKOFF,

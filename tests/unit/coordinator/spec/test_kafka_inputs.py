@@ -62,7 +62,7 @@ def test_the_same_topic_is_known_again_when_other_brokers_are_named() -> None:
         ({"ignore": ["*.tmp"]}, "unknown field 'ignore'"),
         ({"options": {"group.id": "x"}}, "the option group.id cannot be set: positions are part of the package"),
         ({"options": {"auto.offset.reset": "latest"}}, "the option auto.offset.reset cannot be set"),
-        ({"options": {"plugin.library.paths": "/x.so"}}, "plugin.library.paths is none of the options of librdkafka"),
+        ({"options": {"ssl.engine.location": "/x.so"}}, "ssl.engine.location is none of the options of librdkafka"),
         ({"options": {"sasl.kerberos.kinit.cmd": "rm"}}, "sasl.kerberos.kinit.cmd is none of the options"),
         ({"options": {"sasl.password": "${env:WORD}"}}, "the option sasl.password is stored and shown"),
         ({"options": {"ssl.key.pem": "-----BEGIN"}}, "the option ssl.key.pem is stored and shown"),
