@@ -32,7 +32,7 @@ from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.publishing.restore import Restored, restore
-from unstuck.coordinator.publishing.skip_file import SkippedFile, skip_file
+from unstuck.coordinator.publishing.streams.skip_file import SkippedFile, skip_file
 from unstuck.coordinator.schedule_client import ScheduleClient
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.params import check_key

@@ -13,7 +13,7 @@ from rich import filesize
 from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import clock, emit, iso, stderr, stdout, table
 from unstuck.coordinator.errors import BadRequest
-from unstuck.coordinator.publishing.sources import sources_of
+from unstuck.coordinator.publishing.streams.sources_read import sources_of
 from unstuck.tasks.errors import WarehouseUnsupported
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse

@@ -18,7 +18,7 @@ from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing import delta_tables
 from unstuck.coordinator.publishing.expectation_checks import check_expectations
-from unstuck.coordinator.publishing.stream_positions import with_checkpoint, with_news
+from unstuck.coordinator.publishing.streams.stream_positions import with_checkpoint, with_news
 from unstuck.tasks.errors import SchemaMismatch
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.identity import all_in_words

@@ -17,8 +17,8 @@ from unstuck.coordinator.errors import Damaged, NewerJob, WarehouseSilent
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import Run, ScheduleRecord
 from unstuck.coordinator.publishing.background import Background
-from unstuck.coordinator.publishing.backlog import Backlog
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
+from unstuck.coordinator.publishing.streams.backlog import Backlog
 from unstuck.coordinator.schedules.decide_schedule import (
     CLOCKS_DIFFER,
     ScheduleDecision,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from unstuck.tasks.formats.decode import shown_path
 from unstuck.tasks.spec.inputs import StreamInput
-from unstuck.tasks.streams.decode import shown_path
+from unstuck.tasks.streams.files_read import ReadFiles, read_files
 from unstuck.tasks.streams.group_stream import Taken
 from unstuck.tasks.streams.listing import Arrivals, arrivals
 from unstuck.tasks.streams.position import FilesPosition, KafkaPosition
-from unstuck.tasks.streams.read import ReadFiles, read_files
 from unstuck.tasks.warehouse.files import Files
 
 

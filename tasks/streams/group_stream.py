@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from unstuck.tasks.errors import InputMissing, OutputInvalid
+from unstuck.tasks.formats.arrived import PutAside
 from unstuck.tasks.spec.outputs import BAD_FILE, BAD_RECORD
-from unstuck.tasks.streams.arrived import PutAside
 from unstuck.tasks.streams.position import (
     FilesPosition,
     KafkaPosition,

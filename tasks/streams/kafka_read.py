@@ -10,15 +10,15 @@ from itertools import chain
 from typing import Any, Literal
 
 from unstuck.tasks.errors import BadRecord, OffsetsOutOfRange, SourceReplaced, SourceUnavailable
+from unstuck.tasks.formats.arrived import PutAside
+from unstuck.tasks.formats.json_records import arrow_schema, json_columns
+from unstuck.tasks.formats.rows import Parts, Rows
 from unstuck.tasks.frames.spark import read_parquet
 from unstuck.tasks.spec.kafka_input import KafkaInput
 from unstuck.tasks.spec.schemas import schema_of
-from unstuck.tasks.streams.arrived import PutAside
 from unstuck.tasks.streams.group_stream import Taken
 from unstuck.tasks.streams.kafka import TopicClient, reach_of
 from unstuck.tasks.streams.position import FilesPosition, KafkaPosition
-from unstuck.tasks.streams.records import arrow_schema, json_columns
-from unstuck.tasks.streams.rows import Parts, Rows
 from unstuck.tasks.streams.spark_tasks import in_tasks
 from unstuck.tasks.warehouse.files import Files
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from fnmatch import translate
 
 from unstuck.tasks.errors import FileChanged, FileNameInvalid, SourceUnavailable
+from unstuck.tasks.formats.arrived import ArrivedFile
 from unstuck.tasks.spec.inputs import StreamInput
-from unstuck.tasks.streams.arrived import ArrivedFile
 from unstuck.tasks.warehouse.object_store import ObjectStore
 
 _PATTERN = re.compile(r"[*?\[{]")

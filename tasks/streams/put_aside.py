@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from unstuck.tasks.formats.arrived import PutAside
+from unstuck.tasks.formats.decode import shown_path
 from unstuck.tasks.frames.output import stage_table
 from unstuck.tasks.frames.spark import empty_table
 from unstuck.tasks.spec.outputs import REJECTED, REJECTED_BY
 from unstuck.tasks.spec.schemas import fields_of, schema_of
 from unstuck.tasks.spec.types import field
-from unstuck.tasks.streams.arrived import PutAside
-from unstuck.tasks.streams.decode import shown_path
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
 

@@ -22,9 +22,9 @@ from tests.support.spark.spark_cluster import SparkProcess, connect_server, stan
 from unstuck import Client, JobSpec, Settings, Status, published_files
 from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.spec.inputs import StreamInput
-from unstuck.tasks.streams import read
+from unstuck.tasks.streams import files_read
+from unstuck.tasks.streams.files_read import read_files
 from unstuck.tasks.streams.listing import arrivals
-from unstuck.tasks.streams.read import read_files
 from unstuck.tasks.warehouse.files import Files
 
 SPEC = ROOT / "examples" / "flights.yaml"
@@ -140,7 +140,7 @@ def test_a_stream_is_loaded_on_spark_connect_and_one_with_state_is_refused_at_on
         ended = load(state=True)
 
         # Its tasks read the files as its driver does.
-        monkeypatch.setattr(read, "_ON_DRIVER", -1)
+        monkeypatch.setattr(files_read, "_ON_DRIVER", -1)
         stream = StreamInput.model_validate(events)
         session = SparkSession.builder.remote(address).create()
         found = read_files(session, arrivals(stream, {}).new, stream, Files(str(tmp_path / "warehouse")), "_staging/x")

@@ -21,7 +21,7 @@ from unstuck.tasks.errors import StagingLost
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.streams import structured
-from unstuck.tasks.streams.look import Look, Looks
+from unstuck.tasks.streams.stream_look import Look, Looks
 from unstuck.tasks.streams.structured import Resume, open_stream, stage_stream
 from unstuck.tasks.warehouse.checkpoint import newest_commit, unpack, what_is_lost
 from unstuck.tasks.warehouse.files import Files

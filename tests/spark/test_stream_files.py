@@ -31,11 +31,12 @@ from tests.support.spark.jvm import end_jvm
 from unstuck import Settings
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.errors import BadFile, BadRecord, FileUnsettled
+from unstuck.tasks.formats import decode, file_content
+from unstuck.tasks.formats.arrived import ArrivedFile
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.kafka_input import KafkaInput
-from unstuck.tasks.streams import content, decode, kafka_read, read
-from unstuck.tasks.streams.arrived import ArrivedFile
-from unstuck.tasks.streams.read import ReadFiles, read_files
+from unstuck.tasks.streams import files_read, kafka_read
+from unstuck.tasks.streams.files_read import ReadFiles, read_files
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.object_store import ObjectStore
 
@@ -352,8 +353,8 @@ def any_place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytes
     if request.param == "without Spark":
         return Place(tmp_path, None)
     if request.param == "tasks":
-        monkeypatch.setattr(read, "_ON_DRIVER", -1)
-        monkeypatch.setattr(read, "_OF_TASK", 8)
+        monkeypatch.setattr(files_read, "_ON_DRIVER", -1)
+        monkeypatch.setattr(files_read, "_OF_TASK", 8)
     place: Place = request.getfixturevalue("spark_place")
     return place
 
@@ -419,7 +420,7 @@ def test_a_bad_file_is_put_aside_with_its_error_and_line_and_no_row_of_it_is_rea
 @pytest.mark.parametrize("size", [1009, 16 * 1024 * 1024])
 def test_rows_of_several_blocks_are_all_read(place: Place, monkeypatch: Any, size: int) -> None:
     """Blocks end within fields, within quotes, within a letter, and within a line end."""
-    monkeypatch.setattr(content, "_BLOCK", size)
+    monkeypatch.setattr(file_content, "_BLOCK", size)
     rows_ = [f'{n},"a\r\n{"ü" * (n % 7)}""{n}"\r\n' for n in range(3_000)]
     whole = ("id,name\r\n" + "".join(rows_)).encode()
     found = place.read(csv("", {"a.csv": whole, "b.csv.gz": gzip.compress(whole)}, []))
@@ -453,8 +454,8 @@ def test_tasks_of_spark_read_what_its_driver_reads(spark_place: Place, monkeypat
         "", {f"{n} [{n}].csv": b"id,name\n%d,%b\n" % (n, b"x" * n) for n in range(40)}, [], f"{ID_NAME}, _file STRING"
     )
     expected = rows(place.read(case))
-    monkeypatch.setattr(read, "_ON_DRIVER", 1)
-    monkeypatch.setattr(read, "_OF_TASK", 200)
+    monkeypatch.setattr(files_read, "_ON_DRIVER", 1)
+    monkeypatch.setattr(files_read, "_OF_TASK", 200)
     found = place.read(case)
     assert sorted(map(str, rows(found))) == sorted(map(str, expected))
     assert len(found.rows) == len(expected) == 40
@@ -465,11 +466,11 @@ def test_tasks_of_spark_read_what_its_driver_reads(spark_place: Place, monkeypat
 def test_where_executors_lack_the_package_the_driver_reads(
     spark_place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(read, "_ON_DRIVER", -1)
+    monkeypatch.setattr(files_read, "_ON_DRIVER", -1)
     module = ModuleType("of_the_driver_alone")
-    exec(inspect.getsource(read._task), {**vars(read), "__name__": module.__name__}, vars(module))
+    exec(inspect.getsource(files_read._task), {**vars(files_read), "__name__": module.__name__}, vars(module))
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(read, "_task", module._task)
+    monkeypatch.setattr(files_read, "_task", module._task)
     assert len(rows(spark_place.read(csv("", PLAIN, [])))) == 2
     assert "cannot read the 2 files of a stream, so its driver reads all" in caplog.text
     assert "No module named 'of_the_driver_alone'" in caplog.text
@@ -478,12 +479,12 @@ def test_where_executors_lack_the_package_the_driver_reads(
 def test_what_executors_do_not_find_the_driver_looks_for(
     spark_place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(read, "_ON_DRIVER", -1)
+    monkeypatch.setattr(files_read, "_ON_DRIVER", -1)
     module = ModuleType("unstuck_elsewhere")  # a host without the folder
     monkeypatch.setitem(sys.modules, module.__name__, module)
     cloudpickle.register_pickle_by_value(module)
     exec(_ELSEWHERE, vars(module))
-    monkeypatch.setattr(read, "_task", module._task)
+    monkeypatch.setattr(files_read, "_task", module._task)
     assert len(rows(spark_place.read(csv("", PLAIN, []), on_bad_file="skip"))) == 2
     assert "did not find a file as it was listed, so the driver reads all: the file is not there" in caplog.text
     cloudpickle.unregister_pickle_by_value(module)
@@ -492,7 +493,7 @@ def test_what_executors_do_not_find_the_driver_looks_for(
 _ELSEWHERE = """
 def _task(share, *rest):
     from dataclasses import replace
-    from unstuck.tasks.streams.read import _task
+    from unstuck.tasks.streams.files_read import _task
     return _task([replace(file, path="/elsewhere" + file.path) for file in share], *rest)
 """
 

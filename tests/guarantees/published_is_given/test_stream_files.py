@@ -21,8 +21,8 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status, published_files
 from unstuck.coordinator.model.schedule_record import ScheduleStatus
-from unstuck.coordinator.publishing.skip_file import skip_file
-from unstuck.coordinator.publishing.sources import sources_of
+from unstuck.coordinator.publishing.streams.skip_file import skip_file
+from unstuck.coordinator.publishing.streams.sources_read import sources_of
 from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.log import Warehouse

@@ -10,13 +10,13 @@ import pytest
 
 from tests.support.kafka import Broker, mock_broker
 from unstuck.tasks.errors import BadRecord, OffsetsOutOfRange, SourceUnavailable, Unrecoverable
+from unstuck.tasks.formats.arrived import PutAside
 from unstuck.tasks.spec.kafka_input import KafkaInput
-from unstuck.tasks.streams import look as look_module
-from unstuck.tasks.streams.arrived import PutAside
+from unstuck.tasks.streams import stream_look as look_module
 from unstuck.tasks.streams.kafka import TopicClient
 from unstuck.tasks.streams.kafka_read import ReadMessages, read_messages
-from unstuck.tasks.streams.look import Look, Looks
 from unstuck.tasks.streams.position import KafkaPosition, write_position
+from unstuck.tasks.streams.stream_look import Look, Looks
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import DatasetState
 from unstuck.tasks.warehouse.marker import Checkpoint

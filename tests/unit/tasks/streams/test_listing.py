@@ -17,8 +17,8 @@ import pytest
 from tests.support.s3_server import S3Server
 from unstuck.tasks.errors import FileChanged, FileNameInvalid, SourceUnavailable
 from unstuck.tasks.spec.inputs import StreamInput
+from unstuck.tasks.streams.files_read import read_files
 from unstuck.tasks.streams.listing import arrivals, listing
-from unstuck.tasks.streams.read import read_files
 from unstuck.tasks.warehouse.files import Files
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.unit.tasks.streams.test_listing import arrive, stream_of
-from unstuck.tasks.streams import look as module
+from unstuck.tasks.streams import stream_look as module
 from unstuck.tasks.streams.listing import listing
-from unstuck.tasks.streams.look import Look, Looks
 from unstuck.tasks.streams.position import FilesPosition, write_position
+from unstuck.tasks.streams.stream_look import Look, Looks
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import DatasetState
 from unstuck.tasks.warehouse.marker import Checkpoint

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from unstuck.tasks.streams import rows
-from unstuck.tasks.streams.rows import Parts
+from unstuck.tasks.formats import rows
+from unstuck.tasks.formats.rows import Parts
 from unstuck.tasks.warehouse.files import Files
 
 

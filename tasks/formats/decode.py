@@ -7,6 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from unstuck.tasks.errors import OutputInvalid
+from unstuck.tasks.formats.arrived import ArrivedFile
+from unstuck.tasks.formats.columnar_files import read_orc, read_parquet_file
+from unstuck.tasks.formats.csv_files import read_csv
+from unstuck.tasks.formats.file_content import Placed, Unreadable, lines_of, opened, unpacked
+from unstuck.tasks.formats.json_files import read_json
 from unstuck.tasks.frames.casts import cast_of_file
 from unstuck.tasks.frames.texts import parser
 from unstuck.tasks.spec.inputs import StreamInput
@@ -14,11 +19,6 @@ from unstuck.tasks.spec.schemas import Fields
 from unstuck.tasks.spec.stream_columns import declared
 from unstuck.tasks.spec.stream_options import FILE_COLUMN, FileOptions, file_options
 from unstuck.tasks.spec.types import shown
-from unstuck.tasks.streams.arrived import ArrivedFile
-from unstuck.tasks.streams.columnar_files import read_orc, read_parquet_file
-from unstuck.tasks.streams.content import Placed, Unreadable, lines_of, opened, unpacked
-from unstuck.tasks.streams.csv_files import read_csv
-from unstuck.tasks.streams.json_files import read_json
 
 
 def shown_path(path: str) -> str:

@@ -8,17 +8,17 @@ import random
 
 import pytest
 
+from unstuck.tasks.formats import file_content
+from unstuck.tasks.formats.csv_files import read_csv
+from unstuck.tasks.formats.file_content import Unreadable
 from unstuck.tasks.spec.stream_options import FileOptions, file_options
-from unstuck.tasks.streams import content
-from unstuck.tasks.streams.content import Unreadable
-from unstuck.tasks.streams.csv_files import read_csv
 
 NAMES = ["a", "b", "c"]
 PIECES = ["x", "ü", '"', '""', ",", "\n", "\r\n", " ", "\\", "", "7"]
 
 
 def found(data: bytes, size: int, options: FileOptions, monkeypatch: pytest.MonkeyPatch) -> list[list[str | None]]:
-    monkeypatch.setattr(content, "_BLOCK", size)
+    monkeypatch.setattr(file_content, "_BLOCK", size)
     tables = [table for table, _ in read_csv(io.BytesIO(data), options, NAMES)]
     return [list(row.values()) for table in tables for row in table.to_pylist()]
 

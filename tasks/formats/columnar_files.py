@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from unstuck.tasks.errors import OutputInvalid
+from unstuck.tasks.formats.file_content import Placed, Unreadable
 from unstuck.tasks.frames.columns import plain_table
-from unstuck.tasks.streams.content import Placed, Unreadable
 
 _ROWS = 100_000  # of a table
 _GREGORIAN = datetime.date(1582, 11, 1)  # and some days, by which the calendars differ

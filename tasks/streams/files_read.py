@@ -15,14 +15,14 @@ from heapq import heapreplace
 from typing import Any
 
 from unstuck.tasks.errors import BadFile, FileUnsettled
+from unstuck.tasks.formats.arrived import ArrivedFile, PutAside
+from unstuck.tasks.formats.decode import decoded, shown_path
+from unstuck.tasks.formats.file_content import Gone, Unreadable
+from unstuck.tasks.formats.rows import Parts, Rows
 from unstuck.tasks.frames.spark import empty_table, read_parquet
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.schemas import schema_of
 from unstuck.tasks.spec.stream_columns import declared
-from unstuck.tasks.streams.arrived import ArrivedFile, PutAside
-from unstuck.tasks.streams.content import Gone, Unreadable
-from unstuck.tasks.streams.decode import decoded, shown_path
-from unstuck.tasks.streams.rows import Parts, Rows
 from unstuck.tasks.streams.spark_tasks import in_tasks
 from unstuck.tasks.time_zone import UTC
 from unstuck.tasks.warehouse.files import Files

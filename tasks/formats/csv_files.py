@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from unstuck.tasks.formats.file_content import Placed, Unreadable, check_utf8, in_utf8
 from unstuck.tasks.spec.stream_options import FileOptions
-from unstuck.tasks.streams.content import Placed, Unreadable, check_utf8, in_utf8
 
 
 def read_csv(stream: Any, options: FileOptions, columns: list[str]) -> Iterator[Placed]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from unstuck.tasks.streams.arrived import ArrivedFile
+from unstuck.tasks.formats.arrived import ArrivedFile
 from unstuck.tasks.warehouse.object_store import ObjectStore
 
 _BLOCK = 16 * 1024 * 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import compile_plan
-from unstuck.tasks.streams.look import Look, Looks
+from unstuck.tasks.streams.stream_look import Look, Looks
 from unstuck.tasks.warehouse.log import Warehouse
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from unstuck.tasks.formats.json_records import json_columns
 from unstuck.tasks.spec.types import field, parse_type
-from unstuck.tasks.streams.records import json_columns
 
 
 def read(kind: str, *values: str | bytes | None, other: Any = "fail") -> tuple[list[Any], dict[int, str]]:

@@ -13,12 +13,12 @@ from tests.support.failpoints import Once, armed
 from tests.unit.coordinator.publishing.test_publish_outputs import FLIGHTS
 from unstuck.coordinator.errors import PublishFailed, Refused
 from unstuck.coordinator.model.decision import PublishResult
-from unstuck.coordinator.publishing.backlog import Backlog
 from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
-from unstuck.coordinator.publishing.skip_file import skip_file
-from unstuck.coordinator.publishing.sources import SourceRead, sources_of
 from unstuck.coordinator.publishing.staging_gc import named_by
-from unstuck.coordinator.publishing.stream_positions import with_checkpoint, with_news
+from unstuck.coordinator.publishing.streams.backlog import Backlog
+from unstuck.coordinator.publishing.streams.skip_file import skip_file
+from unstuck.coordinator.publishing.streams.sources_read import SourceRead, sources_of
+from unstuck.coordinator.publishing.streams.stream_positions import with_checkpoint, with_news
 from unstuck.coordinator.publishing.vacuum import vacuum
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.tasks.errors import FileChanged
@@ -27,8 +27,8 @@ from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.spec.types import field
 from unstuck.tasks.streams.listing import arrivals
-from unstuck.tasks.streams.look import Look
 from unstuck.tasks.streams.position import FilesPosition, read_position, write_position
+from unstuck.tasks.streams.stream_look import Look
 from unstuck.tasks.warehouse.compact import compact
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import SNAPSHOT_EVERY, Warehouse
