@@ -44,6 +44,12 @@ def json_schema() -> dict[str, Any]:
         "title": after.pop("title"),
         "anyOf": [after["properties"]["any_of"]["anyOf"][0], after],
     }
+    to = schema["$defs"]["NotifyRule"]["properties"]["to"]
+    schema["$defs"]["NotifyRule"]["properties"]["to"] = {
+        "description": to.pop("description"),
+        "title": to.pop("title"),
+        "anyOf": [to["items"], to],
+    }
     for part in (schema, *schema["$defs"].values()):
         for field in part.get("properties", {}).values():
             # Pydantic names the keys that fit, but does not forbid the others.

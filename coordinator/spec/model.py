@@ -26,6 +26,7 @@ from pydantic import (
 )
 
 from unstuck.coordinator.spec.messages import problems_of
+from unstuck.coordinator.spec.notify_spec import MAX_RULES, ConditionWithValue, NotifyRule, notify_problems
 from unstuck.coordinator.spec.output_checks import published_outputs
 from unstuck.coordinator.spec.params import fill, unbound_ticks, values_of, wrong_declarations
 from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, shorten
@@ -100,6 +101,9 @@ class JobSpec(Strict):
     outputs: dict[DatasetName, OutputSpec] = Field(
         default_factory=dict, description="How single outputs are published; one that is not named is replaced."
     )
+    notify: Listed[NotifyRule] = Field(
+        default=(), max_length=MAX_RULES, description="Who is told of which changes, beside the rules of the fleet."
+    )
     groups: Listed[GroupSpec] = Field(min_length=1, description="The groups of the job; a fork counts as one.")
 
     @model_validator(mode="wrap")
@@ -119,6 +123,7 @@ class JobSpec(Strict):
             return spec
         problems = problems_in(spec.groups, spec.params, spec.publish, spec.defaults.conf, spec.outputs)
         problems += schedule_problems(spec.schedule, spec.groups, published_outputs(spec.groups, spec.publish))
+        problems += notify_problems(spec.notify, spec.schedule, spec.groups)
         problems += unbound_ticks(spec.schedule, spec.params)
         if problems:
             raise SpecError(problems)
@@ -324,6 +329,8 @@ _MODELS: dict[tuple[str, ...], type[BaseModel]] = {
     ("schedule",): ScheduleSpec,
     ("schedule", "after"): After,
     ("schedule", "retry"): RunRetry,
+    ("notify",): NotifyRule,
+    ("notify", "on"): ConditionWithValue,
     ("defaults",): Defaults,
     ("defaults", "retry"): RetryPolicy,
     ("defaults", "hooks"): Hooks,

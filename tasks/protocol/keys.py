@@ -62,6 +62,7 @@ class Keys:
         self.stalled = f"{prefix}:stalled"  # zset: host:pid → when that worker or coordinator found that it had stalled
         self.vacuums = f"{prefix}:vacuums"  # zset: warehouse id → the oldest version that a vacuum wished to keep
         self.holds = f"{prefix}:holds"  # hash: what reads an old version and is no job → warehouse id, version, until
+        self.outbox = f"{prefix}:outbox"  # stream: notices to send, written with what they tell; group ``senders``
         self.nothing = f"{prefix}:nothing"  # list: never exists; LPUSHX on it fails if Redis refuses writes
         # What kombu puts before every key and channel of its own, so that no fleet takes the messages of another.
         self.broker = f"{prefix}:celery:"

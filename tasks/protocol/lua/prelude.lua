@@ -86,6 +86,10 @@ local function log_late_event(event)
     redis.call('XADD', keys.events, 'NOMKSTREAM', 'MAXLEN', '~', 20000, '*', 'event', event)
 end
 
+-- Puts a notice (JSON) into the outbox, so that a change that somebody is told of is not committed without it. Whoever
+-- sends notices drops what is sent.
+local function tell(notice) redis.call('XADD', keys.outbox, '*', 'notice', notice) end
+
 -- A wake-up for the coordinators; the due index makes it sure.
 local function wake_coordinators() redis.call('XADD', keys.reports, '*', 'v', '1', 'kind', 'due', 'job', args.job) end
 

@@ -38,6 +38,7 @@ from unstuck.coordinator.model.schedule_record import SCHEDULE_MOVES, ScheduleSt
 from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, TERMINAL, GroupState
 from unstuck.coordinator.spec.messages import NOT_YET
 from unstuck.coordinator.spec.model import Defaults
+from unstuck.coordinator.spec.notify_spec import EXAMPLES, PLAIN, NotifyRule
 from unstuck.coordinator.spec.params import Param
 from unstuck.coordinator.spec.schedule_spec import RunRetry, ScheduleSpec
 from unstuck.tasks.duration import parse_duration
@@ -309,6 +310,7 @@ def same(written: str, field: FieldInfo) -> bool:
         ("Parameters", Param),
         ("Schedule", ScheduleSpec),
         ("Retries of runs", RunRetry),
+        ("Notify", NotifyRule),
         ("Defaults", Defaults),
         ("Group", GroupSpec),
         ("Step", Step),
@@ -328,6 +330,11 @@ def test_the_fields_of_a_spec_are_those_that_are_read(heading: str, model: type[
     fields = {field.alias or name: field for name, field in model.model_fields.items()}
     assert list(table) == list(fields)
     assert [name for name, field in fields.items() if not same(table[name], field)] == []
+
+
+def test_every_condition_of_a_notice_is_described() -> None:
+    text = "".join(line + "\n" for line in section("spec.md", "Notify").splitlines() if line.count(" | ") == 2)
+    assert {bare(row[0]) for row in rows(text, 3)} == {*PLAIN, *EXAMPLES}
 
 
 def test_every_join_rule_is_described_and_lives_with_failures_as_said() -> None:

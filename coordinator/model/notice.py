@@ -1,0 +1,61 @@
+"""The notice of a change that somebody asked to be told of: what stands in the outbox, and what is sent."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One notice. Times are Unix seconds.
+
+    Attributes:
+        id: the same after a lost reply, by a second coordinator and after a rollback; receivers drop doubles by it.
+        to: names of the targets.
+        event: ``failed``, ``halted``, ``retrying_for``, ``running_for``, ``late``, ``behind``, ``waiting_for_worker``,
+            ``finished`` or ``recovered``.
+        kind: ``job`` or ``schedule``.
+        name: of the schedule, or that in the spec of the job.
+        job: its id, or that of the last run of the schedule; empty if there is none.
+        problem: the same for the notice of a problem and for that of its end.
+        at: when the change was committed; ``since``: since when the problem stands.
+        status: the one that was committed.
+        text: the sentence of ``why``.
+        next: what the system does next, and when.
+        commands: those that help.
+    """
+
+    id: str
+    to: tuple[str, ...]
+    event: str
+    kind: str
+    name: str
+    job: str
+    problem: str
+    at: float
+    since: float
+    status: str
+    text: str
+    first_error: str = ""
+    next: str = ""
+    commands: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        return json.dumps(_NOTICE.dump_python(self, mode="json"), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Notice:
+        """Fields that a later release added are dropped. Raises: ValueError."""
+        return _NOTICE.validate_python(json.loads(text))
+
+
+_NOTICE: TypeAdapter[Notice] = TypeAdapter(Notice)
+
+
+def notice_id(*parts: str | float) -> str:
+    """The id of a notice, which follows from these parts alone: its problem, when that began, and its phase."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
