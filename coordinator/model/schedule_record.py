@@ -202,7 +202,8 @@ class ScheduleRecord:
         commit: uuid of the last commit; the compare-and-set of every commit.
         spec: the job spec that it repeats, as canonical JSON; ``policy``: its part ``schedule``.
         since: when it came into its status.
-        cursor: the last tick that was decided upon; it moves only forward.
+        cursor: the last tick that was decided upon; it moves only forward, but for a person's command after a clock
+            that was ahead. ``decided_to``: where it was then; ticks up to there may have had a run before.
         busy_from, busy_until: when runs went on last: of ticks in between, ``overlap`` decides.
         runs: those that go on, or are about to be submitted.
         seen: dataset → the version for which it has run; of those that it follows.
@@ -230,6 +231,7 @@ class ScheduleRecord:
     intent_by: str = ""
     intent_why: str = ""
     cursor: float = 0.0
+    decided_to: float = 0.0
     busy_from: float = 0.0
     busy_until: float = 0.0
     runs: tuple[Run, ...] = ()

@@ -218,7 +218,8 @@ class Schedules:
         if failed is not None and failed.job.warehouse == record.warehouse:
             again = retried(failed, (), False, "")
         try:
-            since = max(run.tick, run.after) - CLOCKS_DIFFER
+            # A tick that was run by a clock that was ahead has its package from before its time.
+            since = 0.0 if run.tick <= record.decided_to else max(run.tick, run.after) - CLOCKS_DIFFER
             return self._submitter.store_job(spec, record.warehouse, key, by, "", again, fields, since).id
         except KeyTaken as taken:
             return str(taken)  # submitted before the spec was changed

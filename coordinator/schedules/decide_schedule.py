@@ -264,7 +264,7 @@ def _by_tick(record: ScheduleRecord, policy: ScheduleSpec, now: float) -> Step:
         text = f"its next tick is {tick_text(at)}"
         if record.cursor > now + CLOCKS_DIFFER:
             last = f"the clock was set back: {tick_text(record.cursor)}, up to which ticks were decided, is to come"
-            text = f"{last}; {text}; {record.name} removed and set again counts from now"
+            text = f"{last}; {text}; `unstuck schedule resume {record.name}` counts from now"
         if (quiet := record.quiet) is not None:
             ago = format_duration(max(0.0, now - quiet.looked_at))
             text = f"nothing new since {tick_text(quiet.first)}, looked {ago} ago; {text}"

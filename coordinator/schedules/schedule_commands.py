@@ -11,9 +11,16 @@ from enum import StrEnum
 from typing import Any
 
 from unstuck.coordinator.commands.job import Answer
-from unstuck.coordinator.model.schedule_record import Backfill, Run, ScheduleIntent, ScheduleRecord, ScheduleStatus
+from unstuck.coordinator.model.schedule_record import (
+    Backfill,
+    Run,
+    ScheduleIntent,
+    ScheduleRecord,
+    ScheduleStatus,
+    tick_text,
+)
 from unstuck.coordinator.schedules.backfill import Wanted
-from unstuck.coordinator.schedules.decide_schedule import Skip, passed, policy_of
+from unstuck.coordinator.schedules.decide_schedule import CLOCKS_DIFFER, Skip, passed, policy_of
 
 
 class ScheduleCommand(StrEnum):
@@ -56,8 +63,8 @@ def set_again(old: ScheduleRecord | None, new: ScheduleRecord, now: float, reaso
         return ScheduleCommanded(Answer.ALREADY, old, f"schedule {old.name} is unchanged")
     changed = replace(old, spec=new.spec, policy=new.policy, warehouse=new.warehouse, set_at=now, set_by=new.set_by)
     if _trigger(old) != _trigger(changed):
-        changed = replace(changed, cursor=max(now, old.cursor), seen=new.seen)
-    events = (event,)
+        changed = replace(_from_now(changed, now), seen=new.seen)
+    events = (event, *_set_back(old, changed, now))
     return ScheduleCommanded(Answer.DONE, _tried_at_once(changed), f"schedule {old.name} is changed", events)
 
 
@@ -70,14 +77,18 @@ def command(
             text = f"schedule {record.name} is {record.status} already"
             return ScheduleCommanded(Answer.ALREADY, record, text)
         return _refused(record, f"and a schedule that has ended never changes; {_set_anew(record)}")
-    result = _COMMANDS[given](record, now, by)
+    ahead = given in (ScheduleCommand.RESUME, ScheduleCommand.RUN) and _is_ahead(record, now)
+    result = _COMMANDS[given](_from_now(record, now) if ahead else record, now, by)
+    if ahead and result.answer is not Answer.DONE:
+        text = f"the ticks of schedule {record.name} count from now"
+        result = replace(result, answer=Answer.DONE, text=text)
     if result.answer is not Answer.DONE:
         return result
     event = _event(f"USER_{given.upper()}", now, was=record.status, by=by, text=reason)
     asked = result.record
     if asked.intent is not record.intent:
         asked = replace(asked, intent_at=now, intent_by=by, intent_why=reason)
-    return replace(result, record=asked, events=(event, *result.events))
+    return replace(result, record=asked, events=(event, *result.events, *_set_back(record, asked, now)))
 
 
 def begin_backfill(
@@ -174,8 +185,8 @@ def _resume(record: ScheduleRecord, now: float, by: str) -> ScheduleCommanded:
     if missed is not None:
         code = "PAUSED" if paused else "MISSED"
         events = ({"kind": "SKIPPED", "at": now, "code": code, "text": Skip(code, why, *missed).told},)
-    fresh: dict[str, Any] = {"failures": 0, "first_error": None, "last_error": None, "cursor": max(now, record.cursor)}
-    goes_on = replace(_tried_at_once(record), intent=ScheduleIntent.RUN, **fresh)
+    fresh: dict[str, Any] = {"failures": 0, "first_error": None, "last_error": None}
+    goes_on = replace(_from_now(_tried_at_once(record), now), intent=ScheduleIntent.RUN, **fresh)
     text = f"schedule {record.name} goes on, with its full retry budget; its ticks count from now"
     return ScheduleCommanded(Answer.DONE, goes_on, text, events)
 
@@ -200,6 +211,28 @@ def _run(record: ScheduleRecord, now: float, by: str) -> ScheduleCommanded:
     asked = Run(tick=round(now, 3), by=asked_by)
     changed = replace(_tried_at_once(record), requests=(asked,))
     return ScheduleCommanded(Answer.DONE, changed, f"a run of schedule {name} is on record")
+
+
+def _is_ahead(record: ScheduleRecord, now: float) -> bool:
+    """Whether ticks were decided by a clock that was ahead, so that none comes for a while."""
+    return record.cursor > now + CLOCKS_DIFFER
+
+
+def _from_now(record: ScheduleRecord, now: float) -> ScheduleRecord:
+    """``record`` with its ticks counted from now, also after a clock that was ahead for a while."""
+    if not _is_ahead(record, now):
+        return replace(record, cursor=max(now, record.cursor))
+    runs = tuple(replace(run, at=min(run.at, now)) for run in record.runs)
+    decided_to = max(record.decided_to, record.cursor)
+    return replace(record, cursor=now, busy_from=0.0, busy_until=0.0, runs=runs, decided_to=decided_to)
+
+
+def _set_back(old: ScheduleRecord, new: ScheduleRecord, now: float) -> tuple[dict[str, Any], ...]:
+    """The event if ticks count from now again."""
+    if new.cursor >= old.cursor:
+        return ()
+    upto = f"the clock was set back, and ticks up to {tick_text(old.cursor)} had been decided"
+    return (_event("COUNTS_FROM_NOW", now, text=f"{upto}; those since then had no run, and the next one is run"),)
 
 
 def _stop(record: ScheduleRecord, now: float, by: str) -> ScheduleCommanded:

@@ -48,6 +48,7 @@ def test_histories_of_schedules_reach_what_can_happen_to_one() -> None:
     left |= {"RUN_CANCELED", "RUN_FAILED STEP_FAILED", "RUN_STANDS", "ROLLED BACK", "CLOCK is set back", "LOSES"}
     left |= {
         "CLOCK is set forward",
+        "COUNTS_FROM_NOW",
         "DIES",
         "FREEZES AFTER",
         "CONFLICT",

@@ -18,10 +18,12 @@ from tests.support.coordinator import Coordinator, failed, group
 from tests.support.failpoints import Death, Died, armed
 from tests.support.servers import wait_until
 from unstuck import Refused, Status
-from unstuck.coordinator.model.schedule_record import tick_text
+from unstuck.coordinator.model.schedule_record import Run, tick_text
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
+from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
+from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.warehouse.log import Warehouse
 
@@ -47,6 +49,15 @@ def next_run(coordinator: Coordinator, known: int) -> str:
 
     wait_until(found, 20, "a run of the next tick")
     return runs(coordinator)[0]
+
+
+def publishes(coordinator: Coordinator, job: str) -> None:
+    """The job does its work, and publishes ``out``."""
+    coordinator.read()
+    (offer,) = coordinator.offers(job)
+    coordinator.claim(offer)
+    coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, "out"))
+    coordinator.read()
 
 
 def test_each_tick_is_one_job_and_its_end_makes_the_schedule_due(coordinator: Coordinator) -> None:
@@ -234,17 +245,41 @@ def test_a_rolled_back_store_publishes_no_tick_twice(coordinator: Coordinator, w
     assert warehouse.dataset("out").rows == 3
 
 
+def test_a_tick_that_was_run_by_a_clock_that_was_ahead_is_not_published_again_at_its_time(
+    coordinator: Coordinator,
+) -> None:
+    """The clock of Redis was a day ahead for a moment; a person lets the schedule count from now again."""
+    schedules = ScheduleStore(coordinator.redis, coordinator.keys)
+    coordinator.client.schedules.set({**spec(every="24h", keep_runs=1), "outputs": {"out": {"mode": "append"}}})
+    ahead = view(coordinator).at + 86400
+
+    def decides(**more: Any) -> None:
+        record = replace(view(coordinator).record, runs=(Run(ahead),), **more)
+        assert schedules.commit(ScheduleChange(mint(), record.commit, record, due=0.0)) == "APPLIED"
+
+    decides(cursor=ahead)
+    first = next_run(coordinator, 0)
+    publishes(coordinator, first)
+    wait_until(lambda: coordinator.sweep.run() >= 0 and view(coordinator).record.last_success, 10, "its end")
+    assert "resume ticking" in view(coordinator).waits
+    assert coordinator.client.schedules.resume("ticking").answer == "DONE"
+    assert view(coordinator).record.cursor < ahead - 86000
+    coordinator.redis.delete(coordinator.keys.of(first).job, coordinator.keys.submit_key(Run(ahead).key("ticking")))
+    publishes(coordinator, coordinator.submit(group("a"), name="other", outputs={"out": {"mode": "append"}}))
+    decides(last_success=None)
+    wait_until(
+        lambda: coordinator.sweep.run() >= 0 and view(coordinator).record.last_success, 10, "the run to be noted"
+    )
+    assert Warehouse(coordinator.settings.warehouse).head() == 2
+
+
 def test_runs_beyond_those_that_are_kept_leave_the_store_and_their_packages_stay(coordinator: Coordinator) -> None:
     coordinator.client.schedules.set({**spec(keep_runs=2), "outputs": {"out": {"mode": "append"}}})
     made: list[str] = []
     for number in range(4):
         coordinator.client.schedules.run("ticking")
         made.append(next_run(coordinator, min(number, 2)))
-        coordinator.read()
-        (offer,) = coordinator.offers(made[-1])
-        coordinator.claim(offer)
-        coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, "out"))
-        coordinator.read()
+        publishes(coordinator, made[-1])
         coordinator.sweep.run()
     assert sorted(runs(coordinator)) == sorted(made[-2:])
     keys = coordinator.keys

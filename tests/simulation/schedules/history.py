@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.simulation.schedules.store import ModelSchedules
 from tests.simulation.stage.history import SETTINGS, HistoryResult
 from tests.simulation.stage.network import LONGEST_WAIT
 from tests.simulation.stage.stage import Life, Routine, Stage
-from tests.simulation.stage.store_faults import StoreFaultActor, random_store_faults
+from tests.simulation.stage.store_faults import StoreFault, StoreFaultActor, StoreFaults, random_store_faults
 from tests.simulation.stage.trouble import Trouble
 from unstuck.coordinator.model.schedule_record import tick_text
 from unstuck.coordinator.reconcile.schedule_sweep import REPAIR_EVERY
@@ -55,12 +56,16 @@ def _play(seed: int, store: Callable[[Callable[[], float]], ModelSchedules], kee
     calm: list[bool] = []
     Routine(stage, "fleet", fleet(stage, trouble, core, depot, seed, calm))
     faults = random_store_faults(random.Random(f"faults {seed}"), [], ends - stage.now)
+    person = Person(stage, trouble, core, SETTINGS)
+    names = [f"schedule{n}" for n in range(dice.randint(1, 2))]
+    for name in names:
+        _wishes(person, dice, name, stage.now, ends - stage.now)
+    ahead = random.Random(f"ahead {seed}")
+    if ahead.random() < 0.15:
+        faults = replace(faults, faults=_day_ahead(ahead, faults, person, names, ends - stage.now))
     fault_actor = StoreFaultActor(stage, trouble, core, faults, [core.remember])  # type: ignore[arg-type]
     if faults.faults:
         Routine(stage, "store", fault_actor.life())
-    person = Person(stage, trouble, core, SETTINGS)
-    for n in range(dice.randint(1, 2)):
-        _wishes(person, dice, f"schedule{n}", stage.now, ends - stage.now)
     result = HistoryResult(seed)
     Routine(stage, "rules", _looks(rules))
     if dice.random() < 0.3:
@@ -89,6 +94,19 @@ def _spoil(stage: Stage, trouble: Trouble, core: ModelSchedules, dice: random.Ra
             stage.log("store", f"the due index LOSES {name}")
             core.lose_due(name)
             trouble.disturb(stage.now + REPAIR_EVERY)
+
+
+def _day_ahead(
+    dice: random.Random, faults: StoreFaults, person: Person, names: list[str], lasts: float
+) -> tuple[StoreFault, ...]:
+    """``faults``, and a clock that is a day ahead for a while; a person lets the schedules count from now then."""
+    at = dice.uniform(2.0, lasts)
+    back = at + dice.uniform(1.0, 15.0)
+    for name in names:
+        given = dice.choice((ScheduleCommand.RESUME, ScheduleCommand.RUN))
+        person.gives(back + dice.uniform(0.1, 30.0), f"{given} {name}", partial(_command, name=name, given=given))
+    day = (StoreFault(at, "jump", 86400.0), StoreFault(back, "jump", -86400.0))
+    return tuple(sorted((*faults.faults, *day), key=lambda fault: fault.at))
 
 
 def _looks(rules: Rules) -> Life:

@@ -149,6 +149,14 @@ IN_SCHEDULES = (
         "cursor=old.set_at",
     ),
     _bug(
+        "after a clock that was ahead no tick comes for a day, whatever a person commands",
+        rules.FROM_NOW,
+        23,
+        commands._is_ahead,
+        "record.cursor > now + CLOCKS_DIFFER",
+        "False",
+    ),
+    _bug(
         "of missed ticks the oldest is run",
         rules.LATEST,
         46,

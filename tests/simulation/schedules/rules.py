@@ -23,7 +23,7 @@ from unstuck.coordinator.model.schedule_record import (
     ScheduleRecord,
     ScheduleStatus,
 )
-from unstuck.coordinator.schedules.decide_schedule import LATE, policy_of
+from unstuck.coordinator.schedules.decide_schedule import CLOCKS_DIFFER, LATE, policy_of
 from unstuck.coordinator.schedules.trigger import next_tick, start_delay, ticks
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
 from unstuck.coordinator.store.schedule_store import ScheduleChange
@@ -100,7 +100,10 @@ class Rules:
         if after.failures < before.failures and not resumed and "RUN_FINISHED" not in kinds:
             self.broken(FAILURES, f"{after.name}: from {before.failures} to {after.failures} by {sorted(kinds)}")
         if change.commanded:
-            self._commanded(before, after, resumed, min(float(event["at"]) for event in change.events))
+            at = min(float(event["at"]) for event in change.events)
+            self._commanded(before, after, resumed, at)
+            if (resumed or "USER_RUN" in kinds) and after.cursor > at + CLOCKS_DIFFER + 0.01:
+                self.broken(FROM_NOW, f"{after.name}: its next tick is after {after.cursor:.1f}, and it is {at:.1f}")
         else:
             self._decided(before, after, change)
         self._backfilled(before, after)

@@ -520,7 +520,46 @@ def test_a_schedule_says_that_the_clock_was_set_back_since_its_last_tick() -> No
     play.at(120)
     told = view_of(play.record, play.now, None).waits
     assert told.startswith(f"the clock was set back: {tick_text(T0 + 86400)}, up to which ticks were decided, ")
-    assert told.endswith("s removed and set again counts from now")
-    play = Play(set_again(None, replace(play.record, commit=""), T0 + 120).record)
-    play.at(180)
-    assert play.submitted == [key(180)]
+    assert told.endswith("`unstuck schedule resume s` counts from now")
+
+
+@pytest.mark.parametrize("given", ["resume", "run"])
+@pytest.mark.parametrize("status", ["WAITING", "RUNNING", "RETRYING", "PAUSED", "HALTED"])
+def test_after_a_clock_that_was_ahead_a_person_lets_the_ticks_count_from_now(status: str, given: str) -> None:
+    play = Play(record(retry={"max": 0 if status == "HALTED" else 3, "backoff": "1h"}, every="60s"))
+    play.at(86400)
+    if status in ("RETRYING", "HALTED"):
+        play.fails(86401)
+    elif status != "RUNNING":
+        play.ends(Status.FINISHED, 86401)
+    if status == "PAUSED":
+        play.command("pause", 86402)
+    play.now = T0 + 90
+    assert play.status == status
+    assert play.command(given, 90) == "DONE"
+    assert play.command("resume", 91) in ("DONE", "ALREADY", "REFUSED")
+    told = [event["text"] for event in play.events if event["kind"] == "COUNTS_FROM_NOW"]
+    assert told == [
+        f"the clock was set back, and ticks up to {tick_text(T0 + 86400)} had been decided; "
+        "those since then had no run, and the next one is run"
+    ]
+    play.at(92)
+    if play.record.runs:
+        play.ends(Status.FINISHED, 93)
+    play.at(130)
+    assert play.submitted[-1] == key(120), "the next tick"
+    play.ends(Status.FINISHED, 131)
+    play.at(86399 + 60)
+    again = key(86400)
+    assert play.submitted[-1] == again, "the run of this tick stands under its key: the same job"
+    assert play.submitted.count(again) == 2
+    assert play.record.decided_to == T0 + 86400
+
+
+def test_a_clock_that_is_a_little_behind_sets_no_cursor_back() -> None:
+    play = Play(record())
+    play.at(60)
+    play.ends(Status.FINISHED, 61)
+    for given in ("pause", "resume", "run"):
+        play.command(given, 30)
+        assert play.record.cursor == T0 + 60
