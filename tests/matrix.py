@@ -31,7 +31,11 @@ def constraints(version: str) -> str:
 def packages() -> list[str]:
     """What the extras for tests ask for, with PySpark in the version that the constraints name."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    asked = [one for name in ("worker", "quality", "s3", "embedded", "delta", "demo", "test") for one in extras[name]]
+    asked = [
+        one
+        for name in ("worker", "quality", "s3", "kafka", "embedded", "delta", "demo", "test")
+        for one in extras[name]
+    ]
     return ["pyspark", *(one for one in asked if not one.startswith(("unstuck[", "pyspark")))]
 
 

@@ -96,7 +96,8 @@ def published(draft: Draft, result: PublishResult) -> None:
 def finished(draft: Draft, result: PublishResult) -> None:
     """All groups are done, and what was to be published is."""
     rows, replaced = dict(result.rows), dict(result.replaced)
-    draft.job = replace(draft.job, version=result.version, published=rows, replaced=replaced, published_at=result.at)
+    draft.job = replace(draft.job, version=result.version, published=rows, replaced=replaced, left=result.left)
+    draft.job = replace(draft.job, published_at=result.at)
     what = f" and published as version {result.version}" if result.version else _unpublished(draft, result)
     warnings = [
         f". Warning: partitions of {name} have lost more than half of their rows: {one.text(shrunk=True, most=3)}"

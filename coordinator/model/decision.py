@@ -35,6 +35,7 @@ class PublishResult:
     failed: Reason | None = None  # for good: the package can never be
     trouble: Reason | None = None  # for now: the warehouse cannot be reached
     nothing_new: str = ""  # why there is no version: what the streams of the job have looked at, in words
+    left: int = 0  # files and offsets that have arrived for its streams, beyond the bound of one job
     goes_on: bool = False  # it has no result yet, and it does not hang
     at: float = field(default=0.0, compare=False)  # of the entry in the log, by the clock of whoever made it
 

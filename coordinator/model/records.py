@@ -266,6 +266,7 @@ class JobRecord:
         version: number of the job's package in the warehouse log, once published; 0 if nothing was to publish.
         published_at: the time of that entry, by the clock of whoever took it.
         published: the rows of each dataset in it; ``replaced``: the partitions of each that it replaced.
+        left: files and offsets that have arrived for its streams, beyond the bound of one job.
     """
 
     id: str
@@ -287,6 +288,7 @@ class JobRecord:
     published_at: float = 0.0
     published: dict[str, int] = field(default_factory=dict)
     replaced: dict[str, Replaced] = field(default_factory=dict)
+    left: int = 0
     warehouse: str = ""
     warehouse_id: str = ""
     reason: Reason | None = None

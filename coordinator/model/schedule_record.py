@@ -112,13 +112,17 @@ class RunFailure:
 
 @dataclass(frozen=True, slots=True)
 class RunSuccess:
-    """The last run that ended well; ``version`` is 0 if there was nothing to publish."""
+    """The last run that ended well; ``version`` is 0 if there was nothing to publish.
+
+    ``left``: files and offsets that have arrived for its streams, beyond the bound of one run.
+    """
 
     job: str
     tick: float
     at: float
     version: int = 0
     rows: dict[str, int] = field(default_factory=dict)
+    left: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +212,7 @@ class ScheduleRecord:
         runs: those that go on, or are about to be submitted.
         seen: dataset → the version for which it has run; of those that it follows.
         quiet: the ticks since its last run at which nothing new lay there.
+        more_at: when its last run ended, if that has left something for another run, which then begins at once.
         requests: runs that a person asked for and that are not decided upon yet.
         retries: the next tries of runs that have failed.
         failures: runs that failed in a row; only a success or a resume sets it back.
@@ -237,6 +242,7 @@ class ScheduleRecord:
     runs: tuple[Run, ...] = ()
     seen: dict[str, int] = field(default_factory=dict)
     quiet: Quiet | None = None
+    more_at: float = 0.0
     requests: tuple[Run, ...] = ()
     retries: tuple[Run, ...] = ()
     failures: int = 0

@@ -232,7 +232,10 @@ def _answer(warehouse: Warehouse, entry: Entry) -> PublishResult:
     if entry.kind == "package":
         changes = entry.datasets
         told = {name: change.replaced for name, change in changes.items() if change.replaced is not None}
-        return PublishResult(entry.n, {name: change.rows for name, change in changes.items()}, told, at=entry.at)
+        read = [change.checkpoint for change in changes.values() if change.checkpoint is not None]
+        left = sum(one.counts.get("left", 0) for one in read if not one.held_by)
+        rows = {name: change.rows for name, change in changes.items()}
+        return PublishResult(entry.n, rows, told, left=left, at=entry.at)
     return PublishResult(failed=Reason(entry.code or "PUBLISH_ABORTED", entry.reason or "publishing was aborted"))
 
 

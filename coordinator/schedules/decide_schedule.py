@@ -58,10 +58,16 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A run is to be submitted; ``seen``: for these versions of the datasets that its schedule follows."""
+    """A run is to be submitted.
+
+    Attributes:
+        seen: for these versions of the datasets that its schedule follows.
+        more: for what the run before has left.
+    """
 
     run: Run
     seen: Mapping[str, int] | None = None
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +207,8 @@ def decide_schedule(
             f"the run of {tick_text(again.tick)} failed, and is tried again in {format_duration(again.next_at - now)}"
         )
         return Wait("BACKOFF", text, again.next_at)
+    if record.more_at and (policy.until is None or now < policy.until.timestamp()):
+        return Submit(Run(tick=round(record.more_at, 3)), more=True)
     return _by_tick(record, policy, now) if policy.after is None else _by_dataset(record, policy, published, now)
 
 
@@ -325,13 +333,15 @@ def _after(record: ScheduleRecord, step: Step, now: float) -> tuple[ScheduleReco
     match step:
         case Ended(run, seen):
             return after_end(record, run, seen, now)
-        case Submit(run, seen):
+        case Submit(run, seen, more):
             rest: dict[str, Any] = {
                 "seen": record.seen if seen is None else dict(seen),
                 "requests": tuple(one for one in record.requests if one is not run),
                 "retries": tuple(one for one in record.retries if one is not run),
+                "more_at": 0.0 if more else record.more_at,
+                "busy_until": now if more else record.busy_until,  # no gap in which a tick could have been free
             }
-            by_tick = run.number == 1 and not run.by
+            by_tick = run.number == 1 and not run.by and not more
             begun = replace(run, at=now, next_at=0.0, final=None)
             cursor = max(record.cursor, run.tick) if by_tick else record.cursor
             return replace(record, runs=(*record.runs, begun), cursor=cursor, **rest), None
@@ -354,14 +364,16 @@ def after_end(
     if seen is None:
         # A store that was rolled back: submitting the run again is the same job, and finds its package if it stands.
         return replace(record, runs=(*others, replace(run, job=""))), None
-    busy_from = record.busy_from if record.cursor < record.busy_from else run.at
+    on_and_on = record.cursor < record.busy_from or run.at <= record.busy_until
+    busy_from = record.busy_from if on_and_on else run.at
     record = replace(record, runs=others, busy_from=busy_from, busy_until=max(record.busy_until, seen.ended_at))
     event = {"kind": f"RUN_{seen.status}", "at": now, "job": run.job, "tick": tick_text(run.tick)}
     if seen.reason is not None:
         event |= {"code": seen.reason.code, "text": seen.reason.text}
     if seen.status is Status.FINISHED:
-        well = RunSuccess(run.job, run.tick, seen.ended_at, seen.version, seen.rows)
+        well = RunSuccess(run.job, run.tick, seen.ended_at, seen.version, seen.rows, seen.left)
         record = replace(record, last_success=well, failures=0, first_error=None, last_error=None)
+        record = replace(record, more_at=seen.ended_at if seen.left else 0.0)
     elif seen.status is Status.FAILED:
         record = _failed(record, run, seen, now)
     return record, event

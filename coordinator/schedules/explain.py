@@ -60,6 +60,8 @@ def _facts(record: ScheduleRecord, jobs: Mapping[str, str]) -> Iterator[Fact]:
         rows = ", ".join(f"{name} {count:,} rows" for name, count in well.rows.items())
         version = f"version {well.version}" if well.version else "nothing to publish"
         yield Fact("well", f"job {well.job}, {version}{f': {rows}' if rows else ''}", well.at)
+        if well.left:
+            yield Fact("left", f"{well.left:,} files or offsets, beyond the bound of one run; the next begins at once")
     if record.failures:
         tried = f"up to {policy_of(record.policy).retry.max} are tried again"
         pending = record.retries or record.runs

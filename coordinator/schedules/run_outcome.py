@@ -26,7 +26,13 @@ FINAL = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RunSeen:
-    """How the job of a run stands. ``final``: no further try can mend its failure; ``by``: who submitted it."""
+    """How the job of a run stands.
+
+    Attributes:
+        final: no further try can mend its failure.
+        left: files and offsets that have arrived for its streams, beyond the bound of one run.
+        by: who submitted it.
+    """
 
     status: Status
     ended_at: float = 0.0
@@ -34,6 +40,7 @@ class RunSeen:
     final: bool = False
     version: int = 0
     rows: dict[str, int] = field(default_factory=dict)
+    left: int = 0
     by: str = ""
 
 
@@ -45,7 +52,7 @@ def seen_as(job: JobRecord, state: JobState | None = None) -> RunSeen:
         if state is not None and reason.code == "GROUP_FAILED" and (group := state.first_failed):
             reason, final = _of_group(state, group, reason)
     status = job.status if job.status.terminal or not job.terminal else Status.FAILED  # it has lost its status
-    return RunSeen(status, job.ended_at, reason, final, job.version, dict(job.published), job.submitted_by)
+    return RunSeen(status, job.ended_at, reason, final, job.version, dict(job.published), job.left, job.submitted_by)
 
 
 def seen_in_log(result: PublishResult, now: float, by: str) -> RunSeen:
@@ -53,7 +60,8 @@ def seen_in_log(result: PublishResult, now: float, by: str) -> RunSeen:
     if result.failed is None:
         text = f"its package stood already, as version {result.version}"
         done = Reason("DONE", text)
-        return RunSeen(Status.FINISHED, now, done, version=result.version, rows=dict(result.rows), by=by)
+        made = (result.version, dict(result.rows), result.left)
+        return RunSeen(Status.FINISHED, now, done, False, *made, by)
     ended = result.failed.code in ("USER_CANCELED", "USER_STOPPED", "FORCE_STOPPED")
     return RunSeen(Status.CANCELED if ended else Status.FAILED, now, result.failed, result.failed.code in FINAL, by=by)
 

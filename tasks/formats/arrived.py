@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,16 +13,18 @@ class ArrivedFile:
         path: absolute, or a URI such as ``s3://bucket/in/a.json``. Each letter is itself, also ``*``, ``[`` and ``%``.
         size: in bytes.
         version: its modification time in nanoseconds since the epoch, or its etag on an object store.
+        stored: when an object was written, in seconds since the epoch, as its store says.
     """
 
     path: str
     size: int
     version: str
+    stored: float | None = field(default=None, compare=False)
 
     @property
     def written(self) -> float | None:
-        """When, in seconds since the epoch; None for an object, whose version is an etag."""
-        return None if "://" in self.path else int(self.version) / 1e9
+        """When, in seconds since the epoch; None if that is not known."""
+        return self.stored if "://" in self.path else int(self.version) / 1e9
 
 
 @dataclass(frozen=True, slots=True)

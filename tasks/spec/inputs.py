@@ -75,6 +75,17 @@ class StreamInput(Strict):
     ignore: list[Annotated[str, Field(strict=True, min_length=1, max_length=255)]] = Field(
         default=["*.part", "*.tmp"], max_length=20, description="Patterns of names that do not count until renamed."
     )
+    max_files_per_run: int | None = Field(
+        default=None, ge=1, le=MAX_COUNT, strict=True, description="At most so many files are read by one job."
+    )
+    max_bytes_per_run: int | None = Field(
+        default=None,
+        ge=1,
+        le=2**53 - 1,
+        strict=True,
+        description="A job reads files of at most so many bytes, and one file in any case; left out: with spark: false "
+        "268435456, else no bound.",
+    )
     changed: Literal["fail", "again", "ignore"] = Field(
         default="fail", description="For a file that was read and has other content now."
     )
@@ -90,7 +101,7 @@ class StreamInput(Strict):
 
     @model_validator(mode="after")
     def _is_read_by_one_of_two(self) -> StreamInput:
-        own = ("ignore", "changed", "on_bad_file", "on_other_columns")
+        own = ("ignore", "changed", "on_bad_file", "on_other_columns", "max_files_per_run", "max_bytes_per_run")
         given = [name for name in own if getattr(self, name) != type(self).model_fields[name].default]
         if self.state and given:
             raise ValueError(f"with state: true Spark chooses the files by itself; leave out {', '.join(given)}")

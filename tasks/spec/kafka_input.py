@@ -77,8 +77,8 @@ class KafkaInput(Strict):
     generation: int = Field(
         default=1, ge=1, le=MAX_COUNT, strict=True, description="Another number reads all messages again."
     )
-    max_rows: int = Field(
-        default=1_000_000, ge=1, le=MAX_COUNT, strict=True, description="At most so many messages are read by one job."
+    max_offsets_per_run: int = Field(
+        default=1_000_000, ge=1, le=MAX_COUNT, strict=True, description="At most so many offsets are read by one job."
     )
     on_other_columns: Literal["fail", "allow"] = Field(
         default="fail", description="For a message that lacks columns of the schema (null if allowed), or has more."

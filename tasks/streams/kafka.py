@@ -43,6 +43,7 @@ class Reach:
     begin: Mapping[int, int]
     end: Mapping[int, int]
     lost: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    left: int = 0  # offsets that stay for the next job
 
     @property
     def open(self) -> dict[int, tuple[int, int]]:
@@ -217,8 +218,10 @@ def reach_of(stream: KafkaInput, topic: Topic, position: KafkaPosition | None) -
         raise out_of_range(stream, gone, topic)
     lost = {one: (at, topic.first[one]) for one, at in gone.items()}
     begin |= {one: first for one, (_, first) in lost.items()}
-    shares = _shares({one: topic.end[one] - at for one, at in begin.items()}, stream.max_rows)
-    return Reach(topic.id, begin, {one: at + shares[one] for one, at in begin.items()}, lost)
+    lengths = {one: topic.end[one] - at for one, at in begin.items()}
+    shares = _shares(lengths, stream.max_offsets_per_run)
+    left = sum(lengths.values()) - sum(shares.values())
+    return Reach(topic.id, begin, {one: at + shares[one] for one, at in begin.items()}, lost, left)
 
 
 def lag(topic: Topic, position: KafkaPosition | None) -> dict[int, int]:

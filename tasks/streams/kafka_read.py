@@ -34,12 +34,14 @@ class ReadMessages:
     Attributes:
         frame: an Arrow table, or a Spark frame.
         position: up to where.
+        left: offsets that stay for the next job.
     """
 
     frame: Any
     rows: int
     position: KafkaPosition
     put_aside: list[PutAside]
+    left: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class KafkaTopic:
         after = found.position
         moved = after.next != (after.began if before is None else before.next)
         counts = {"messages": found.rows + len(found.put_aside)}
+        counts |= {"left": found.left} if found.left else {}
         counts |= {"put_aside": len(found.put_aside)} if found.put_aside else {}
         counts |= {"lost": lost} if (lost := sum(to - begin for begin, to in after.lost.values())) else {}
         return Taken(found.frame, after if moved else None, counts, _told_of(self.spec, found), found.put_aside)
@@ -82,6 +85,7 @@ class KafkaTopic:
 def _told_of(spec: KafkaInput, found: ReadMessages) -> str:
     read = sum(1 for one, end in found.position.next.items() if end > found.position.began[one])
     text = f"{found.rows:,} messages of {read} of {len(found.position.next)} partitions are new in {spec.stream}"
+    text += f"; left for the next job, by max_offsets_per_run: {found.left:,} offsets" if found.left else ""
     if found.put_aside:
         first = found.put_aside[0]
         text += f"; {len(found.put_aside):,} are no rows and were put aside, first {first.path} at {first.line}"
@@ -138,7 +142,7 @@ def read_messages(
                 f"{reach.topic_id}. Nothing was published. To read the new topic from its beginning, say generation: "
                 f"{stream.generation + 1}"
             )
-    return ReadMessages(frame, count, reach.position, put_aside)
+    return ReadMessages(frame, count, reach.position, put_aside, reach.left)
 
 
 _ERRORS = (BadRecord, OffsetsOutOfRange, SourceUnavailable, OSError)

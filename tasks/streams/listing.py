@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
 
@@ -30,11 +30,13 @@ class Listing:
         files: path → size and version of each file that counts.
         not_counted: how many files do not count, by their names.
         folders: on this machine: each folder that was read, with all names in it.
+        stored: in an object store: path → when it was written.
     """
 
     files: Seen
     not_counted: int = 0
     folders: dict[bytes, set[bytes]] = field(default_factory=dict)
+    stored: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Arrivals:
     """The files of a listing beside those that were read before.
 
     Attributes:
-        new: the files to read, in the order of their paths.
+        new: the files to read, in the order in which they were written.
         changed: those that were read before, and have other content now.
         looked: how many files were looked at.
     """
@@ -72,15 +74,19 @@ def arrivals(stream: StreamInput, seen: Seen) -> Arrivals:
     if changed and stream.changed == "fail":
         raise FileChanged(_changed_text(changed, seen))
     if stream.changed == "again":
-        new = sorted([*new, *changed], key=lambda file: file.path)
+        new = _as_written([*new, *changed])
     return Arrivals(new, changed, len(found.files), found.not_counted)
 
 
 def compare(found: Listing, seen: Seen) -> tuple[list[ArrivedFile], list[ArrivedFile]]:
-    """The files that are new, and those that were read before and have other content now."""
-    news = sorted(path for path, about in found.files.items() if seen.get(path) != about)
-    files = [ArrivedFile(path, *found.files[path]) for path in news]
+    """The files that are new, and those that were read before and have other content now; the oldest first."""
+    news = [(path, about) for path, about in found.files.items() if seen.get(path) != about]
+    files = _as_written(ArrivedFile(path, *about, found.stored.get(path)) for path, about in news)
     return [file for file in files if file.path not in seen], [file for file in files if file.path in seen]
+
+
+def _as_written(files: Iterable[ArrivedFile]) -> list[ArrivedFile]:
+    return sorted(files, key=lambda file: (file.written or 0.0, file.path))
 
 
 def is_as_listed(file: ArrivedFile) -> bool:
@@ -93,7 +99,7 @@ def listing(stream: StreamInput) -> Listing:
     """All files that lie in the folder of ``stream`` and below it. Raises: as `arrivals`."""
     names = _Names.of(stream)
     found = _in_store(names) if "://" in names.folder else _in_folder(names)
-    return Listing(dict(found), names.not_counted, names.folders)
+    return Listing(dict(found), names.not_counted, names.folders, names.stored)
 
 
 _File = tuple[str, tuple[int, str]]
@@ -117,7 +123,7 @@ def found_as(path: str) -> tuple[int, str]:
             return about.st_size, str(about.st_mtime_ns)
         scheme, _, rest = path.partition("://")
         bucket, _, key = rest.partition("/")
-        for one, size, version in ObjectStore(f"{scheme}://{bucket}").listed(key.rpartition("/")[0]):
+        for one, size, version, _ in ObjectStore(f"{scheme}://{bucket}").listed(key.rpartition("/")[0]):
             if one == key:
                 return size, version
     except (FileNotFoundError, NotADirectoryError):
@@ -147,6 +153,7 @@ class _Names:
     hidden: re.Pattern[str]
     not_counted: int = 0
     folders: dict[bytes, set[bytes]] = field(default_factory=dict)
+    stored: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, stream: StreamInput) -> _Names:
@@ -250,12 +257,14 @@ def _in_store(names: _Names) -> Iterator[_File]:
     bucket, _, prefix = rest.partition("/")
     store = ObjectStore(f"{scheme}://{bucket}")
     try:
-        for path, size, version in store.listed(prefix):
+        for path, size, version, at in store.listed(prefix):
             parts = path.removeprefix(f"{prefix}/" if prefix else "").split("/")
             *folders, name = parts
             counts = all(names.counts(folder, depth, is_file=False) for depth, folder in enumerate(folders))
             if counts and names.counts(name, len(folders), is_file=True):
-                yield f"{scheme}://{bucket}/{path}", (size, version)
+                file = f"{scheme}://{bucket}/{path}"
+                names.stored[file] = at
+                yield file, (size, version)
     except OSError as error:
         raise SourceUnavailable(f"the stream cannot read {names.folder}: {error}. Nothing was read") from error
 

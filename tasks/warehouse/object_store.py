@@ -130,14 +130,15 @@ class ObjectStore:
                 found = ((str(one["path"]), one["size"]) for one in page)
                 yield from (path for path, size in found if size or self.size(path) is not None)
 
-    def listed(self, folder: str) -> Iterator[tuple[str, int, str]]:
-        """All objects in ``folder`` and below it: path, bytes and etag, page by page. Raises: OSError."""
+    def listed(self, folder: str) -> Iterator[tuple[str, int, str, float]]:
+        """All objects in ``folder`` and below it: path, bytes, etag and when written, page by page. Raises: OSError."""
         with self._errors(folder):
             for page in self._api.list(self._store, folder or None):
                 for one in page:
                     path, size = str(one["path"]), int(one["size"])
                     if size or self.size(path) is not None:  # else as in `paths`
-                        yield path, size, str(one["e_tag"] or one["last_modified"].isoformat())
+                        at = one["last_modified"]
+                        yield path, size, str(one["e_tag"] or at.isoformat()), at.timestamp()
 
     def about(self, path: str) -> tuple[int, str]:
         """Bytes and etag of an object, as `listed` has them. Raises: FileNotFoundError, OSError."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -215,6 +216,25 @@ def test_too_many_rejected_rows_in_the_last_runs_halt_a_schedule_before_anything
     schedules.resume(name)
     wait_until(lambda: schedules.show(name).record.last_success, 60, "the run after the file was mended")
     assert [row["id"] for row in load.rows()] == [1, 2, 3, 5, 6]
+
+
+def test_a_full_folder_is_loaded_by_runs_of_a_bounded_size_that_follow_at_once(load: Load) -> None:
+    for n in range(5):
+        load.files({f"{9 - n}.csv": f"id,name\n{n},ann\n"})
+        os.utime(load.home / "in" / f"{9 - n}.csv", (n, n))
+    schedules, spec = load.client.schedules, load.spec(max_files_per_run=2)
+    spec["schedule"] = {"every": "1d", "only_if": "arrived"}
+    name = schedules.set(spec).record.name
+    schedules.run(name)
+    wait_until(lambda: load.warehouse.head() == 3, 60, "three versions, of which a person asked for one")
+    assert [row["id"] for row in load.rows()] == [*range(5)]
+    versions = [sources_of(load.warehouse, "loads", entry) for entry in load.warehouse.history("loads", 3)]
+    assert [[Path(one.source).name for one in read] for read in versions] == [
+        ["5.csv"],
+        ["6.csv", "7.csv"],
+        ["8.csv", "9.csv"],
+    ]
+    assert schedules.show(name).record.last_success
 
 
 def test_keys_go_by_name_and_the_path_of_a_file_is_a_column(load: Load) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from unstuck.coordinator.explain.explanation import AT_WORK
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import (
     Run,
@@ -20,10 +21,11 @@ from unstuck.coordinator.model.schedule_record import (
 )
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.schedules.decide_schedule import ScheduleDecision, decide, settled
+from unstuck.coordinator.schedules.explain import explain_schedule
 from unstuck.coordinator.schedules.run_outcome import RunSeen
 from unstuck.coordinator.schedules.schedule_commands import ScheduleCommand, command, set_again
 from unstuck.coordinator.schedules.schedule_view import view_of
-from unstuck.coordinator.schedules.submission import not_submitted, submitted
+from unstuck.coordinator.schedules.submission import not_submitted, nothing_new, submitted
 
 T0 = 1_800_000_000.0  # a whole multiple of 60 and 10
 FAILED = Reason("STEP_FAILED", "it broke")
@@ -98,6 +100,56 @@ def test_each_tick_is_one_run_and_the_next_one_is_waited_for() -> None:
     assert play.record.last_success.version == 3
     play.at(120)
     assert play.submitted == [key(60), key(120)]
+
+
+def test_a_run_that_has_left_something_is_followed_by_another_at_once_beside_the_ticks() -> None:
+    play = Play(record())
+    play.at(60)
+    play.ends(Status.FINISHED, 70.25, left=3)
+    play.ends(Status.FINISHED, 71.5, left=1)
+    assert (play.submitted, play.status) == ([key(60), key(70.25), key(71.5)], "RUNNING")
+    told = explain_schedule(view_of(play.record, T0 + 72, None), AT_WORK, {})
+    assert "1 files or offsets, beyond the bound" in " ".join(fact.text for fact in told.facts)
+    play.ends(Status.FINISHED, 72)
+    assert (play.status, play.due, play.skipped()) == ("WAITING", T0 + 120, [])
+    play.at(120)
+    play.ends(Status.FINISHED, 190, left=1)
+    play.ends(Status.FINISHED, 200)
+    assert play.submitted[3:] == [key(120), key(190)]
+    assert play.skipped() == [("OVERLAP", f"1 tick skipped, {tick_text(T0 + 180)}: the run before was not over")]
+
+
+def test_what_a_run_has_left_waits_for_a_pause_and_for_a_retry_and_not_beyond_the_end() -> None:
+    play = Play(record(every="60s", until="2027-01-15T08:05:00Z", retry={"max": 3, "backoff": "10s"}))
+    play.at(60)
+    play.command("pause", 65)
+    play.ends(Status.FINISHED, 70, left=3)
+    assert (play.submitted, play.status) == ([key(60)], "PAUSED")
+    play.command("resume", 80)
+    play.at(80)
+    play.fails(81)
+    play.at(91)
+    assert play.submitted == [key(60), key(70), key(70, 2)]
+    play.ends(Status.FINISHED, 301, left=3)
+    assert (play.submitted[3:], play.status) == ([], "FINISHED")
+
+
+def test_a_run_for_what_was_left_that_finds_nothing_or_is_canceled_waits_for_the_next_tick() -> None:
+    for end in (Status.CANCELED, None):
+        play = Play(record())
+        play.at(60)
+        play.ends(Status.FINISHED, 70, left=3)
+        if end is not None:
+            play.ends(end, 75)
+        else:
+            noted = nothing_new(play.record, replace(play.record.runs[0], job=""), T0 + 75)
+            assert noted is None, "it is submitted"
+            (run,) = play.record.runs
+            found = nothing_new(replace(play.record, runs=(replace(run, job=""),)), replace(run, job=""), T0 + 75)
+            assert found is not None
+            play.record = settled(found[0], T0 + 75)
+            play.at(75)
+        assert (play.submitted, play.due) == ([key(60), key(70)], T0 + 120)
 
 
 def test_a_run_that_nobody_has_noted_is_submitted_again_under_the_same_key_and_id() -> None:

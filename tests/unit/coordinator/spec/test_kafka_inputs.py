@@ -58,7 +58,7 @@ def test_the_same_topic_is_known_again_when_other_brokers_are_named() -> None:
         ({"schema": "id INTERVAL"}, "no type of a column"),
         ({"schema": "id BIGINT, Key STRING", "metadata": ["key"]}, "the column key is there twice"),
         ({"metadata": ["key", "lag"]}, "metadata[1]: expected key, headers, timestamp, partition, offset or topic"),
-        ({"max_rows": 0}, "max_rows: expected 1 or more"),
+        ({"max_offsets_per_run": 0}, "max_offsets_per_run: expected 1 or more"),
         ({"ignore": ["*.tmp"]}, "unknown field 'ignore'"),
         ({"options": {"group.id": "x"}}, "the option group.id cannot be set: positions are part of the package"),
         ({"options": {"auto.offset.reset": "latest"}}, "the option auto.offset.reset cannot be set"),

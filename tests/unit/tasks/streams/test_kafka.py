@@ -45,7 +45,7 @@ def test_a_partition_that_is_new_is_read_from_its_beginning_or_its_removed_messa
     [(100, {0: 10, 1: 2, 2: 30}), (12, {0: 5, 1: 2, 2: 5}), (1, {2: 1}), (7, {0: 2, 1: 2, 2: 3})],
 )
 def test_a_job_reads_at_most_so_many_and_of_each_partition_the_same(room: int, expected: dict[int, int]) -> None:
-    reach = reach_of(source(max_rows=room), topic((0, 10), (0, 2), (0, 30)), None)
+    reach = reach_of(source(max_offsets_per_run=room), topic((0, 10), (0, 2), (0, 30)), None)
     assert sum(end for _, end in reach.open.values()) <= room
     assert sum(end for _, end in reach.open.values()) == sum(expected.values())
     assert {one: end for one, (_, end) in reach.open.items()} == expected

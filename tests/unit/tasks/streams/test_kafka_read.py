@@ -78,11 +78,11 @@ def test_what_arrives_while_it_is_read_is_left_to_the_next(
     assert values(read(topic, first.position)) == [b"3"]
 
 
-def test_a_job_reads_no_more_than_max_rows_and_the_next_one_the_rest(broker: Broker, topic: str) -> None:
+def test_a_job_reads_no_more_than_max_offsets_per_run_and_the_next_one_the_rest(broker: Broker, topic: str) -> None:
     broker.produce(name_of(topic), *map(str, range(25)))
     position, read_of = None, []
     for _ in range(3):
-        found = read(topic, position, format="json", schema="a STRING", max_rows=10, on_bad_record="skip")
+        found = read(topic, position, format="json", schema="a STRING", max_offsets_per_run=10, on_bad_record="skip")
         read_of.append(len(found.put_aside))
         position = found.position
     assert read_of == [10, 10, 5]

@@ -154,7 +154,7 @@ def test_a_file_is_new_by_its_path_also_if_its_name_sorts_before_those_that_were
     arrive(tmp_path, "a.json")
     (tmp_path / "c.json").rename(tmp_path / "d.json")
     found = arrivals(stream_of(tmp_path), before)
-    assert [Path(file.path).name for file in found.new] == ["a.json", "d.json"]
+    assert [Path(file.path).name for file in found.new] == ["d.json", "a.json"], "the one written first"
     assert (found.looked, found.changed) == (3, [])
 
 
