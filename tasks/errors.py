@@ -181,12 +181,6 @@ class AttemptEnded(UnstuckError):
     code = "ATTEMPT_ENDED"
 
 
-class HookFailed(UnstuckError):
-    """A hook of a group raised an error."""
-
-    code = "HOOK_FAILED"
-
-
 class WarehouseTrouble(UnstuckError):
     """The warehouse answers a worker with an error: it denies access, its bucket is gone, its disk fails."""
 

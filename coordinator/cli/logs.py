@@ -57,12 +57,7 @@ def find_logs(files: Files, view: JobView, group: str | None, every_attempt: boo
             names = files.names(f"{root}/{folder}")
         matches = filter(None, map(_LOG.fullmatch, names))
         logs = sorted(LogFile(owner, int(match[1]), f"{root}/{folder}/{match[0]}") for match in matches)
-        record = records.get(owner)
-        if record is not None and record.final_failure is not None:
-            # The newest attempt called the hook of one that failed.
-            found += [log for log in logs if every_attempt or log.epoch >= record.final_failure.attempt]
-        else:
-            found += logs if every_attempt else logs[-1:]
+        found += logs if every_attempt else logs[-1:]
 
     def order(log: LogFile) -> tuple[float, str, int, int]:
         record = records.get(log.group)

@@ -156,7 +156,7 @@ def _imported(job: JobSpec) -> Takes:
         raise BadRequest("the code of the steps cannot be imported here; validate it where workers run")
     answer = json.loads(done.stdout)
     problems = [
-        Problem(text, ("groups", i, *(("hooks",) if step is None else ("steps", step, "python"))))
+        Problem(text, ("groups", i, "steps", step, "python"))
         for i, group in enumerate(job.groups)
         for step, text in answer[group.name]["problems"]
     ]

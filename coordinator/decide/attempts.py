@@ -17,7 +17,7 @@ from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, Reason
 from unstuck.coordinator.model.size import megabytes
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.spec_checks import MAX_GROUPS, MAX_MEMBERS
-from unstuck.tasks.protocol.report import HOOK_RAN, Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.spec.fields import Scalar
 from unstuck.tasks.spec.group import MAX_JOB_BYTES, fork_bytes
 from unstuck.tasks.spec.outputs import REJECTED
@@ -73,12 +73,7 @@ def apply_outcome(draft: Draft, group_id: str, outcome: Outcome) -> None:
     draft.drop_attempt(group_id)
     if outcome.zone:
         record = replace(record, zone=outcome.zone)
-    if record.final_failure is not None and (record.state is S.CANCELING or _ends_hook(outcome)):
-        failure = outcome.failure
-        called = failure is not None and failure.code == HOOK_RAN
-        trouble = "it was canceled" if failure is None else f"{failure.code}: {failure.text}"
-        draft.fail_after_hook(group_id, "" if called else trouble)
-    elif outcome.kind is OutcomeKind.SUCCEEDED:
+    if outcome.kind is OutcomeKind.SUCCEEDED:
         _succeeded(draft, group_id, record, outcome)
     elif record.state is S.CANCELING:
         # An attempt that was told to end is not tried again, however it ends.
@@ -91,11 +86,6 @@ def apply_outcome(draft: Draft, group_id: str, outcome: Outcome) -> None:
     else:
         charge = lose if outcome.kind is OutcomeKind.LOST else fail
         charge(draft, group_id, record, outcome.failure or Failure("NO_REASON", "the worker gave no reason"))
-
-
-def _ends_hook(outcome: Outcome) -> bool:
-    """Whether an attempt that was to call a hook has done what it could; otherwise another one may call it."""
-    return outcome.kind in (OutcomeKind.SUCCEEDED, OutcomeKind.FAILED)
 
 
 def _succeeded(draft: Draft, group_id: str, record: GroupRecord, outcome: Outcome) -> None:

@@ -10,7 +10,6 @@ from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import GroupRecord, JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import HELD, GroupState, Intent
-from unstuck.tasks.spec.group import Hooks
 from unstuck.tasks.spec.retry import RetryPolicy
 
 S = GroupState
@@ -40,16 +39,6 @@ def queue_timeout_at(
     if queue_timeout is None or job.intent is not Intent.RUN or job.halted is not None:
         return None
     return min(record.since, env.now) + queue_timeout
-
-
-def hook_given_up_at(job: JobRecord, record: GroupRecord, hooks: Hooks | None, env: Environment) -> float | None:
-    """The time at which a failed group stops waiting for its hook. None: it does not wait, or no hook may be called.
-
-    A time ahead of the clock counts from now, as in `queue_timeout_at`.
-    """
-    if record.final_failure is None or job.intent is not Intent.RUN or job.halted is not None:
-        return None
-    return min(record.final_failure.at, env.now) + (hooks.timeout if hooks is not None else 0.0)
 
 
 def job_timeout_at(job: JobRecord, timeout: float | None, env: Environment) -> float | None:
@@ -117,10 +106,6 @@ def due_at(state: JobState, env: Environment, more: bool = False) -> float:
             times.append(lease + 0.01 if lease > now else now + 0.5)
     for group_id in state.by_state[S.BACKOFF]:
         times.append(retry_at(state.groups[group_id], state.planned(group_id).retry, env))
-    for group_id in state.recovering:
-        record = state.groups[group_id]
-        if record.final_failure is not None and record.state is not S.RUNNING:
-            times.append(hook_given_up_at(state.job, record, state.planned(group_id).spec.hooks, env) or 0.0)
     # A time that has come but could not be used (no room, no allowance, a grace) needs no early look: the event that
     # makes room wakes the job.
     return max(min((at for at in times if at > now), default=later), soon)

@@ -16,12 +16,7 @@ from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.intent import OUT_OF_TIME, apply_intent, cancel_all, fail_fast, reset_budgets
 from unstuck.coordinator.decide.joins import judge_joins
 from unstuck.coordinator.decide.requests import apply_requests
-from unstuck.coordinator.decide.timeouts import (
-    check_hook_waits,
-    check_job_timeout,
-    check_queue_timeouts,
-    count_job_time,
-)
+from unstuck.coordinator.decide.timeouts import check_job_timeout, check_queue_timeouts, count_job_time
 from unstuck.coordinator.model.decision import Decision, Environment
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent, check_phase, check_status, derive
@@ -52,7 +47,6 @@ def decide(state: JobState, changed: Iterable[str] | None, env: Environment) -> 
     for group_id in state.active if changed is None else [g for g in changed if g in state.groups]:
         read_attempt(draft, group_id)
     check_queue_timeouts(draft)
-    check_hook_waits(draft)
     judge_joins(draft)  # this may find a quorum that can no longer be reached
     check_job_timeout(draft)
     if draft.job.intent is not Intent.RUN:

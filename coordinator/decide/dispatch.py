@@ -13,7 +13,7 @@ from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord
 from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.protocol.token import fork_member, split_member
-from unstuck.tasks.spec.work_order import FailedFor, FrozenInputs
+from unstuck.tasks.spec.work_order import FrozenInputs
 
 EMPTY_FORK = "EMPTY_FORK"
 
@@ -74,7 +74,6 @@ def mint(draft: Draft, group_id: str) -> str:
     planned = draft.plan.groups[name]
     epoch = record.epoch + 1
     freeze(draft, name, group_id, ordinal)
-    freeze_failure(draft, group_id, epoch)
     queued = replace(
         record,
         state=S.QUEUED,
@@ -111,22 +110,6 @@ def freeze(draft: Draft, name: str, group_id: str, ordinal: int | None) -> None:
         draft.state.frozen.add(group_id)
 
 
-def freeze_failure(draft: Draft, group_id: str, epoch: int) -> None:
-    """Tell the runner of the attempt ``epoch`` why its group has failed, if it is only to call the hook.
-
-    The group reads nothing any more: should it run again, as the user may ask, its inputs are frozen again.
-    """
-    record = draft.state.record(group_id)
-    if (final := record.final_failure) is None:
-        return
-    name, ordinal = split_member(group_id)
-    value = None if ordinal is None else draft.plan.member_value(name, ordinal, draft.state.collected)
-    error = record.first_error
-    first = f"{error.code}: {error.text}" if error is not None else ""
-    failed = FailedFor(epoch=epoch, attempt=final.attempt, code=final.code, text=final.text, first=first)
-    draft.decision.frozen[group_id] = _text(FrozenInputs(value=value, failed=failed))
-
-
 def _text(frozen: FrozenInputs) -> str:
     return frozen.model_dump_json(exclude_none=True)
 
@@ -147,10 +130,10 @@ def freeze_group(draft: Draft, name: str) -> None:
     after = hashlib.sha256("\n".join(unmarked).encode()).hexdigest()[:16] if unmarked else ""
     records = {need: draft.state.groups.get(need) for need, found in inputs.items() if not found}
     empty = tuple(need for need, one in records.items() if one and one.reason and one.reason.code == EMPTY_FORK)
-    needs, outlives = draft.state.needs[name], draft.plan.groups[name].spec.join.outlives_failure
-    # What it needs may have been skipped for the failure of what comes before.
-    bad = needs[S.FAILED] + needs[S.CANCELED] + (needs[S.SKIPPED] if outlives else 0)
-    cleans = draft.job.id if draft.state.fatal and bad else ""
+    needs = draft.state.needs[name]
+    # What it needs may have been skipped for the failure of what comes before, also for one that the job lives with.
+    bad = draft.state.by_state[S.FAILED] and needs[S.FAILED] + needs[S.CANCELED] + needs[S.SKIPPED]
+    cleans = draft.job.id if bad and draft.plan.groups[name].spec.join.outlives_failure else ""
     draft.decision.frozen[name] = _text(FrozenInputs(inputs=inputs, after=after, empty=empty, cleans=cleans))
     draft.state.frozen.add(name)
 
@@ -181,7 +164,6 @@ def restore(draft: Draft, unclaimed: list[str]) -> bool:
     for group_id in unfrozen:
         name, ordinal = split_member(group_id)
         freeze(draft, name, group_id, ordinal)
-        freeze_failure(draft, group_id, state.record(group_id).epoch)
     if unfrozen:
         lost.append("inputs")
     if lost:

@@ -81,22 +81,7 @@ class Draft:
         """Move the group without waiting for its runner, which is stale from this commit on."""
         if group_id in self.state.groups:
             self.drop_attempt(group_id)
-        record = self.state.record(group_id)
-        if record.final_failure is not None and state is GroupState.CANCELED:
-            self.fail_after_hook(group_id, reason.text)  # it had failed before the job was to end
-            return
-        if state.terminal:
-            record = replace(record, final_failure=None)
-        self.move(group_id, replace(record, state=state, reason=reason), **event)
-
-    def fail_after_hook(self, group_id: str, trouble: str = "") -> None:
-        """The group is FAILED as it had failed before its hook. ``trouble``: why the hook did not run to its end."""
-        record = self.state.record(group_id)
-        assert record.final_failure is not None
-        if trouble:
-            self.tell("HOOK_FAILED", group=group_id, code="HOOK_FAILED", text=trouble)
-        reason = record.final_failure.reason(trouble)
-        self.move(group_id, replace(record, state=GroupState.FAILED, reason=reason))
+        self.move(group_id, replace(self.state.record(group_id), state=state, reason=reason), **event)
 
     def check_unclaimed(self, group_id: str) -> None:
         """Let the commit check once more that nobody has claimed the attempt.

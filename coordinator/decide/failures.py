@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from unstuck.coordinator.decide.backoff import backoff, loss_backoff
 from unstuck.coordinator.decide.draft import Draft
-from unstuck.coordinator.model.records import FinalFailure, GroupRecord, Reason
+from unstuck.coordinator.model.records import GroupRecord, Reason
 from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.report import Failure
@@ -59,16 +59,7 @@ def _remembered(record: GroupRecord, failure: Failure) -> GroupRecord:
 
 
 def _end(draft: Draft, group_id: str, record: GroupRecord, reason: Reason) -> None:
-    """The group has failed for good. Before that is shown, an attempt of its own calls its ``on_failure`` hook."""
-    hooks = draft.planned(group_id).spec.hooks
-    if record.final_failure is not None:
-        draft.fail_after_hook(group_id, f"{reason.code}: {reason.text}")
-    elif hooks is None or not hooks.on_failure:
-        draft.move(group_id, replace(record, state=S.FAILED, reason=reason))
-    else:
-        final_failure = FinalFailure(reason.code, reason.text, record.epoch, draft.env.now)
-        told = Reason(reason.code, f"{reason.text}; its on_failure hook is called before it is FAILED")
-        _retry(draft, group_id, replace(record, losses=0, final_failure=final_failure), 0.0, told)
+    draft.move(group_id, replace(record, state=S.FAILED, reason=reason))
 
 
 def _retry(draft: Draft, group_id: str, record: GroupRecord, wait: float, reason: Reason) -> None:

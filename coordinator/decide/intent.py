@@ -123,8 +123,6 @@ def reset_budgets(draft: Draft) -> None:
     # Also groups in BACKOFF with a full budget: after the clock was set back, their time may lie ahead.
     for group_id in {**state.recovering, **state.by_state[S.BACKOFF]}:
         record = replace(state.record(group_id), failures=0, losses=0)
-        if record.final_failure is not None:
-            record = replace(record, final_failure=replace(record.final_failure, at=now))
         draft.put(group_id, replace(record, next_at=now) if record.state is S.BACKOFF else record)
     for group_id in draft.unclaimed():
         # Nobody could claim an attempt of a halted job, so that time does not count as time in the queue.

@@ -44,8 +44,6 @@ def end_lapsed(draft: Draft, group_id: str, record: GroupRecord, attempt: Attemp
     if record.state is not S.CANCELING:
         text = f"{unheard} for a whole lease ({format_duration(draft.env.lease_ttl)})"
         lose(draft, group_id, record, Failure("LEASE_LAPSED", text))
-    elif record.final_failure is not None:
-        draft.fail_after_hook(group_id, "it was canceled")
     else:
         reason = Reason("UNCONFIRMED", f"{unheard} again; whatever it still does can change nothing")
         draft.move(group_id, replace(record, state=S.CANCELED, reason=reason))

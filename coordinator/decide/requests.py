@@ -89,8 +89,8 @@ def _restart(draft: Draft, group_id: str) -> None:
         record = draft.state.record(group_id)
     if record.state is not S.RUNNING or not record.recovering or record.revision >= draft.job.revision:
         return
-    if record.final_failure is not None or (attempt is not None and attempt.outcome is not None):
-        return  # it only calls a hook, which must not be called twice; or it has ended, with the values that it had
+    if attempt is not None and attempt.outcome is not None:
+        return  # it has ended, with the values that it had
     draft.drop_attempt(group_id)
     again = replace(record, state=S.BACKOFF, next_at=draft.env.now, reason=ALTERED)
     draft.move(group_id, again, next_at=again.next_at)

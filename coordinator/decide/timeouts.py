@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from unstuck.coordinator.decide.clock import CLOCK_SLACK
-from unstuck.coordinator.decide.deadlines import hook_given_up_at, job_timeout_at, queue_timeout_at
+from unstuck.coordinator.decide.deadlines import job_timeout_at, queue_timeout_at
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.status import HELD, GroupState, Intent
@@ -29,7 +29,7 @@ def check_queue_timeouts(draft: Draft) -> None:
     for group_id in draft.unclaimed():
         record, spec = draft.state.record(group_id), draft.planned(group_id).spec
         at = queue_timeout_at(draft.job, record, spec.queue_timeout, draft.env)
-        if at is None or spec.queue_timeout is None or record.final_failure is not None or draft.is_over(group_id):
+        if at is None or spec.queue_timeout is None or draft.is_over(group_id):
             continue
         if record.since > draft.env.now + CLOCK_SLACK:
             # The clock was set back. The time is counted from now, or the group would fail too early.
@@ -40,29 +40,6 @@ def check_queue_timeouts(draft: Draft) -> None:
             reason = _unserved(draft, spec.queue_name, spec.queue_timeout)
             draft.check_unclaimed(group_id)
             draft.end_attempt(group_id, S.FAILED, reason)
-
-
-def check_hook_waits(draft: Draft) -> None:
-    """A group that has failed is FAILED after a while, even if no runner was free to call its hook."""
-    if not draft.env.takeover:
-        return
-    for group_id in list(draft.state.recovering):
-        record, spec = draft.state.record(group_id), draft.planned(group_id).spec
-        at = hook_given_up_at(draft.job, record, spec.hooks, draft.env)
-        if at is None or record.final_failure is None or record.state not in (S.QUEUED, S.BACKOFF, S.WAITING):
-            continue
-        if draft.is_over(group_id):
-            continue
-        if record.final_failure.at > draft.env.now + CLOCK_SLACK:
-            draft.put(group_id, replace(record, final_failure=replace(record.final_failure, at=draft.env.now)))
-        elif at <= draft.env.now and (record.state is not S.QUEUED or group_id in draft.unclaimed()):
-            if draft.commit_is_full():
-                return
-            if record.state is S.QUEUED:
-                draft.check_unclaimed(group_id)
-                draft.drop_attempt(group_id)
-            waited = format_duration(0.0 if spec.hooks is None else spec.hooks.timeout)
-            draft.fail_after_hook(group_id, f"no runner of queue {spec.queue_name} took it within {waited}")
 
 
 def _unserved(draft: Draft, queue: str, seconds: float) -> Reason:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from unstuck.coordinator.decide.deadlines import hook_given_up_at, job_timeout_at, queue_timeout_at, retry_at
+from unstuck.coordinator.decide.deadlines import job_timeout_at, queue_timeout_at, retry_at
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.intent import cancel_at
 from unstuck.coordinator.decide.joins import NOT_FAILED, JoinResult, judge
@@ -21,7 +21,6 @@ from unstuck.tasks.protocol.keys import pool_of, queue_of
 
 S = GroupState
 LONG = 4.0  # times what a group took when it last succeeded: from then on its line says so
-HOOK_ENDS = "FAILED, when its on_failure hook was called, or if nobody could call it in time"
 SHOWN = 3  # hosts
 SHORT = 10.0  # seconds within which nobody wonders
 # What needs a look most comes first where not all members are shown.
@@ -178,8 +177,6 @@ def _backoff(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
             what = f"{what}; its time has come; {_no_room(facts, lane)}"
         own = f"after {planned.retry.max} retries, or {planned.spec.worker_losses} workers lost in a row"
         ends = facts.ends(own)
-    if (given_up_at := hook_given_up_at(job, record, planned.spec.hooks, facts.env)) is not None:
-        ends = Event(what=HOOK_ENDS, at=given_up_at)
     return Explanation(
         subject=group_id,
         state=record.state,
@@ -229,10 +226,7 @@ def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Group
             what = f"{what}; it was tried on host {attempt.avoid}, so first it is left to {others}"
             following = Event(what=f"host {attempt.avoid} may take it too", at=attempt.avoid_until)
         ends = facts.ends("never by itself: a worker may come at any time")
-        given_up_at = queue_timeout_at(job, record, planned.spec.queue_timeout, env)
-        if record.final_failure is not None:
-            ends = Event(what=HOOK_ENDS, at=hook_given_up_at(job, record, planned.spec.hooks, env) or 0.0)
-        elif given_up_at:
+        if given_up_at := queue_timeout_at(job, record, planned.spec.queue_timeout, env):
             ends = facts.ends(f"FAILED by its queue_{timeout_of(planned.spec.queue_timeout)}", given_up_at)
     return Explanation(
         subject=group_id,
@@ -252,8 +246,6 @@ def _running(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
     lease = min(lease_end(record, attempt, env), env.now + env.lease_ttl) if attempt is not None else 0.0
     silent = max(0.0, env.now - (lease - env.lease_ttl)) if lease else 0.0
     what = f"worker {record.worker} runs attempt {record.epoch}; last heard of {format_duration(silent)} ago"
-    if record.final_failure is not None:
-        what += f"; it only calls the on_failure hook: {record.final_failure.text}"
     duration = facts.fleet.durations.get(group_id, 0.0)
     ran = env.now - attempt.claimed_at if attempt is not None else 0.0
     if duration and ran > max(LONG * duration, SHORT):

@@ -38,25 +38,6 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class FinalFailure:
-    """How a group has failed for good, while its ``on_failure`` hook is still to be called.
-
-    Attributes:
-        attempt: the one that failed last.
-        at: since when, seconds by Redis time; the hook's wait for a runner counts from here.
-    """
-
-    code: str
-    text: str
-    attempt: int
-    at: float
-
-    def reason(self, trouble: str = "") -> Reason:
-        """The reason why the group is FAILED. ``trouble``: why its hook did not run to its end, if so."""
-        return Reason(self.code, f"{self.text}; HOOK_FAILED: {trouble}" if trouble else self.text)
-
-
-@dataclass(frozen=True, slots=True)
 class GroupRecord:
     """The record of one group, or of one member of a fork. An absent record reads as this default.
 
@@ -73,7 +54,6 @@ class GroupRecord:
         done: as of an outcome: what that attempt did, if it made nothing and so has no folder.
         rejected: as of an outcome: of each output with rules: by rule, how many rows did not meet it.
         zone: the time zone that its newest attempt ran with; empty until one has ended.
-        final_failure: it has failed for good, and later attempts only call its hook; None: not so, or it has no hook.
     """
 
     state: GroupState = GroupState.WAITING
@@ -96,13 +76,12 @@ class GroupRecord:
     reason: Reason | None = None
     first_error: Failure | None = None
     last_error: Failure | None = None
-    final_failure: FinalFailure | None = None
     zone: str = ""
 
     @property
     def recovering(self) -> bool:
         """Failed or was lost, and has not succeeded since."""
-        return bool(self.failures or self.losses or self.final_failure) and not self.state.terminal
+        return bool(self.failures or self.losses) and not self.state.terminal
 
     @property
     def marked(self) -> str:

@@ -132,26 +132,22 @@ _ENDED = (
 GROUP_MOVES: dict[tuple[GroupState, GroupState], str] = {
     (_S.WAITING, _S.QUEUED): "its join says go, and there is room: `max_parallel`, the dispatch window of its queue",
     (_S.WAITING, _S.SUCCEEDED): "a join without steps whose rule holds; it visits no worker",
-    (_S.WAITING, _S.FAILED): "a quorum that can no longer be reached, or a dynamic fork whose source nobody made; or "
-    "as from BACKOFF, after a pause",
+    (_S.WAITING, _S.FAILED): "a quorum that can no longer be reached, or a dynamic fork whose source nobody made",
     (_S.WAITING, _S.SKIPPED): "something it needs failed or was skipped, by its rule; or a fork without values",
     (_S.WAITING, _S.CANCELED): _ENDED,
     (_S.QUEUED, _S.RUNNING): "an attempt was claimed",
     (_S.QUEUED, _S.WAITING): "a pause takes an unclaimed offer back",
-    (_S.QUEUED, _S.FAILED): "nobody claimed it within its `queue_timeout`; or as from BACKOFF",
+    (_S.QUEUED, _S.FAILED): "nobody claimed it within its `queue_timeout`",
     (_S.QUEUED, _S.CANCELED): "as from WAITING",
     (_S.RUNNING, _S.SUCCEEDED): "the outcome says so",
     (_S.RUNNING, _S.BACKOFF): "failed with retries left; or the worker was lost; or the attempt was handed back",
-    (_S.RUNNING, _S.FAILED): "failed for good: not recoverable, retries used up, or too many workers lost in a row; "
-    "its hook, if it has one, was called",
+    (_S.RUNNING, _S.FAILED): "failed for good: not recoverable, retries used up, or too many workers lost in a row",
     (_S.RUNNING, _S.CANCELING): "the user cancels; the runner is told at once, and again at its next renewal",
     (_S.RUNNING, _S.CANCELED): "as from WAITING; the running attempt is stale at once, and its watchdog ends it",
     (_S.BACKOFF, _S.QUEUED): "its time has come",
-    (_S.BACKOFF, _S.FAILED): "its last attempt had failed, and nobody could call its hook in time; or the job ends",
     (_S.BACKOFF, _S.CANCELED): "as from WAITING",
     (_S.CANCELING, _S.CANCELED): "the attempt has ended, in whatever way but success; or nobody confirmed it until the "
     "deadline",
-    (_S.CANCELING, _S.FAILED): "its last attempt had failed, and its hook was canceled",
     (_S.CANCELING, _S.SUCCEEDED): "it was done before it heard",
 }
 

@@ -18,6 +18,10 @@ from unstuck.tasks.spec.group import ForkFrom
 
 # Fields that a later release will have; the message differs from that of a misspelt field.
 NOT_YET = frozenset(("kind", "mode"))
+GONE = {
+    "hooks": "there are no hooks: to be told of a failure, write notify: [{on: [failed], to: NAME}]; to run code after "
+    "a failure, add a group with join: any_failed; what hooks called on success is a last step of the group",
+}
 
 Models = Mapping[tuple[str, ...], type[BaseModel]]
 
@@ -120,6 +124,8 @@ def _model_at(loc: Loc, models: Models) -> type[BaseModel] | None:
 def _unknown_field(field: str, model: type[BaseModel] | None) -> str:
     if field in NOT_YET:
         return f"{field!r} is not supported yet; remove it"
+    if field in GONE:
+        return GONE[field]
     if model is None:
         return f"unknown field {shorten(field)}"
     known = [info.alias or name for name, info in model.model_fields.items()]

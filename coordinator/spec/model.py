@@ -36,7 +36,7 @@ from unstuck.coordinator.spec.sql import sql_problems, wrong_statement
 from unstuck.tasks.duration import Timeout
 from unstuck.tasks.protocol.texts import Packer
 from unstuck.tasks.spec.fields import MAX_COUNT, DatasetName, Listed, ParamName, PoolName, QueueName, Strict
-from unstuck.tasks.spec.group import ForkFrom, GroupSpec, Hooks, Step
+from unstuck.tasks.spec.group import ForkFrom, GroupSpec, Step
 from unstuck.tasks.spec.inputs import DatasetInput, StreamInput
 from unstuck.tasks.spec.join import JoinRule
 from unstuck.tasks.spec.kafka_input import KafkaInput
@@ -61,7 +61,6 @@ class Defaults(Strict):
     )
     queue: QueueName | None = Field(default=None, description="For groups without a queue of their own.")
     pool: PoolName | None = Field(default=None, description="For groups without a pool of their own.")
-    hooks: Hooks | None = Field(default=None, description="For groups without hooks of their own.")
     conf: dict[StrictStr, StrictStr] = Field(default_factory=dict, description="Run-time Spark conf of every group.")
 
 
@@ -333,7 +332,6 @@ _MODELS: dict[tuple[str, ...], type[BaseModel]] = {
     ("notify", "on"): ConditionWithValue,
     ("defaults",): Defaults,
     ("defaults", "retry"): RetryPolicy,
-    ("defaults", "hooks"): Hooks,
     ("outputs", "*"): OutputSpec,
     ("outputs", "*", "quality"): Quality,
     ("outputs", "*", "expect"): Expect,
@@ -343,7 +341,6 @@ _MODELS: dict[tuple[str, ...], type[BaseModel]] = {
     ("groups", "inputs", "*"): DatasetInput,
     ("groups", "inputs", "*", "StreamInput"): StreamInput,  # as pydantic names it
     ("groups", "inputs", "*", "KafkaInput"): KafkaInput,
-    ("groups", "hooks"): Hooks,
     ("groups", "join"): JoinRule,
     ("groups", "retry"): RetryPolicy,
     ("groups", "steps"): Step,

@@ -160,7 +160,7 @@ def _merged(group: GroupSpec, spec: JobSpec) -> GroupSpec:
     """``group`` with the job's defaults where it says nothing itself."""
     defaults = spec.defaults
     update: dict[str, Any] = {}
-    for field in ("retry", "timeout", "queue_timeout", "queue", "pool", "hooks"):
+    for field in ("retry", "timeout", "queue_timeout", "queue", "pool"):
         if getattr(group, field) is None and getattr(defaults, field) is not None:
             update[field] = getattr(defaults, field)
     if "worker_losses" not in group.model_fields_set and defaults.worker_losses is not None:
@@ -192,7 +192,6 @@ def _with_readers(every: Iterable[GroupSpec]) -> dict[str, GroupSpec]:
         if reader := values_reader(group):
             assert group.fork_from is not None
             source = group.fork_from.output
-            hooks = group.hooks.model_copy(update={"on_success": None}) if group.hooks else None
             update: dict[str, Any] = {
                 "name": reader,
                 "for_each": None,
@@ -202,7 +201,6 @@ def _with_readers(every: Iterable[GroupSpec]) -> dict[str, GroupSpec]:
                 "inputs": {source: group.inputs[source]},
                 "conf": {},
                 "steps": (Step(python=READ_VALUES),),
-                "hooks": hooks if hooks is not None and hooks.on_failure else None,
                 "fresh": False,
                 "code_version": READ_VALUES,
             }

@@ -166,11 +166,6 @@ def _graph(every: Sequence[GroupSpec], hint: Hint | None) -> Iterator[Problem]:
         if not group.steps and not group.needs:
             message = f"group {group.name!r} has neither steps: nor needs:, so there is nothing to do"
             yield Problem(message, ("groups", i))
-        if group.hooks is not None and not group.steps:
-            message = (
-                f"group {group.name!r} has no steps, so no runner could call its hooks; give them to what it needs"
-            )
-            yield Problem(message, ("groups", i, "hooks"))
         seen: set[str] = set()
         for j, need in enumerate(group.needs):
             loc: Loc = ("groups", i, "needs", j)

@@ -13,7 +13,7 @@ from unstuck.coordinator.spec.problems import Problem
 from unstuck.tasks.spec.group import ForkFrom, GroupSpec
 
 Takes = Mapping[str, Collection[str] | None]
-"""Per group, the parameters that its Python steps and hooks take; None: any."""
+"""Per group, the parameters that its Python steps take; None: any."""
 
 _WORDS = re.compile(r"[A-Za-z_]\w*")
 # Also in strings and comments: each load of a job asks, and the tokenizer of SQL takes 800 times as long.
@@ -59,7 +59,7 @@ def for_python_alone(spec: JobSpec) -> dict[str, tuple[str, ...]]:
 
 
 def _has_python(group: GroupSpec, spec: JobSpec) -> bool:
-    return bool(group.hooks or spec.defaults.hooks) or any(step.python for step in group.steps)
+    return any(step.python for step in group.steps)
 
 
 def _named_in(group: GroupSpec) -> set[str]:

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from unstuck.tasks.errors import WarehouseUnsupported as WarehouseUnsupported
     from unstuck.tasks.settings import Settings as Settings
     from unstuck.tasks.steps.context import StepContext as StepContext
-    from unstuck.tasks.steps.hooks import HookContext as HookContext
-    from unstuck.tasks.steps.hooks import HookEvent as HookEvent
     from unstuck.tasks.steps.inputs import published as published
     from unstuck.tasks.warehouse.log import published_files as published_files
 
@@ -57,7 +55,6 @@ _NAMES = {
     ),
     "unstuck.tasks.settings": "Settings",
     "unstuck.tasks.steps.context": "StepContext",
-    "unstuck.tasks.steps.hooks": "HookContext HookEvent",
     "unstuck.tasks.steps.inputs": "published",
     "unstuck.tasks.warehouse.log": "published_files",
 }

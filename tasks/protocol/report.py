@@ -15,7 +15,6 @@ from pydantic import StrictInt, TypeAdapter, ValidationError
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.protocol.token import Token
 
-HOOK_RAN = "HOOK_RAN"  # the code of an attempt that was to call a hook for a group that has failed, and did
 SCHEMA_VERSION = 1  # raised when an older coordinator could no longer read what this release reports
 
 

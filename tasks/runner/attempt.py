@@ -34,7 +34,7 @@ from unstuck.tasks.protocol.failure import (
     with_replaced_code,
 )
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.report import HOOK_RAN, Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.staging import Staging
 from unstuck.tasks.protocol.token import Token
@@ -47,13 +47,12 @@ from unstuck.tasks.runner.spark_session import open_session
 from unstuck.tasks.runner.stdio_filter import filtered
 from unstuck.tasks.spec.group import Step
 from unstuck.tasks.spec.retry import RetryPolicy
-from unstuck.tasks.spec.work_order import FailedFor, WorkOrder
+from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.steps.beside import BesidePublished
 from unstuck.tasks.steps.calls import untaken
 from unstuck.tasks.steps.code import code_of, code_taken, fingerprint
 from unstuck.tasks.steps.context import Scratch, StepContext
 from unstuck.tasks.steps.execute import StepRaised, run_step, users_code
-from unstuck.tasks.steps.hooks import HookContext, HookEvent, run_hook
 from unstuck.tasks.steps.inputs import PublishedDatasets, of_empty_forks, read_inputs, with_published
 from unstuck.tasks.steps.loaded import loaded
 from unstuck.tasks.steps.work import Work
@@ -160,9 +159,6 @@ class Attempt:
     def _succeed(self, stack: ExitStack) -> Outcome:
         """Find the work done, or do it."""
         loaded.use(self._work_order.group.packages)
-        failed = self._work_order.frozen.failed
-        if failed is not None and failed.epoch == self._token.epoch:
-            return self._tell_of_failure(failed)
         if (adopted := self._adopted()) is not None:
             return adopted
         params = self._resolved()
@@ -248,7 +244,6 @@ class Attempt:
             work.forks = work.fork_values(work_order)
         if warning := untaken(work_order, runner.settings.step_modules):
             self._log_line(logging.WARNING, warning)
-        self._tell_of_success(work, params, scratch)
         # From here on the work is done and counts, whatever is instructed: giving it up would cost doing it again.
         self._end_if_told()
         return work
@@ -264,43 +259,6 @@ class Attempt:
                 ctx = self._context(work, step, index, params, scratch)
                 with runner.watchdog.clock("STEP_TIMEOUT", step.timeout or math.inf, f"{where} ({step.label})", index):
                     before.run(partial(run_step, step, work, ctx, runner.settings.step_modules, before.imported))
-
-    def _tell_of_success(self, work: Work, params: dict[str, Any], scratch: Scratch) -> None:
-        """Call the hook that is told of success, once nothing that the steps made can fail the attempt any more."""
-        hooks = self._work_order.group.hooks
-        if hooks is None or not hooks.on_success:
-            return
-        self._end_if_told()
-        rows = {name: output.rows for name, output in work.outputs.items()}
-        event = HookEvent.of(self._token, "SUCCEEDED", rows=rows, results=work.results)
-        with self._put_back() as before:
-            self._call(hooks.on_success, event, params, scratch, before)
-
-    def _tell_of_failure(self, failed: FailedFor) -> Outcome:
-        """Call the hook that is told how the group has failed. Nothing else is run."""
-        work_order, hooks = self._work_order, self._work_order.group.hooks
-        params = {**self._secrets.resolve(work_order.written_params), **work_order.fork_params}
-        why = {"code": failed.code, "text": failed.text, "first_error": failed.first}
-        event = HookEvent.of(self._token, "FAILED", attempt=failed.attempt, **why)
-        with ExitStack() as within:
-            within.enter_context(filtered(self._secrets, self._runner.start_helper))
-            within.enter_context(logging_restored())
-            scratch = within.enter_context(Scratch(self._runner.temporary))
-            before = within.enter_context(self._put_back())
-            if hooks is not None and hooks.on_failure:
-                self._call(hooks.on_failure, event, params, scratch, before)
-        # The coordinator knows why the group failed. One of an older release takes this for the failure.
-        return Outcome(OutcomeKind.FAILED, failure=Failure(HOOK_RAN, "its on_failure hook has run", recoverable=False))
-
-    def _call(
-        self, hook: str, event: HookEvent, params: dict[str, Any], scratch: Scratch, before: ProcessSnapshot
-    ) -> None:
-        log.info("hook: %s", hook)
-        hooks, runner, held = self._work_order.group.hooks, self._runner, self._held
-        self._progress({"label": f"hook {hook.rpartition(':')[2]}"})
-        ctx = HookContext(params, str(self._token), self._log.logger, scratch, lambda: held.instruction is not None)
-        with runner.watchdog.clock("HOOK_TIMEOUT", None if hooks is None else hooks.timeout, f"the hook {hook}"):
-            before.run(partial(run_hook, hook, ctx, event, runner.settings.step_modules, before.imported))
 
     @contextmanager
     def _put_back(self) -> Iterator[ProcessSnapshot]:

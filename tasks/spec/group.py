@@ -1,4 +1,4 @@
-"""The task group as a user writes it: ``GroupSpec``, with its steps, its hooks and the values of its fork."""
+"""The task group as a user writes it: ``GroupSpec``, with its steps and the values of its fork."""
 
 from __future__ import annotations
 
@@ -87,26 +87,6 @@ class Step(Strict):
         return f"sql → {self.output}" if self.output else "sql"
 
 
-class Hooks(Strict):
-    """Functions ``fn(ctx, event)`` that a runner calls when the group succeeds, or has failed for good."""
-
-    on_success: FunctionName | None = Field(
-        default=None, description="Called by an attempt whose steps are done, before the group counts as SUCCEEDED."
-    )
-    on_failure: FunctionName | None = Field(
-        default=None, description="Called once the last attempt has failed, before the group is FAILED."
-    )
-    timeout: Timeout = Field(
-        default=300.0, description="Time limit of a hook; for on_failure also of its wait for a runner."
-    )
-
-    @model_validator(mode="after")
-    def _any(self) -> Self:
-        if not (self.on_success or self.on_failure):
-            raise ValueError("hooks wants on_success: or on_failure:, with the function to call")
-        return self
-
-
 class ForkFrom(Strict):
     """Where the values of a fork stand: in a column of an earlier output (a dynamic fork), or in a list of params."""
 
@@ -177,7 +157,6 @@ class GroupSpec(Strict):
     queue_timeout: Timeout | None = Field(
         default=None, description="A group that nobody claims for this long fails; left out: it waits for ever."
     )
-    hooks: Hooks | None = Field(default=None, description="Functions that are told how the group ended.")
     fresh: StrictBool = Field(default=False, description="Each attempt runs in a new process.")
     code_version: str | None = Field(
         default=None,
@@ -262,9 +241,7 @@ class GroupSpec(Strict):
     @property
     def packages(self) -> list[str]:
         """The top-level packages whose code it runs."""
-        hooks = (self.hooks.on_success, self.hooks.on_failure) if self.hooks else ()
-        names = (*(step.python for step in self.steps), *hooks)
-        return sorted({name.partition(":")[0].partition(".")[0] for name in names if name})
+        return sorted({step.python.partition(":")[0].partition(".")[0] for step in self.steps if step.python})
 
     @property
     def queue_name(self) -> str:

@@ -11,7 +11,7 @@ from unstuck.tasks.protocol.report import Failure
 from unstuck.tasks.spec.fields import ErrorNames, Strict
 
 # Failures of what the user wrote.
-OF_THE_CODE = ("STEP_FAILED", "TIMEOUT", "STEP_TIMEOUT", "HOOK_FAILED", "HOOK_TIMEOUT")
+OF_THE_CODE = ("STEP_FAILED", "TIMEOUT", "STEP_TIMEOUT")
 
 
 class RetryPolicy(Strict):

@@ -79,16 +79,6 @@ class GroupPlan(Strict):
         return self.publishing.get(name, Publishing()) if is_published else None
 
 
-class FailedFor(Strict):
-    """Why a group has failed for good, at last in ``attempt``; the attempt ``epoch`` only calls its hook with it."""
-
-    epoch: int
-    attempt: int
-    code: str
-    text: str
-    first: str = ""  # code and text of its first error
-
-
 class FrozenInputs(Strict):
     """The inputs of a group, fixed when it is first queued or its condition held; every later attempt reads these.
 
@@ -103,7 +93,6 @@ class FrozenInputs(Strict):
     after: str = ""
     empty: tuple[str, ...] = ()
     cleans: str = ""
-    failed: FailedFor | None = None
 
 
 class WorkOrder(Strict):
@@ -165,7 +154,6 @@ class WorkOrder(Strict):
             "cleans": self.frozen.cleans,
             "published": {name: one.model_dump() for name, one in self.group.inputs.items()},
             "rerun": self.plan.rerun,
-            "on_success": self.group.hooks and self.group.hooks.on_success,
             "partition_by": self.plan.partition_by,
             "checks": {name: one.model_dump(mode="json") for name, one in self.plan.checks.items()},
         }

@@ -25,7 +25,7 @@ _READS_ANY = re.compile(r"\.params\b")
 def taken_by(group: GroupSpec, allowed: Sequence[str]) -> set[str] | None:
     """The parameters that the Python steps of ``group`` take by name; None if its code may read others.
 
-    Others are read by a ``**`` parameter, or from ``ctx.params`` by a module of a step or a hook.
+    Others are read by a ``**`` parameter, or from ``ctx.params`` by the module of a step.
 
     Raises:
         StepNotFound, WorkerFolderGone: one cannot be imported.
@@ -36,14 +36,13 @@ def taken_by(group: GroupSpec, allowed: Sequence[str]) -> set[str] | None:
         if _reads_any(function):
             return None
         taken |= inspect.signature(function).parameters.keys()
-    hooks = (group.hooks.on_success, group.hooks.on_failure) if group.hooks else ()
-    return None if any(_reads_any(find(name, allowed)) for name in hooks if name) else taken
+    return taken
 
 
 def untaken(work_order: WorkOrder, allowed: Sequence[str]) -> str:
     """A warning of parameters that have no effect in the group; empty if there are none, or if nobody can tell."""
     taken = None
-    with suppress(Exception):  # a function may have no signature, and a hook may not be there
+    with suppress(Exception):  # a function may have no signature
         taken = taken_by(work_order.group, allowed) if work_order.plan.for_python else None
     names = [] if taken is None else [name for name in work_order.plan.for_python if name not in taken]
     return f"no step takes {', '.join(names)}, so it has no effect; is the code older than the spec?" if names else ""
@@ -69,12 +68,7 @@ def _checked(group: GroupSpec, params: Mapping[str, Any], allowed: Sequence[str]
                 fit(step.python, find(step.python, allowed), given, own=set(step.params))
             except UnstuckError as error:
                 problems.append([index, f"{error.code}: {error}"])
-    taken = None
-    if not problems:
-        try:
-            taken = taken_by(group, allowed)
-        except UnstuckError as error:
-            problems.append([None, f"{error.code}: {error}"])
+    taken = None if problems else taken_by(group, allowed)
     return {"problems": problems, "takes": None if taken is None else sorted(taken)}
 
 

@@ -69,8 +69,8 @@ class Claim:
             member = FrozenInputs.model_validate_json(member_text, context=STORED)
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise WorkOrderUnreadable(unreadable(error)) from error
-        own = {"value": member.value, "failed": member.failed}  # the rest is that of the whole fork
-        return WorkOrder(plan=plan, frozen=inputs.model_copy(update=own))
+        # All but the value is that of the whole fork.
+        return WorkOrder(plan=plan, frozen=inputs.model_copy(update={"value": member.value}))
 
 
 @lru_cache(maxsize=16)

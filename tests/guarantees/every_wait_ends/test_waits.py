@@ -269,6 +269,28 @@ def test_the_retry_cleans_up_anew_also_where_what_comes_before_the_cleanup_was_s
     assert fingerprints[0] != fingerprints[1], "the retry takes no work over from a group that cleaned up before"
 
 
+@pytest.mark.parametrize("rule", ["all_done", "any_failed", "all_failed"])
+def test_the_retry_cleans_up_anew_also_after_a_failure_that_the_job_lived_with(
+    coordinator: Coordinator, rule: str
+) -> None:
+    """When the cleanup ran, nothing had failed the job yet. In the retry what it cleans up after fails again."""
+    groups = group("load", optional=True, retry={"max": 0}), {**group("clean", "load"), "join": rule}
+    job, fingerprints = coordinator.submit(*groups, group("other", retry={"max": 0})), []
+    for _ in range(2):
+        coordinator.read()
+        by_name = {offer.group: offer for offer in coordinator.offers()}
+        coordinator.work(by_name["load"], failed())
+        coordinator.read()
+        (offer,) = (offer for offer in coordinator.offers() if offer.group == "clean")
+        fingerprints.append(coordinator.claim(offer).work_order.fingerprint)
+        coordinator.finish(offer.held_by("runner1"))
+        coordinator.work(by_name["other"], failed())
+        coordinator.read()
+        assert coordinator.status(job) is Status.FAILED
+        job = coordinator.client.retry(job).id
+    assert fingerprints[0] != fingerprints[1], "the retry takes no work over from a group that cleaned up before"
+
+
 def test_an_empty_fork_is_skipped_and_its_join_decides_by_its_rule(coordinator: Coordinator) -> None:
     job = coordinator.submit(
         group("none", for_each={"n": []}),

@@ -106,14 +106,6 @@ LONG = {
         "alone",
         [LOOK, _claim("a"), _ends("a", "failed"), LOOK, WAIT, LOOK, _claim("a"), _ends("a", WITHOUT_OUTPUT), LOOK],
     ),
-    "canceled before its hook is called": (
-        "hooked",
-        [LOOK, _claim("a"), PAUSE, LOOK, _ends("a", "failed"), LOOK, CANCEL, LOOK],
-    ),
-    "canceled while its hook runs": (
-        "hooked",
-        [LOOK, _claim("a"), _ends("a", "failed"), LOOK, LOOK, _claim("a"), CANCEL, LOOK, _ends("a", "canceled"), LOOK],
-    ),
 }
 
 

@@ -23,7 +23,7 @@ from tests.simulation.stage.stage import Actor, Killed, Life, Routine, Stage
 from tests.simulation.stage.trouble import Fault, Trouble
 from unstuck.tasks.process.tree import ProcessState
 from unstuck.tasks.protocol.processes import RunnerStatus
-from unstuck.tasks.protocol.report import HOOK_RAN, Done, Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.report import Done, Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.spec.work_order import FrozenInputs, WorkOrder
@@ -294,8 +294,6 @@ class Host:
         stage, job = self._stage, self._jobs[token.job]
         name, _ = split_member(token.group)
         yield from self._boundary("at the start")
-        if work_order.frozen.failed is not None and work_order.frozen.failed.epoch == token.epoch:
-            return (yield from self._call_hook(token))
         for maker in (token.job, *work_order.plan.adopts):
             standing = self._depot.standing(maker, token.group, work_order.fingerprint)
             if standing is None and maker != token.job:
@@ -328,15 +326,6 @@ class Host:
             stage.log(self.name, f"marker of {token}")
         yield from self._boundary("after the marker")
         return _success(token.staging, marker)
-
-    def _call_hook(self, token: Token) -> Told[Outcome | None]:
-        """An attempt of a group that has failed: it only calls the hook, which may fail."""
-        yield self._stage.rng.uniform(0.1, 1.0)
-        yield from self._boundary("in a hook")
-        if self._instruction is not None:
-            return (yield from self._leave(token))
-        code = HOOK_RAN if self._stage.rng.random() < 0.7 else "HOOK_FAILED"
-        return Outcome(OutcomeKind.FAILED, failure=Failure(code, "the hook", recoverable=False))
 
     def _leave(self, token: Token) -> Told[Outcome | None]:
         """The attempt was told to end: how it ends is read from the instruction."""

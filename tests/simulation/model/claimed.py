@@ -23,7 +23,5 @@ class Claimed:
         """What the runner is to do."""
         plan = GroupPlan.model_validate_json(self.plan).model_copy(update={"params": dict(self.params)})
         member = FrozenInputs.model_validate_json(self.member)
-        frozen = FrozenInputs.model_validate_json(self.inputs).model_copy(
-            update={"value": member.value, "failed": member.failed}
-        )
+        frozen = FrozenInputs.model_validate_json(self.inputs).model_copy(update={"value": member.value})
         return WorkOrder(plan=plan, frozen=frozen)

@@ -36,14 +36,6 @@ class Budgets:
             self._failures.pop(key, None)
             self._losses.pop(key, None)
 
-    def forget_losses(self, key: Key) -> None:
-        """Workers that are lost under a hook are counted again."""
-        self._losses.pop(key, None)
-
-    def lost(self, key: Key) -> None:
-        """A worker was lost under a hook."""
-        self._losses[key] += 1
-
     def renewed(self, before: StoredJob, after: StoredJob) -> None:
         """A resume gave the budgets back: what is charged now was charged since."""
         job_id = before.record.id

@@ -88,10 +88,7 @@ class Clocks:
         if record.status not in HELD and plan.timeout is not None and ran > plan.timeout:
             yield f"{record.id} is {record.status}, and its timeout of {plan.timeout}s is over", False
         for group, attempt in job.attempts.items():
-            spec = plan.groups[split_member(group)[0]].spec
-            limit = spec.queue_timeout
-            if (hooked := job.groups.get(group)) is not None and hooked.final_failure is not None:
-                limit = None if spec.hooks is None else spec.hooks.timeout
+            limit = plan.groups[split_member(group)[0]].spec.queue_timeout
             since = max(self._queued_at.get((record.id, group), now), asked_at)
             if limit is not None and not attempt.claimant and now - since > limit:
                 yield f"{record.id}/{group} has been in its queue since {since:.3f}, for more than {limit}s", True

@@ -32,7 +32,7 @@ def status(after: StoredJob) -> Iterator[Lie]:
         halted=job.halted is not None,
         started=bool(job.started_at),
         active=any(record.state in ACTIVE for record in records) or bool(job.phase),
-        recovering=any(bool(r.failures or r.losses or r.final_failure) and not r.state.terminal for r in records),
+        recovering=any(bool(r.failures or r.losses) and not r.state.terminal for r in records),
     )
     if job.status is not expected:
         yield SHOWN, f"{job.id} is shown {job.status}; its groups say {expected}"

@@ -19,7 +19,6 @@ from tests.simulation.rules import ends
 from tests.simulation.rules.broken import FORGOTTEN, LATE_PUBLISH, ONE, SHOWN, WAIT, WHOLE, WORD, Broken
 from tests.simulation.rules.budgets import Budgets
 from tests.simulation.rules.clocks import Clocks
-from tests.simulation.rules.hooks import Hooks
 from tests.simulation.rules.joins import can_never_go, condition_says, rule_holds, untold
 from tests.simulation.rules.lateness import Lateness
 from tests.simulation.rules.packages import Packages
@@ -62,7 +61,7 @@ class Promises:
         self._events: set[tuple[str, str, int, str]] = set()
         self._nonces: dict[tuple[str, str, str], str] = {}  # and the commit that each came with
         self._budgets, self._asked, self._clocks = Budgets(core), Asked(core, depot), Clocks()
-        self._locks, self._hooks = Locks(core), Hooks(core, self._budgets)
+        self._locks = Locks(core)
         self.lateness = lateness(self._clocks, self._locks)
         self._packages = Packages(depot)
         self._adopted = Adopted(core, depot)
@@ -301,7 +300,7 @@ class Promises:
         paths: dict[str, list[dict[str, Any]]] = {group: [] for group in decision.groups}
         for event in decision.events:
             group = event.get("group")
-            if group is None or event["kind"] == "HOOK_FAILED":
+            if group is None:
                 continue
             if asked_for(event) == RERUN:
                 if group not in decision.groups:  # all of it, as if it had never begun
@@ -327,8 +326,6 @@ class Promises:
                     if before.record.intent is not Intent.RUN:
                         self.broken(WORD, f"{job_id}/{group} was queued under {before.record.intent}")
                     self._may_start(before, after, group, state)
-                elif old.final_failure is not None and S(event["kind"]) in (S.BACKOFF, S.FAILED):
-                    self._hold(FORGOTTEN, self._hooks.ended(before, after, group, S(event["kind"])))
                 elif state in (S.QUEUED, S.RUNNING, S.CANCELING):
                     self._may_end(before, after, group, state, event)
                 elif state is S.WAITING:
@@ -385,14 +382,6 @@ class Promises:
         elif target in (S.BACKOFF, S.FAILED):
             if not self._core.set_back:
                 self._hold(ONE, self._said.taken_early(*key, attempt, self._core))
-            new = self._core.jobs[key[0]].groups.get(group, GroupRecord())
-            if new.final_failure is not None:
-                self._budgets.charge(key, attempt, planned, S.FAILED)
-                self._budgets.forget_losses(key)
-                self._hold(FORGOTTEN, self._hooks.begun(new, planned, target))
-                return
-            if target is S.FAILED and planned.spec.hooks is not None:
-                self.broken(FORGOTTEN, f"{where} is FAILED, and nobody was to call its hook")
             self._budgets.charge(key, attempt, planned, target)
             self._budgets.backoff(key, attempt, planned, event, self._core.jobs[key[0]].decided_at)
 
@@ -444,8 +433,6 @@ class Promises:
 
     def _froze(self, before: StoredJob, after: StoredJob, decision: Decision) -> None:
         for name, text in decision.frozen.items():
-            if FrozenInputs.model_validate_json(text).failed is not None:
-                continue
             where = f"{before.record.id}/{name}"
             if name in before.frozen:
                 self.broken(ONE, f"{where}: its inputs were fixed before, and were fixed again")

@@ -125,10 +125,9 @@ def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all:
     core.watching = promises
     more = None if plain else random.Random(f"more {seed}")  # of its own, as what is asked: the rest is as it would be
     pooled = random.Random(f"pools {seed}") if seed % 6 == 0 else None
-    hooked = random.Random(f"hooks {seed}") if seed % 5 == 0 else None
     cleaned = random.Random(f"cleanups {seed}") if seed % 7 == 0 else None
     numbers = range(1, rng.randint(1, 3) + 1)
-    jobs = {job.record.id: job for job in (random_job(rng, n, more, pooled, hooked, cleaned) for n in numbers)}
+    jobs = {job.record.id: job for job in (random_job(rng, n, more, pooled, cleaned) for n in numbers)}
     core.set_pool("two", 2)
     result = HistoryResult(seed, jobs=len(jobs))
     planned, every = dict(jobs), list(jobs)

@@ -67,7 +67,6 @@ def random_job(
     number: int,
     more: random.Random | None,
     pooled: random.Random | None = None,
-    hooked: random.Random | None = None,
     cleaned: random.Random | None = None,
 ) -> SimulatedJob:
     """One job: two to seven groups, with every kind of join, fork, policy and failure.
@@ -75,7 +74,6 @@ def random_job(
     Args:
         more: dice of their own for conditions, timeouts and optional groups, which some of the jobs have; None: none.
         pooled: dice of their own for pools and priorities, likewise.
-        hooked: dice of their own for hooks, likewise.
         cleaned: dice of their own for groups that run after a failure, likewise.
     """
     groups: list[dict[str, Any]] = []
@@ -94,9 +92,6 @@ def random_job(
         _add_more(more, spec)
     if pooled is not None:
         _add_pools(pooled, spec)
-    for group in spec["groups"] if hooked is not None else ():
-        if group.get("steps") and hooked is not None and hooked.random() < 0.7:
-            group["hooks"] = {"on_failure": "model.steps:tell", "timeout": hooked.choice((2.0, 10.0, 40.0))}
     text = JobSpec.model_validate(spec).to_json()
     plan = plan_of(text)
     name, priority = f"job{number}", spec.get("priority", "normal")

@@ -115,8 +115,6 @@ def _judge_events(state: JobState, decision: Decision, old: Mapping[str, GroupRe
             event["kind"] == S.WAITING and event.get("code") == "USER_RERUN" and name not in state.groups
         ):
             continue
-        if event["kind"] == "HOOK_FAILED":
-            continue  # it tells of a hook, and moves nothing
         move = (at.get(name, S.WAITING), S(event["kind"]))
         at[name] = move[1]
         asked = (event["kind"], event.get("code")) in ((S.SKIPPED, "USER_SKIPPED"), (S.WAITING, "USER_RERUN"))

@@ -44,7 +44,6 @@ SPECS: dict[str, dict[str, Any]] = {
 # In which single histories are played, and not every step from everywhere.
 FOR_HISTORIES: dict[str, dict[str, Any]] = {
     "alone": {"groups": [group("a", retry=BUDGET)]},
-    "hooked": {"groups": [group("a", retry={"max": 0}, hooks={"on_failure": "steps:told"})]},
 }
 
 OUTCOMES: dict[str, Outcome] = {

@@ -89,8 +89,6 @@ class Asked:
         self._recovering |= {(before.id, group) for group in recovering}
         for group in recovering:
             attempt = job.attempts.get(group)
-            if job.groups[group].final_failure is not None:
-                continue  # its attempt only tells the hook how the group has failed
             if split_member(group)[0] in changed and attempt and attempt.claimant and not attempt.outcome:
                 self._stale[before.id, group] = (attempt.epoch, attempt.nonce)
         return self._handed_out(job)

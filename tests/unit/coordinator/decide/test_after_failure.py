@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs.job_in_memory import NO_JITTER, Job, failure, group
+from tests.support.jobs.job_in_memory import LOST, NO_JITTER, Job, failure, group
 from unstuck import Status
 from unstuck.coordinator.commands.group import rerun
 from unstuck.coordinator.commands.job import Answer, Command
@@ -177,6 +177,24 @@ def test_a_cleanup_that_runs_already_goes_on_and_one_whose_needs_run_waits_for_t
     assert job.record("after").state is S.WAITING
     job.run("clean")
     assert job.record("after").state is S.QUEUED
+
+
+@pytest.mark.parametrize("code", ["BOOM", "TIMEOUT", "POISON", "QUEUE_TIMEOUT"])
+def test_a_cleanup_runs_however_the_group_before_it_failed(code: str) -> None:
+    load = group("load", retry=ONCE, worker_losses=1, queue_timeout="1m")
+    job = Job(load, group("use", "load"), group("undo", "load", "use", join="any_failed"))
+    job.decide()
+    if code == "QUEUE_TIMEOUT":
+        job.now += 61
+        job.decide(takeover=True)
+    else:
+        job.run("load", LOST if code == "POISON" else failure(code))
+    assert job.reason("load").code == code
+    assert job.record("undo").state is S.QUEUED
+    assert job.why()["undo"].what == "queue spark: no worker listens on it"
+    job.run("undo")
+    assert job.status() is Status.FAILED
+    assert job.reason("load").code == code
 
 
 def test_a_cleanup_that_nobody_takes_fails_by_its_queue_timeout() -> None:

@@ -158,14 +158,11 @@ def test_a_runner_gets_the_values_of_its_member_alone() -> None:
     assert WorkOrder(plan=plan, frozen=frozen).params == {"carrier": "UA", "month": 2}
 
 
-HOOKS = HEAD.replace("groups:", "defaults: {hooks: {on_success: 'm:g', on_failure: 'm:h'}}\ngroups:")
-
-
 def over_an_input(**fields: str) -> str:
     fields = {"name": "f", "inputs": "{prices: p@7, u: v}", **fields}
     written = ", ".join(f"{key}: {value}" for key, value in fields.items())
     fork = "for_each: {day: {from: prices.day, distinct: true}}, steps: [{python: 'm:f'}]"
-    return f"{HOOKS}{A}  - {{{written}, {fork}}}\n"
+    return f"{HEAD}{A}  - {{{written}, {fork}}}\n"
 
 
 def test_a_fork_over_a_group_that_reads_a_dataset_of_its_own_name_is_over_what_the_group_makes() -> None:
@@ -185,8 +182,6 @@ def test_a_fork_over_an_input_gets_a_group_before_it_that_reads_the_values() -> 
     assert (reader.spec.spark, reader.spec.for_each, reader.spec.pool) == (False, None, None)
     assert (reader.spec.queue_name, reader.retry.max) == ("heavy", 7)
     assert {name: (one.dataset, one.version) for name, one in reader.spec.inputs.items()} == {"prices": ("p", 7)}
-    assert reader.spec.hooks is not None
-    assert (reader.spec.hooks.on_success, reader.spec.hooks.on_failure) == (None, "m:h")
     assert [(one.key, one.distinct) for one in reader.collect] == [("prices.day", True)]
     assert reader.feeds == (("f", "prices.day"),)
     assert plan.default_publish == {"f"}

@@ -97,6 +97,20 @@ def test_what_is_no_name_of_an_error_is_told_where_it_stands(written: str, messa
     assert line.partition(": ")[2] == f"groups[0].retry.{message}"
 
 
+@pytest.mark.parametrize("at", ["defaults", "groups[0]"])
+def test_hooks_are_refused_with_what_to_write_instead(at: str) -> None:
+    hooks = "hooks: {on_failure: 'm:f'}"
+    text = f"name: x\ndefaults: {{{hooks}}}\n{HEAD[8:]}{A}"
+    if at != "defaults":
+        text = f"{HEAD}  - {{name: a, {hooks}, steps: [{{python: 'm:f'}}]}}\n"
+    (line,) = told(text)
+    assert line.partition(": ")[2] == (
+        f"{at}.hooks: there are no hooks: to be told of a failure, write notify: [{{on: [failed], to: NAME}}]; to run "
+        "code after a failure, add a group with join: any_failed; what hooks called on success is a last step of the"
+        " group"
+    )
+
+
 @pytest.mark.parametrize(
     ("step", "message"),
     [

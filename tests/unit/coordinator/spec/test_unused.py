@@ -28,13 +28,11 @@ def test_a_parameter_that_only_python_could_take_is_not_told_unless_it_is_known_
     assert told(spec, g0=None) == []
 
 
-def test_what_sql_conditions_forks_and_hooks_name_or_may_read_is_used() -> None:
+def test_what_sql_conditions_and_forks_name_is_used() -> None:
     params = {"day": 1, "on": True, "days": [1, 2], "lost": 0}
     fork = {"for_each": {"one": {"param": "days"}}, "steps": [SQL]}
     other = {"steps": [{"sql": "SELECT 1", "output": "p"}], "when": "params.on"}
     assert told(job(fork, other, params=params)) == ["params.lost"]
-    hooked = {"hooks": {"on_failure": "shop:told"}, "steps": [SQL]}
-    assert told(job(hooked, params=params)) == []
 
 
 def test_what_is_given_to_sql_that_has_no_such_marker_is_told() -> None:
