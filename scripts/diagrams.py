@@ -1,4 +1,4 @@
-"""Draw the pictures in docs/images, and the tables of moves in two pages of docs, from the code.
+"""Draw the pictures in docs/images, and the tables of moves and of metrics in pages of docs, from the code.
 
 ``python scripts/diagrams.py`` writes them again. A test of the docs compares them with the code.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.drawing import Drawing, Point
+from unstuck.coordinator.metrics.catalog import CATALOG
 from unstuck.coordinator.model.schedule_record import SCHEDULE_MOVES, ScheduleStatus
 from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, PHASE_MOVES, GroupState
 
@@ -37,15 +38,25 @@ def table(moves: Moves) -> str:
     return "\n".join(lines)
 
 
+def metrics() -> str:
+    """One row per metric."""
+    lines = ["| metric | kind | labels | what it says |", "|---|---|---|---|"]
+    for one in CATALOG:
+        labels = ", ".join(f"`{name}`" for name in one.labels) or "none"
+        lines.append(f"| `{one.name}` | {one.kind} | {labels} | {one.help} |")
+    return "\n".join(lines)
+
+
 # The tables of each page, by the names of their marks.
-PAGES: dict[str, dict[str, Moves]] = {
+PAGES: dict[str, dict[str, str]] = {
     "how-it-works.md": {
-        "table of a group": GROUP_MOVES,
-        "table of what is asked": GROUP_MOVES_REQUESTED,
-        "table of a job": JOB_MOVES,
-        "table of publishing": PHASE_MOVES,
+        "table of a group": table(GROUP_MOVES),
+        "table of what is asked": table(GROUP_MOVES_REQUESTED),
+        "table of a job": table(JOB_MOVES),
+        "table of publishing": table(PHASE_MOVES),
     },
-    "schedules.md": {"table of a schedule": SCHEDULE_MOVES},
+    "schedules.md": {"table of a schedule": table(SCHEDULE_MOVES)},
+    "metrics.md": {"table of metrics": metrics()},
 }
 
 
@@ -55,12 +66,12 @@ def drawn(name: str, page: str) -> str:
     Raises:
         ValueError: a table has no marks in the page.
     """
-    for mark, moves in PAGES[name].items():
+    for mark, text in PAGES[name].items():
         begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
         pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
         if not pattern.search(page):
             raise ValueError(f"{name} has no {begin} … {end}")
-        between = f"{begin}\n{table(moves)}\n{end}"
+        between = f"{begin}\n{text}\n{end}"
         page = pattern.sub(lambda _, between=between: between, page)  # type: ignore[misc]
     return page
 

@@ -17,6 +17,7 @@ from unstuck.coordinator.cli.ops.dead_letters import dead
 from unstuck.coordinator.cli.ops.demo import demo
 from unstuck.coordinator.cli.ops.doctor import doctor
 from unstuck.coordinator.cli.ops.local import up
+from unstuck.coordinator.cli.ops.metrics import metrics
 from unstuck.coordinator.cli.ops.pools import pool
 from unstuck.coordinator.cli.ops.show_fleet import fleet
 from unstuck.coordinator.cli.ops.streams import stream
@@ -48,6 +49,7 @@ COMMANDS: tuple[tuple[str, str, Callable[..., None], str], ...] = (
     (CONTROL, "skip", skip, "unstuck skip flights 'by_month[3]'"),
     (CONTROL, "rerun", rerun, "unstuck rerun flights clean"),
     (OPERATE, "fleet", fleet, "unstuck fleet"),
+    (OPERATE, "metrics", metrics, "unstuck metrics --serve :9464"),
     (OPERATE, "vacuum", vacuum, "unstuck vacuum --keep 10 --older-than 30d --dry-run"),
     (OPERATE, "compact", compact, "unstuck compact flights --target 128"),
     (OPERATE, "restore", restore, "unstuck restore flights --version 3 --reason 'late rows'"),

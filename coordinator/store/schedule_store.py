@@ -81,7 +81,15 @@ class ScheduleStore:
             "commanded": change.commanded,
             "record": record.to_json(),
             "spec": record.spec,
-            "line": json.dumps({"name": record.name, "status": record.status, "over": change.due is None}),
+            "line": json.dumps(
+                {
+                    "name": record.name,
+                    "status": record.status,
+                    "over": change.due is None,
+                    "failures": record.failures,
+                    "succeeded_at": record.last_success.at if record.last_success else 0.0,
+                }
+            ),
             "events": [json.dumps(dict(event), separators=(",", ":")) for event in change.events],
             "runs": dict(change.runs or {}),
             "due": None if change.due is None else f"{change.due:.6f}",

@@ -147,7 +147,7 @@ class ProcessRegistry:
 
     def read(self) -> list[ProcessStatus]:
         """All that are not forgotten. Raises: redis.RedisError."""
-        return [one for line in cast(list[str], self._client.hvals(self._key)) if (one := _read(line)) is not None]
+        return [one for line in cast(list[str], self._client.hvals(self._key)) if (one := status_of(line)) is not None]
 
     def runners(self) -> list[RunnerStatus]:
         """The runners among them. Raises: redis.RedisError."""
@@ -161,7 +161,7 @@ class ProcessRegistry:
         try:
             long_ago = self._now() - FORGOTTEN
             lines = cast(dict[str, str], self._client.hgetall(self._key))
-            silent = [name for name, line in lines.items() if (one := _read(line)) is None or one.seen <= long_ago]
+            silent = [name for name, line in lines.items() if (one := status_of(line)) is None or one.seen <= long_ago]
             if not silent:
                 return 0
             self._client.hdel(self._polled, *silent)
@@ -175,7 +175,8 @@ class ProcessRegistry:
         return float(seconds + micros / 1e6)
 
 
-def _read(line: str) -> ProcessStatus | None:
+def status_of(line: str) -> ProcessStatus | None:
+    """The record of a process; None if it cannot be read."""
     try:
         return _STATUS.validate_json(line)
     except ValidationError:

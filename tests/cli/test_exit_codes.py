@@ -233,7 +233,16 @@ JOB = "20130101T000000-aaaaaaaa"
 ASKS_REDIS = (
     *(f"{name} {JOB}" for name in ("show", "watch", "why", "events", "events -f", "logs", "logs -f")),
     *(f"{name} {JOB}" for name in ("pause", "resume", "stop", "cancel", "force-stop", "retry")),
-    *("list", "fleet", "doctor", "up", "submit good.yaml", "submit good.yaml --wait", "cancel --status RUNNING --yes"),
+    *(
+        "list",
+        "fleet",
+        "metrics",
+        "doctor",
+        "up",
+        "submit good.yaml",
+        "submit good.yaml --wait",
+        "cancel --status RUNNING --yes",
+    ),
     *(f"alter {JOB} --set max_parallel=2", f"skip {JOB} only", f"rerun {JOB} only"),
     *("dead list", "dead show 1-1", "dead replay 1-1", "dead drop 1-1"),
     *("vacuum", "compact flights", "restore flights --version 1"),

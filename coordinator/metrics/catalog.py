@@ -1,0 +1,117 @@
+"""The catalogue of metrics: the name, the kind, the labels and the help of each. docs/metrics.md is made from it.
+
+Labels are names that people have given or words of ours, never ids, and each metric has a bounded number of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+Kind = Literal["gauge", "counter", "histogram"]
+Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
+_FAMILIES: dict[Kind, type[Family]] = {
+    "gauge": GaugeMetricFamily,
+    "counter": CounterMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """One metric. ``most``: how many of it are shown at once, each with labels of its own."""
+
+    kind: Kind
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+    most: int = 200
+
+    def family(self) -> Family:
+        """An empty family of samples."""
+        return _FAMILIES[self.kind](self.name, self.help, labels=self.labels)
+
+    @property
+    def samples(self) -> tuple[str, ...]:
+        """The names of its samples."""
+        return (
+            tuple(self.name + end for end in ("_bucket", "_count", "_sum"))
+            if self.kind == "histogram"
+            else (self.name,)
+        )
+
+
+CATALOG: list[MetricSpec] = []
+
+
+def _metric(kind: Kind, name: str, text: str, *labels: str, most: int = 200) -> MetricSpec:
+    CATALOG.append(made := MetricSpec(kind, f"unstuck_{name}", text, labels, most))
+    return made
+
+
+UP = _metric("gauge", "up", "1 if Redis answered this scrape; 0 if not, and then there are no other metrics.")
+SCRAPE_DURATION = _metric("gauge", "scrape_duration_seconds", "Time that it took to compute these metrics.")
+SCRAPE_ERRORS = _metric(
+    "gauge", "scrape_errors", "Entries in Redis that this scrape could not read, and so does not count.", "what"
+)
+LEFT_OUT = _metric(
+    "gauge", "scrape_left_out", "Label values that a metric leaves out, since it would have too many.", "metric"
+)
+
+JOBS = _metric("gauge", "jobs", "Jobs in the store.", "status")
+
+OFFER_AGE = _metric(
+    "gauge",
+    "offer_oldest_age_seconds",
+    "How long the oldest of the next offers of a queue has waited for a runner; of a pool, also for a slot.",
+    "queue",
+    "pool",
+)
+OFFERS = _metric("gauge", "offers", "Groups that stand ready for a runner.", "queue", "pool")
+FREE_SLOTS = _metric("gauge", "queue_free_slots", "Runners of a queue that are idle and may take work.", "queue")
+RUNNERS = _metric("gauge", "runners", "Runners: idle, busy, stopping, unfit for Spark, or silent.", "state")
+COORDINATORS = _metric("gauge", "coordinators", "Coordinators: live or silent.", "state")
+POOL_SLOTS = _metric("gauge", "pool_slots", "Attempts that may hold a slot of a pool at once.", "pool")
+POOL_SLOTS_USED = _metric("gauge", "pool_slots_used", "Attempts that hold a slot of a pool.", "pool")
+
+REPORT_AGE = _metric(
+    "gauge",
+    "report_oldest_age_seconds",
+    "Age of the oldest report of a worker that no coordinator has applied; else 0.",
+)
+REPORTS_REFUSED = _metric(
+    "counter",
+    "reports_refused_total",
+    "Reports that changed nothing: of an attempt that was replaced (stale), or after the end of the job (terminal).",
+    "reason",
+)
+DEAD_LETTERS = _metric("gauge", "dead_letters", "Reports that nobody could apply, and that a person has to look at.")
+SWEEP_AGE = _metric("gauge", "sweep_age_seconds", "Time since the last sweep of any coordinator.")
+DUE_AGE = _metric(
+    "gauge", "due_oldest_age_seconds", "By how long the most overdue job or schedule waits to be decided; else 0.", "of"
+)
+
+VERSION_TIME = _metric(
+    "gauge",
+    "dataset_last_version_timestamp_seconds",
+    "When a job published the newest version of a dataset.",
+    "dataset",
+    most=500,
+)
+
+SCHEDULES = _metric("gauge", "schedules", "Schedules.", "status")
+LAST_SUCCESS = _metric(
+    "gauge",
+    "schedule_last_success_timestamp_seconds",
+    "When the last successful run of a schedule ended; absent before the first.",
+    "schedule",
+    most=1000,
+)
+FAILURES = _metric(
+    "gauge", "schedule_consecutive_failures", "Failures in a row of the runs of a schedule.", "schedule", most=1000
+)
+
+MEMORY_USED = _metric("gauge", "redis_memory_used_bytes", "Memory that Redis uses.")
+MEMORY_MAX = _metric("gauge", "redis_memory_max_bytes", "Memory that Redis may use; 0: without a limit.")

@@ -1,0 +1,197 @@
+"""The parts of a scrape: each asks Redis for what it needs and writes its samples, and what it cannot read is left out.
+
+A part is a generator. It puts its questions into the pipeline, yields, and is sent the answers; all parts share the
+pipeline, so a scrape takes a fixed number of round trips.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Generator
+from typing import Any
+
+import redis
+from redis.client import Pipeline
+
+from unstuck.coordinator.metrics import catalog
+from unstuck.coordinator.metrics.sheet import Sheet
+from unstuck.coordinator.model.schedule_record import ScheduleStatus
+from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.store.job_store import REPORT_GROUP
+from unstuck.tasks.protocol.keys import Keys, members_of, pool_of, queue_of
+from unstuck.tasks.protocol.processes import RunnerStatus, status_of
+
+Answers = list[Any]
+Part = Generator[None, Answers, None]
+
+COORDINATOR_SILENCE = 10.0  # seconds; one that is well notes itself about once a second
+MOST_LANES = 200  # whose offers are looked at
+HEADS = 10  # offers of a lane that are looked at: those whose turn is next
+
+
+def jobs(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
+    for status in Status:
+        pipe.zcard(keys.status(status))
+    for status, count in zip(Status, (yield), strict=True):
+        sheet.add(catalog.JOBS, count, status.lower())
+
+
+def decisions(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
+    """How far coordinators are behind."""
+    pipe.hget(keys.alive, "at")
+    pipe.zrange(keys.due, 0, 0, withscores=True)
+    pipe.zrange(keys.schedules_due, 0, 0, withscores=True)
+    swept, *due = yield
+    if swept is not None:
+        sheet.add(catalog.SWEEP_AGE, sheet.age_since(float(swept)))
+    for of, first in zip(("jobs", "schedules"), due, strict=True):
+        sheet.add(catalog.DUE_AGE, sheet.age_since(first[0][1]) if first else 0.0, of)
+
+
+def reports(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
+    pipe.xinfo_groups(keys.reports)
+    pipe.xpending(keys.reports, REPORT_GROUP)
+    try:
+        groups, pending = yield
+    except redis.ResponseError as error:
+        if "no such key" not in str(error).lower():
+            raise
+        return  # no coordinator has ever run here
+    read = next(group["last-delivered-id"] for group in groups if group["name"] == REPORT_GROUP)
+    pipe.xrange(keys.reports, min=f"({read}", count=1)
+    (unread,) = yield
+    waiting = [str(entry) for entry in (pending["min"], *(entry for entry, _ in unread)) if entry]
+    oldest = min((int(entry.partition("-")[0]) / 1000 for entry in waiting), default=sheet.at)
+    sheet.add(catalog.REPORT_AGE, sheet.age_since(oldest))
+
+
+def counters(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
+    pipe.hgetall(keys.counters)
+    pipe.xlen(keys.dead)
+    counted, dead = yield
+    for reason in ("STALE", "TERMINAL"):
+        sheet.add(catalog.REPORTS_REFUSED, _number(counted.get(reason, "0")), reason.lower())
+    sheet.add(catalog.DEAD_LETTERS, dead)
+
+
+def processes(pipe: Pipeline, keys: Keys, sheet: Sheet, runner_silence: float) -> Part:
+    pipe.hgetall(keys.processes)
+    (lines,) = yield
+    states, coordinators, free = Counter[str](), Counter[str](), Counter[str]()
+    for line in lines.values():
+        one = status_of(line)
+        if one is None:
+            sheet.unreadable("processes")
+        elif isinstance(one, RunnerStatus):
+            state = _state_of(one, sheet.at - runner_silence)
+            states[state] += 1
+            if state != "silent":
+                free.update(dict.fromkeys(one.queues, int(state == "idle")))
+        else:
+            coordinators["live" if one.seen >= sheet.at - COORDINATOR_SILENCE else "silent"] += 1
+    for state in ("idle", "busy", "stopping", "unfit", "silent"):
+        sheet.add(catalog.RUNNERS, states[state], state)
+    for state in ("live", "silent"):
+        sheet.add(catalog.COORDINATORS, coordinators[state], state)
+    sheet.add_all(catalog.FREE_SLOTS, (((queue,), count) for queue, count in sorted(free.items())))
+
+
+def _state_of(one: RunnerStatus, heard_after: float) -> str:
+    if one.seen < heard_after:
+        return "silent"
+    if one.job is not None:
+        return "busy"
+    if one.unfit:
+        return "unfit"
+    return "stopping" if one.idle_since is None else "idle"
+
+
+def offers(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
+    """Offers by queue and pool, and of those whose turn is next since when the oldest stands."""
+    pipe.zrange(keys.lanes, 0, MOST_LANES - 1)
+    pipe.hgetall(keys.pools)
+    lanes, sizes = yield
+    for lane in lanes:
+        pipe.zcard(keys.ready(lane))
+        pipe.zrange(keys.ready(lane), 0, HEADS - 1)
+    pools = sorted({*sizes, *map(pool_of, lanes)} - {""})
+    for pool in pools:
+        pipe.zlexcount(keys.pool_slots, *members_of(pool))
+    answers = iter((yield))
+    counts, heads = Counter[tuple[str, str]](), dict[str, tuple[str, str]]()
+    for lane in lanes:
+        counts[place := (queue_of(lane), pool_of(lane))] += next(answers)
+        heads |= dict.fromkeys(next(answers), place)
+    sheet.add_all(catalog.POOL_SLOTS, (((pool,), _number(sizes.get(pool, "1"))) for pool in pools))
+    sheet.add_all(catalog.POOL_SLOTS_USED, [((pool,), next(answers)) for pool in pools])
+    for offer in heads:
+        job, _, rest = offer.partition("/")
+        pipe.hget(keys.of(job).groups, rest.partition("/")[0])
+    oldest = dict.fromkeys(counts, 0.0)
+    for place, text in zip(heads.values(), (yield), strict=True):
+        with sheet.reading("groups"):
+            record = json.loads(text or "{}")
+            if record.get("state") == GroupState.QUEUED:
+                oldest[place] = max(oldest[place], sheet.age_since(float(record["since"])))
+    sheet.add_all(catalog.OFFERS, sorted(counts.items()))
+    sheet.add_all(catalog.OFFER_AGE, sorted(oldest.items()))
+
+
+def datasets(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
+    pipe.hgetall(keys.published)
+    (published,) = yield
+    times: dict[str, float] = {}
+    for name, text in published.items():
+        with sheet.reading("published"):
+            dataset, at = name.partition("@")[0], float(text.split()[1])
+            times[dataset] = max(at, times.get(dataset, 0.0))
+    newest = sorted(times.items(), key=lambda one: -one[1])
+    sheet.add_all(catalog.VERSION_TIME, (((name,), at) for name, at in newest))
+
+
+def schedules(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
+    pipe.hgetall(keys.schedules)
+    (lines,) = yield
+    states, worst = Counter[str](), list[tuple[int, float, str]]()
+    for name, text in lines.items():
+        with sheet.reading("schedules"):
+            line = json.loads(text)
+            status = ScheduleStatus(line["status"])
+            states[status] += 1
+            if not status.terminal:
+                worst.append((-int(line.get("failures", 0)), float(line.get("succeeded_at", 0.0)), name))
+    worst.sort()
+    for status in ScheduleStatus:
+        sheet.add(catalog.SCHEDULES, states[status], status.lower())
+    sheet.add_all(catalog.FAILURES, (((name,), -failures) for failures, _, name in worst))
+    sheet.add_all(catalog.LAST_SUCCESS, (((name,), at) for _, at, name in worst if at))
+
+
+def memory(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
+    pipe.info("memory")
+    (info,) = yield
+    sheet.add(catalog.MEMORY_USED, info["used_memory"])
+    sheet.add(catalog.MEMORY_MAX, info["maxmemory"])
+
+
+PARTS: tuple[Callable[[Pipeline, Keys, Sheet], Part], ...] = (
+    jobs,
+    decisions,
+    reports,
+    counters,
+    offers,
+    datasets,
+    schedules,
+    memory,
+)
+
+
+def _number(text: str) -> float:
+    """A number as Redis keeps it; 0 for what is none."""
+    try:
+        found = float(text)
+    except ValueError:
+        return 0.0
+    return found if math.isfinite(found) else 0.0
