@@ -12,7 +12,7 @@ from typing import Any
 
 from unstuck.coordinator.commands.job import Answer
 from unstuck.coordinator.errors import BadRequest, NoSuchSchedule, Refused
-from unstuck.coordinator.model.schedule_record import Redo, ScheduleRecord
+from unstuck.coordinator.model.schedule_record import Redo, ScheduleRecord, tick_text
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.publishing.last_run import last_run
 from unstuck.coordinator.schedules.backfill import MAX_TICKS, Bound, Wanted
@@ -186,8 +186,10 @@ class ScheduleClient:
         """Pause, resume or cancel the backfill of a schedule; runs that go on may end. See `command`."""
         return self._write(lambda now: backfill_command(self._record(name), given, now, by or user_here(), reason))
 
-    def remove(self, name: str) -> str:
-        """Forget a schedule and its event log; the jobs of its runs stay. Returns a text.
+    def remove(self, name: str, *, reason: str = "", by: str | None = None) -> str:
+        """Forget a schedule; the jobs of its runs stay. Returns a text.
+
+        Its event log, which says by whom and why, stays for the time of retention: `events` reads it.
 
         Raises:
             NoSuchSchedule: there is no such schedule.
@@ -197,7 +199,9 @@ class ScheduleClient:
             record = self._record(name)
             if why := goes_on(record):
                 raise Refused(why)
-            if self._store.remove(record) is not CommitAnswer.CONFLICT:
+            event = {"kind": "USER_REMOVE", "at": self._store.now(), "by": by or user_here()}
+            event |= {"text": reason} if reason else {}
+            if self._store.remove(record, event, self._settings.retention) is not CommitAnswer.CONFLICT:
                 return f"schedule {name} is removed; the jobs of its runs stay"
 
     def goes_on(self, name: str) -> bool:
@@ -214,12 +218,13 @@ class ScheduleClient:
         return self._views(self._store.load_all(self.names()))
 
     def _views(self, records: Sequence[ScheduleRecord]) -> list[ScheduleView]:
-        now, due = self._store.now(), self._store.due_at([record.name for record in records])
+        names = [record.name for record in records]
+        now, due, backlogs = self._store.now(), self._store.due_at(names), self._store.backlogs(names)
         runs = [run.job for record in records for run in record.going_on if run.job]
         jobs = {job.id: job.status for job in self._queries.listed(runs)}
         return [
-            view_of(record, now, at, self._store.published(record.warehouse, record.follows), jobs)
-            for record, at in zip(records, due, strict=True)
+            view_of(record, now, at, self._store.published(record.warehouse, record.follows), jobs, backlog)
+            for record, at, backlog in zip(records, due, backlogs, strict=True)
         ]
 
     def show(self, name: str) -> ScheduleView:
@@ -233,9 +238,11 @@ class ScheduleClient:
         return explain_schedule(view, self._queries.idle(view.at), jobs)
 
     def events(self, name: str, most: int = 100) -> list[dict[str, Any]]:
-        """The newest events of a schedule, the oldest of them first. Raises: NoSuchSchedule."""
-        self._record(name)
-        return self._store.events(name, most)
+        """The newest events of a schedule, also of a removed one, the oldest first. Raises: NoSuchSchedule."""
+        found = self._store.events(name, most)
+        if not found:
+            self._record(name)
+        return found
 
     def runs(self, name: str, most: int = 20) -> list[ListedJob]:
         """The jobs of its runs, the newest first. Raises: NoSuchSchedule."""
@@ -244,9 +251,13 @@ class ScheduleClient:
 
     def _record(self, name: str) -> ScheduleRecord:
         if (record := self._store.load(name)) is None:
-            raise NoSuchSchedule(
+            text = (
                 f"no schedule {name} is in the store at {self._settings.prefix}; `unstuck schedule list` shows what is"
             )
+            for event in self._store.events(name, 1):
+                why = f": {event['text']}" if event.get("text") else ""
+                text = f"{event.get('by', 'somebody')} removed schedule {name} at {tick_text(int(event['at']))}{why}"
+            raise NoSuchSchedule(text)
         return record
 
     def _write(self, judge: Callable[[float], ScheduleCommanded]) -> ScheduleCommanded:

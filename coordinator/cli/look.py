@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -40,13 +41,14 @@ from unstuck.coordinator.doctor.host_facts import small_files
 from unstuck.coordinator.errors import NewerJob, NoSuchJob
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.coordinator.views.job_views import JobView, ListedJob
+from unstuck.coordinator.views.job_views import JobView, ListedJob, folded
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.process.call_deadlines import call_in_thread
 from unstuck.tasks.protocol.failure import CUT
 from unstuck.tasks.terminal import printable
 
+FOLDED_OF = 2_000  # jobs among which those are looked for that are shown in one line
 FAILED_SHOWN = 5  # groups whose errors are written out
 EXPLAIN_WITHIN = 2.0  # seconds for the reasons of a listing; a job of ten thousand groups takes a while to read
 PARAMS_WIDTH = 40  # characters of the parameters in a listing: they only remind
@@ -59,21 +61,29 @@ def list_jobs(
     name: Named = None,
     since: Since = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many.")] = 50,
+    unfold: Annotated[bool, typer.Option("--unfold", help="Show each run of backfills and schedules.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List jobs, the newest first, and what each waits for or how it ended."""
+    """List jobs, the newest first, and what each waits for or how it ended.
+
+    The runs of a backfill are one line, and so are the runs of a schedule that have FINISHED before its newest run.
+    """
     with connected() as connection:
-        jobs = connection.client.jobs(status=status or (), name=name, since=since, limit=limit)
-        waits = _waits(connection.client, jobs)
+        most = limit if as_json or unfold else max(limit, FOLDED_OF)
+        jobs = connection.client.jobs(status=status or (), name=name, since=since, limit=most)
+        lines = [[job] for job in jobs] if as_json or unfold else folded(jobs)[:limit]
+        waits = _waits(connection.client, [line[0] for line in lines])
     if as_json:
         emit([listed_json(job, waits.get(job.id, "")) for job in jobs])
         return
     if not jobs:
         stderr.print("No jobs." if not (status or name or since is not None) else "No job fits.")
         return
-    print_listing(stdout, jobs, waits, time.time())
-    if len(jobs) == limit:
+    print_listing(stdout, lines, waits, time.time())
+    if len(lines) == limit:
         stderr.print(f"These are the newest {limit}; --limit shows more.")
+    elif len(jobs) == most:
+        stderr.print(f"These are the newest {most:,} jobs, some of them folded; --unfold --limit shows more.")
 
 
 def _waits(client: Client, jobs: list[ListedJob]) -> dict[str, str]:
@@ -91,12 +101,13 @@ def _waits(client: Client, jobs: list[ListedJob]) -> dict[str, str]:
     return waits
 
 
-def print_listing(console: Console, jobs: list[ListedJob], waits: Mapping[str, str], now: float) -> None:
-    """Print the jobs as a table; without key, parameters and reason where no job has one."""
+def print_listing(console: Console, lines: list[list[ListedJob]], waits: Mapping[str, str], now: float) -> None:
+    """Print jobs as a table, several of them in one line; without key, parameters and reason where none has one."""
+    jobs = [line[0] for line in lines]
     more = {
-        "KEY": [one_line(job.key) for job in jobs],
-        "PARAMS": [shortened(one_line(job.params), PARAMS_WIDTH) for job in jobs],
-        "REASON": [_reason(job, waits) for job in jobs],
+        "KEY": ["" if line[1:] else one_line(line[0].key) for line in lines],
+        "PARAMS": ["" if line[1:] else shortened(one_line(line[0].params), PARAMS_WIDTH) for line in lines],
+        "REASON": [_fold_told(line) if line[1:] else _reason(line[0], waits) for line in lines],
     }
     more = {name: texts for name, texts in more.items() if any(texts)}
     listing = table("ID", "NAME", "STATUS", "DONE", "AGE", "TOOK", *more, right=("DONE", "AGE", "TOOK"))
@@ -105,13 +116,20 @@ def print_listing(console: Console, jobs: list[ListedJob], waits: Mapping[str, s
         listing.add_row(
             job.id,
             job.name,
-            coloured(job.status),
-            f"{job.done}/{'?' if job.total is None else job.total}",
+            "" if len({one.status for one in lines[n]}) > 1 else coloured(job.status),
+            count_of(len(lines[n]), "run") if lines[n][1:] else f"{job.done}/{'?' if job.total is None else job.total}",
             format_duration(max(0.0, now - job.submitted_at)),
-            "" if duration is None else format_duration(max(0.0, duration)),
+            "" if duration is None or lines[n][1:] else format_duration(max(0.0, duration)),
             *(texts[n] for texts in more.values()),
         )
     console.print(listing)
+
+
+def _fold_told(line: list[ListedJob]) -> str:
+    counts = Counter(job.status for job in line)
+    told = ", ".join(f"{count:,} {status}" for status, count in counts.items())
+    what = f"the backfill of {line[0].backfill}" if line[0].backfill else "earlier runs"
+    return f"{what}: {told}; --unfold shows each"
 
 
 def _reason(job: ListedJob, waits: Mapping[str, str]) -> str:

@@ -31,6 +31,7 @@ from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.job import Answer
 from unstuck.coordinator.errors import NoSuchSchedule, Refused
 from unstuck.coordinator.model.schedule_record import Redo
+from unstuck.coordinator.schedules.explain import backlog_facts
 from unstuck.coordinator.schedules.schedule_commands import BackfillCommand, ScheduleCommand, ScheduleCommanded
 
 schedule = typer.Typer(help="Jobs that repeat: each run of a schedule is an ordinary job.", no_args_is_help=True)
@@ -99,6 +100,8 @@ def show_schedule(
     stdout.print(f"  {view.waits}")
     for tick in view.next_ticks(count):
         stdout.print(f"  next      {tick.astimezone(view.zone).isoformat(sep=' ')}")
+    for fact in backlog_facts(view):
+        stdout.print(f"  {fact.what:<9} {one_line(fact.text)} {clock(fact.at)}".rstrip())
     if backfill := record.backfill:
         stdout.print("  backfill  ", coloured(backfill.status), f"  {backfill.told}", sep="")
     if well := record.last_success:
@@ -235,13 +238,13 @@ def _show_ticks(client: Client, name: str, first: str, last: str, backwards: boo
 
 
 @schedule.command("remove", epilog="Example: unstuck schedule remove nightly")
-def remove_schedules(names: Names) -> None:
-    """Forget schedules and their event logs. The jobs of their runs stay."""
+def remove_schedules(names: Names, reason: Because = "", by: By = None) -> None:
+    """Forget schedules. The jobs of their runs stay, and their event logs for the time of retention."""
     code = ExitCode.FINE
     with connected() as connection:
         for name in names:
             try:
-                stdout.print(f"{connection.client.schedules.remove(name)}.")
+                stdout.print(f"{connection.client.schedules.remove(name, reason=reason, by=by)}.")
             except NoSuchSchedule as error:
                 stderr.print(str(error))
                 code = max(code, ExitCode.NO_SUCH_JOB)

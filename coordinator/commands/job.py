@@ -81,10 +81,16 @@ def command(job: JobRecord, given: Command, *, now: bool = False, by: str = "", 
         asked = replace(asked, halted=None, reset_budgets=True)
     elif given is Command.PAUSE and job.halted is not None and job.intent in (Intent.RUN, Intent.PAUSE):
         text = f"{where}: nothing of it begins before it is resumed, and `unstuck why {job.id}` says what stopped it"
+    elif given is Command.RESUME and job.reset_budgets:  # its status says so as soon as a coordinator has looked
+        answer, text = Answer.ALREADY, f"job {job.id} goes on: resume had been asked for before"
+    elif given is Command.RESUME and job.status is Status.RETRYING:
+        text = f"{where} and tries again by itself (`unstuck why {job.id}` says when); to try at once: "
+        text += f"`unstuck pause {job.id}`, and then resume"
     elif given is Command.RESUME:
-        answer, text = Answer.ALREADY, f"{where}: it is not paused, so there is nothing to resume{_wait(job)}"
-        if job.reset_budgets:  # its status says so as soon as a coordinator has looked
-            text = f"job {job.id} goes on: resume had been asked for before"
+        text = (
+            f"{where}: it is not paused, so there is nothing to resume; `unstuck why {job.id}` says what it waits for"
+        )
+        answer = Answer.ALREADY
     elif job.intent is wanted and (not now or job.pause_now):
         answer, text = Answer.ALREADY, f"{where}, and {given} had been asked for before"
     elif _STRENGTH.index(job.intent) > _STRENGTH.index(wanted):
@@ -129,9 +135,3 @@ def _ending(job: JobRecord) -> str:
     if job.status is Status.HALTED:
         return f"it is looked at again from time to time, and `unstuck force-stop {job.id}` ends it at once"
     return f"it is ending by itself, and `unstuck why {job.id}` says what it waits for"
-
-
-def _wait(job: JobRecord) -> str:
-    if job.status is Status.RETRYING:
-        return f"; it is retrying by itself (`unstuck why {job.id}` says when), or cancel it"
-    return f"; `unstuck why {job.id}` says what it waits for"

@@ -37,7 +37,7 @@ class PublishResult:
     nothing_new: str = ""  # why there is no version: what the streams of the job have looked at, in words
     left: int = 0  # files and offsets that have arrived for its streams, beyond the bound of one job
     goes_on: bool = False  # it has no result yet, and it does not hang
-    at: float = field(default=0.0, compare=False)  # of the entry in the log, by the clock of whoever made it
+    at: float = field(default=0.0, compare=False)  # of the entry in the log, by the clock of its publisher
 
 
 @dataclass(frozen=True, slots=True)

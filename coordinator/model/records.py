@@ -243,7 +243,7 @@ class JobRecord:
         halted: why the job cannot go on by itself, if so; it is HALTED until a person resumes or ends it.
         schedule: of which it is a run; its end makes the schedule due.
         version: number of the job's package in the warehouse log, once published; 0 if nothing was to publish.
-        published_at: the time of that entry, by the clock of whoever took it.
+        published_at: the time of that entry, by the clock of the publisher.
         published: the rows of each dataset in it; ``replaced``: the partitions of each that it replaced.
         left: files and offsets that have arrived for its streams, beyond the bound of one job.
     """

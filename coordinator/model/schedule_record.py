@@ -20,6 +20,7 @@ from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import IllegalMove
 
 Redo = Literal["none", "failed", "all"]
+_BACKFILL = "backfill of "
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 
 
@@ -178,7 +179,7 @@ class Backfill:
     @property
     def author(self) -> str:
         """The author of its runs, in words that no other backfill has."""
-        return f"{self.by} (backfill of {tick_text(self.at)})"
+        return f"{self.by} ({_BACKFILL}{tick_text(self.at)})"
 
     @property
     def status(self) -> str:
@@ -333,6 +334,11 @@ def check_schedule_status(name: str, old: ScheduleStatus, new: ScheduleStatus) -
     """Raises: IllegalMove."""
     if old is not new and (old, new) not in SCHEDULE_MOVES:
         raise IllegalMove(f"schedule {name}", old, new)
+
+
+def backfill_of(author: str) -> str:
+    """Of an author as `Backfill.author`: when that backfill was given; empty if it is another's."""
+    return author.rpartition(f" ({_BACKFILL}")[2].removesuffix(")") if _BACKFILL in author else ""
 
 
 def tick_text(tick: float) -> str:

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord
+from unstuck.coordinator.model.schedule_record import backfill_of
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.plan import Plan, PlannedGroup
 from unstuck.tasks.protocol.token import fork_member, split_member
@@ -211,5 +212,7 @@ def summary_of(state: JobState) -> str:
         "reason": asdict(job.reason) if job.reason else None,
         "key": job.user_key,
         "params": state.plan.params_told,
+        "schedule": job.schedule,
+        "backfill": backfill_of(job.submitted_by),
     }
     return json.dumps(line, separators=(",", ":"))

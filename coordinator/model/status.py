@@ -109,7 +109,7 @@ def derive(
     if outcome is not None:
         return outcome
     if halted and intent in (Intent.RUN, Intent.PAUSE):
-        return Status.HALTED  # also where the user had paused it: PAUSED is said of the user's word alone
+        return Status.HALTED  # also where the user had paused it: PAUSED means that only the user holds it up
     if intent is Intent.PAUSE:
         return Status.PAUSING if active else Status.PAUSED
     if intent is Intent.STOP:

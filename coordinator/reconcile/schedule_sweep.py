@@ -7,18 +7,18 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import redis
 
 from unstuck.coordinator.commands.retry import retried
-from unstuck.coordinator.errors import Damaged, NewerJob, WarehouseSilent
+from unstuck.coordinator.errors import Damaged, NewerJob
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import Run, ScheduleRecord
 from unstuck.coordinator.publishing.background import Background
-from unstuck.coordinator.publishing.breaker import CircuitBreaker
-from unstuck.coordinator.publishing.streams.backlog import Backlog
+from unstuck.coordinator.reconcile.stream_looks import LOOK_EVERY, StreamLooks, place_of, reads_streams
 from unstuck.coordinator.schedules.decide_schedule import (
     CLOCKS_DIFFER,
     ScheduleDecision,
@@ -35,14 +35,11 @@ from unstuck.coordinator.store.answers import CommitAnswer, KeyTaken
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.coordinator.submitter import StandsAlready, Submitter
-from unstuck.tasks.errors import SourceUnavailable
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.transport.redis_client import unavailable
-from unstuck.tasks.warehouse.log import Warehouse
 
 log = logging.getLogger(__name__)
 REPAIR_EVERY = 60.0  # seconds
-LOOK_WITHIN = 30.0  # seconds for a look at the streams of a job, some of which may lie on a dead mount
 TURN = 5.0  # seconds for which one sweep decides schedules before it decides jobs
 MAX_TRIES = 100  # of one commit that others come before
 
@@ -74,7 +71,7 @@ class Schedules:
         self._schedules, self._jobs, self._submitter = schedules, jobs, submitter
         self._background, self._ids, self._lock_ttl = background, ids, lock_ttl
         self._clock, self._next_repair = clock, 0.0
-        self._backlog, self._looking = Backlog(), CircuitBreaker(LOOK_WITHIN)
+        self._looks = StreamLooks(schedules, background)
 
     def run(self, after_each: Callable[[], None] = lambda: None) -> int:
         """Decide the schedules that are due. Returns how many.
@@ -111,13 +108,18 @@ class Schedules:
                 return
             runs = {run.job: seen for run in record.going_on if run.job and (seen := self._seen(run.job)) is not None}
             published = self._schedules.published(record.warehouse, record.follows)
+            streams = reads_streams(record.spec) and not record.status.terminal
+            backlog = self._schedules.backlogs([name])[0] if streams else None
             now = self._schedules.now()  # after all that was read: a wait counts from the failure, not from before it
             decision = decide(record, runs, now, published)
+            if streams and decision.due is not None:
+                decision = replace(decision, due=min(decision.due, now + LOOK_EVERY))
             if self._commit(record, decision, due_seen) is CommitAnswer.APPLIED:
                 self._forget_runs(decision)
-                # A look at streams may take its time: schedules that need none have threads of their own.
+                if streams:
+                    self._looks.begin(record, backlog, now)
                 looks = policy_of(decision.record.policy).only_if is not None
-                place = f"{record.warehouse} and its streams" if looks else record.warehouse
+                place = place_of(record) if looks else record.warehouse
                 for run in decision.submits(now):
                     self._background((name, run.tick, run.number), place, partial(self._submit, name, run))
                 return
@@ -187,18 +189,12 @@ class Schedules:
         return lambda standing, now: submitted(standing, run, job, now)
 
     def _waits_for_arrivals(self, record: ScheduleRecord, run: Run, spec: JobSpec) -> bool:
-        """Whether a run of a tick is to be left out, since nothing new lies there. Raises: as `Backlog.look`."""
+        """Whether a run of a tick is to be left out, since nothing new lies there. Raises: as `StreamLooks.look`."""
         if policy_of(record.policy).only_if != "arrived" or run.by or run.number > 1:
             return False
         if self._jobs.job(run.job_id(record.name)) is not None:
             return False  # it was submitted, and nobody has noted that: it may have read what was new
-        place = Warehouse(record.warehouse)
-        try:
-            looks = self._looking.call(record.name, "", lambda: self._backlog.look(spec, place))
-        except WarehouseSilent:
-            text = f"a look at its streams was not answered within {LOOK_WITHIN:.0f}s; see whether they are mounted"
-            raise SourceUnavailable(text) from None
-        return not any(look.arrived for look in looks.values())
+        return not any(stream.arrived for stream in self._looks.look(record, spec).streams.values())
 
     def _spec_of(self, record: ScheduleRecord, run: Run) -> JobSpec:
         """The job that ``run`` is. Raises: SpecError."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from unstuck.coordinator.explain.explanation import Idle
+from unstuck.coordinator.model.backlog import Backlog
 from unstuck.coordinator.model.schedule_record import ScheduleIntent, ScheduleRecord, ScheduleStatus, tick_text
 from unstuck.coordinator.schedules.decide_schedule import policy_of
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
@@ -31,6 +32,7 @@ class ScheduleExplanation:
     since: float
     facts: tuple[Fact, ...]
     help: tuple[str, ...]
+    backlog: Backlog | None = None
 
 
 def explain_schedule(view: ScheduleView, idle: Idle, jobs: Mapping[str, str]) -> ScheduleExplanation:
@@ -44,9 +46,15 @@ def explain_schedule(view: ScheduleView, idle: Idle, jobs: Mapping[str, str]) ->
     if idle.seconds > idle.limit and not record.status.terminal:
         what = f"no coordinator has looked for {format_duration(idle.seconds)}, and nothing happens before one does"
         advice.insert(0, "unstuck fleet")
-    facts = (*_facts(record, jobs), *_next(view))
+    facts = (*_facts(record, jobs), *backlog_facts(view), *_next(view))
     return ScheduleExplanation(
-        name=record.name, status=record.status, what=what, since=record.since, facts=facts, help=tuple(advice)
+        name=record.name,
+        status=record.status,
+        what=what,
+        since=record.since,
+        facts=facts,
+        help=tuple(advice),
+        backlog=view.backlog,
     )
 
 
@@ -81,6 +89,15 @@ def _facts(record: ScheduleRecord, jobs: Mapping[str, str]) -> Iterator[Fact]:
         yield Fact("quiet", f"nothing new at {record.quiet.count:,} ticks; looked last", record.quiet.looked_at)
     if record.backfill is not None and not record.backfill.over:
         yield Fact("backfill", f"{record.backfill.status}: {record.backfill.told}")
+
+
+def backlog_facts(view: ScheduleView) -> Iterator[Fact]:
+    """Tell how much its streams have unread, and how far they were read, as a coordinator saw it last."""
+    if view.backlog is not None:
+        for address, stream in view.backlog.streams.items():
+            yield Fact("backlog", f"{address}: {stream.told(view.backlog.at)}; looked", view.backlog.at)
+            if stream.position:
+                yield Fact("position", f"{address}: {stream.position}")
 
 
 def _next(view: ScheduleView) -> Iterator[Fact]:

@@ -10,6 +10,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
+from unstuck.coordinator.model.backlog import Backlog
 from unstuck.coordinator.model.schedule_record import ScheduleRecord, ScheduleStatus
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.schedules.decide_schedule import NOTHING, Published, Wait, decide_schedule, policy_of
@@ -26,12 +27,14 @@ class ScheduleView:
     Attributes:
         at: that moment, in seconds by the clock of Redis; ``due``: when a coordinator looks at the schedule next.
         waits: what it waits for, by the deciding rules.
+        backlog: what its streams had unread when a coordinator looked last; None if none has looked.
     """
 
     record: ScheduleRecord
     at: float
     due: float | None
     waits: str
+    backlog: Backlog | None = None
 
     @property
     def trigger(self) -> str:
@@ -72,6 +75,7 @@ def view_of(
     due: float | None,
     published: Published = NOTHING,
     jobs: Mapping[str, Status] = MappingProxyType({}),
+    backlog: Backlog | None = None,
 ) -> ScheduleView:
     """``record`` as it stands at ``now``; ``jobs``: how those of its runs stand, as far as that is known."""
     stands = {run.job: jobs.get(run.job, Status.RUNNING) for run in record.runs}
@@ -82,4 +86,4 @@ def view_of(
     idle = record.status in (ScheduleStatus.WAITING, ScheduleStatus.RETRYING) and not record.runs
     if record.failures and idle and not record.retries:
         waits = f"its last run failed, and is not tried again; {waits}"
-    return ScheduleView(record, now, due, waits)
+    return ScheduleView(record, now, due, waits, backlog)

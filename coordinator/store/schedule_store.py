@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import redis
 
+from unstuck.coordinator.model.backlog import Backlog
 from unstuck.coordinator.model.schedule_record import ScheduleRecord
 from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.tasks.protocol.keys import Keys, at_warehouse
@@ -46,7 +47,7 @@ class ScheduleStore:
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._redis, self._keys = client, keys
-        names = ("take_due", "commit", "remove", "forget_runs", "repair_due")
+        names = ("take_due", "commit", "remove", "forget_runs", "repair_due", "note_backlog")
         self._scripts = {name: Script(client, keys, __package__, f"schedules/{name}") for name in names}
 
     def take_due(self, term: float) -> tuple[float, dict[str, str]]:
@@ -99,14 +100,19 @@ class ScheduleStore:
         keys = vars(self._keys.of_schedule(record.name))
         return CommitAnswer(self._scripts["commit"](change=json.dumps(told), after=self._keys.after(""), **keys))
 
-    def remove(self, record: ScheduleRecord) -> CommitAnswer:
-        """Forget a schedule, and all that is known of it but the jobs of its runs."""
+    def remove(self, record: ScheduleRecord, event: Mapping[str, Any], keep: float) -> CommitAnswer:
+        """Forget a schedule, and all that is known of it but the jobs of its runs.
+
+        Its event log stays for ``keep`` seconds, with ``event`` as the last one.
+        """
         keys = vars(self._keys.of_schedule(record.name))
         return CommitAnswer(
             self._scripts["remove"](
                 name=record.name,
                 expect=record.commit,
                 after=self._keys.after(""),
+                event=json.dumps(event, separators=(",", ":")),
+                keep=int(keep),
                 **keys,
             )
         )
@@ -136,6 +142,16 @@ class ScheduleStore:
         texts = cast(list[str | None], self._redis.hmget(self._keys.published, names))
         found = {name: text.split() for name, text in zip(datasets, texts, strict=True) if text}
         return {name: (int(version), float(at)) for name, (version, at) in found.items()}
+
+    def note_backlog(self, name: str, backlog: Backlog, *, told: bool = False) -> None:
+        """Note what the streams of a schedule have unread. ``told``: a rule concerns it, so it is decided at once."""
+        keys = vars(self._keys.of_schedule(name))
+        self._scripts["note_backlog"](name=name, backlog=backlog.to_json(), told=int(told), schedule=keys["schedule"])
+
+    def backlogs(self, names: Sequence[str]) -> list[Backlog | None]:
+        """The backlog of each of these schedules, as a coordinator saw it last; None: none has looked yet."""
+        texts = cast(list[str | None], self._redis.hmget(self._keys.backlogs, list(names))) if names else []
+        return [None if text is None else Backlog.from_json(text) for text in texts]
 
     def names(self) -> list[str]:
         """The names of all schedules, in order."""

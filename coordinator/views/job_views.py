@@ -119,7 +119,12 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class ListedJob:
-    """One line of ``list``. ``params``: in words, and cut where they are long."""
+    """One line of ``list``.
+
+    Attributes:
+        params: in words, and cut where they are long.
+        schedule: of which it is a run; ``backfill``: when the backfill was given that submitted it, if one did.
+    """
 
     id: str
     name: str
@@ -133,11 +138,32 @@ class ListedJob:
     reason: Reason | None
     key: str = ""
     params: str = ""
+    schedule: str = ""
+    backfill: str = ""
 
     @property
     def done(self) -> int:
         """Groups that have ended and were not canceled."""
         return sum(n for state, n in self.groups.items() if state in DONE)
+
+
+def folded(jobs: Sequence[ListedJob]) -> list[list[ListedJob]]:
+    """``jobs`` in their order, with the runs of a backfill together, and those of a schedule that need no attention.
+
+    These are the runs that have FINISHED, but for the newest run of each schedule.
+    """
+    lines: list[list[ListedJob]] = []
+    folds: dict[tuple[str, str], list[ListedJob]] = {}
+    known: set[str] = set()
+    for job in jobs:
+        is_newest = bool(job.schedule) and not job.backfill and job.schedule not in known
+        known |= {job.schedule} if is_newest else set()
+        folds_in = job.schedule and (job.backfill or (job.status is Status.FINISHED and not is_newest))
+        line = folds.setdefault((job.schedule, job.backfill), []) if folds_in else []
+        if not line:
+            lines.append(line)
+        line.append(job)
+    return lines
 
 
 EARLIER = 500  # jobs, of any name, that are searched for earlier jobs of one name

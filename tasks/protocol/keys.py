@@ -46,6 +46,7 @@ class Keys:
         self.prefix = prefix
         self.schedules = f"{prefix}:schedules"  # hash: schedule → one line of JSON for ``schedule list``
         self.schedules_due = f"{prefix}:schedules:due"  # zset: schedule → when it must be decided again
+        self.backlogs = f"{prefix}:backlogs"  # hash: schedule → JSON: what its streams have unread, by the last look
         self.published = f"{prefix}:published"  # hash: ``dataset@warehouse`` → newest version of a job, and when
         self.due = f"{prefix}:due"  # zset: job → when it must be decided again; every non-terminal job is here
         self.jobs = f"{prefix}:jobs"  # zset: job → submit time

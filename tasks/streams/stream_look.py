@@ -34,7 +34,7 @@ class Look:
         bytes: of the new files.
         oldest: when the oldest new file was written, in seconds since the epoch; None if that is not known.
         looked: at how many files, or partitions.
-        lag: of a topic: partition → how many of its offsets are new.
+        lag: of a topic: partition → how many of its offsets are new; ``next``: the offset at which a run goes on.
         trouble: why a run would fail; empty if it would not.
         known: False for a place that only a worker can ask: options hold references, or a package is not here.
     """
@@ -45,6 +45,7 @@ class Look:
     oldest: float | None = None
     looked: int = 0
     lag: Mapping[int, int] = field(default_factory=dict)
+    next: Mapping[int, int] = field(default_factory=dict)
     trouble: str = ""
     known: bool = True
 
@@ -152,7 +153,8 @@ def _look_at_topic(stream: KafkaInput, datasets: Mapping[str, DatasetState | Non
     except (Unrecoverable, SourceUnavailable) as error:
         return Look(trouble=str(error))
     found = lag(topic, position)
-    return Look(sum(found.values()), looked=len(found), lag=found)
+    begins = {one: topic.end[one] - count for one, count in found.items()}
+    return Look(sum(found.values()), looked=len(found), lag=found, next=begins)
 
 
 @dataclass(slots=True)

@@ -49,7 +49,7 @@ def test_list_in_json_has_stable_names_and_times_in_utc(cli: Cli, hand: ByHand) 
     assert (first["id"], second["id"]) == (new, old)
     assert set(second) == {
         *("id", "name", "status", "submitted_at", "started_at", "ended_at"),
-        *("done", "total", "groups", "version", "why", "reason", "key"),
+        *("done", "total", "groups", "version", "why", "reason", "key", "schedule", "backfill"),
     }
     assert (second["status"], second["done"], second["total"], second["groups"]) == ("FINISHED", 1, 1, {"SUCCEEDED": 1})
     assert second["ended_at"].endswith("Z")
@@ -738,7 +738,7 @@ def test_no_width_of_a_terminal_splits_an_id_or_a_word_and_no_reason_fills_a_lin
         params="day=2026-11-27, region=europe-west",
     )
     console, told = terminal(width)
-    print_listing(console, [job, replace(job, id="20261127T074024-bbbbbbbb")], {}, 1e9 + 50)
+    print_listing(console, [[job], [replace(job, id="20261127T074024-bbbbbbbb")]], {}, 1e9 + 50)
     words = told.getvalue().split()
     for word in (
         job.id,

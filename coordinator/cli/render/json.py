@@ -7,6 +7,7 @@ from typing import Any
 
 from unstuck.coordinator.cli.render.terminal import iso
 from unstuck.coordinator.explain.explanation import Explanation
+from unstuck.coordinator.model.backlog import Backlog
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import Backfill, RunFailure, RunSuccess
 from unstuck.coordinator.schedules.explain import ScheduleExplanation
@@ -32,7 +33,8 @@ def fields_of(record: Any, names: str) -> dict[str, Any]:
 def listed_json(job: ListedJob, why: str = "") -> dict[str, Any]:
     """One line of ``list``; ``why``: what the job waits for. ``total`` is null while a dynamic fork is not expanded."""
     known = fields_of(job, "id name status submitted_at started_at ended_at done total groups version reason")
-    return {**known, "key": job.key or None, "why": why or None}
+    more = {"key": job.key, "schedule": job.schedule, "backfill": job.backfill, "why": why}
+    return {**known, **{name: text or None for name, text in more.items()}}
 
 
 def params_of_job(view: JobView) -> dict[str, Any]:
@@ -101,9 +103,25 @@ def schedule_json(view: ScheduleView, ticks: int = 1) -> dict[str, Any]:
         "next": [iso(tick.timestamp()) for tick in view.next_ticks(ticks)],
         "runs_now": [run.job or None for run in record.runs],
         "backfill": _backfill(record.backfill),
+        "backlog": _backlog(view.backlog),
         "next_try": iso(min((run.next_at for run in record.retries if run.next_at), default=None)),
         **{name: _run_end(getattr(record, name)) for name in ("last_success", "first_error", "last_error")},
     }
+
+
+def _backlog(one: Backlog | None) -> dict[str, Any] | None:
+    if one is None:
+        return None
+    streams = [
+        {
+            "stream": address,
+            **fields_of(stream, "new changed bytes looked lag trouble known"),
+            "oldest": iso(stream.since),
+            "position": stream.next or stream.position or None,
+        }
+        for address, stream in one.streams.items()
+    ]
+    return {"looked_at": iso(one.at), "oldest": iso(one.since), "streams": streams}
 
 
 def _backfill(one: Backfill | None) -> dict[str, Any] | None:
@@ -120,7 +138,7 @@ def _run_end(ended: RunSuccess | RunFailure | None) -> dict[str, Any] | None:
 def schedule_why_json(one: ScheduleExplanation) -> dict[str, Any]:
     """The answer of ``schedule why``."""
     facts = [fields_of(fact, "what text at") for fact in one.facts]
-    return {**fields_of(one, "name status what since help"), "facts": facts}
+    return {**fields_of(one, "name status what since help"), "facts": facts, "backlog": _backlog(one.backlog)}
 
 
 def diff_json(view: JobView) -> dict[str, Any]:

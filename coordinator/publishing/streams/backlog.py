@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
+from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import compile_plan
 from unstuck.tasks.streams.stream_look import Look, Looks
 from unstuck.tasks.warehouse.log import Warehouse
 
 
-class Backlog:
+class BacklogLooks:
     """Looks at the streams of jobs. One object for the life of a process, so that an idle stream costs little."""
 
     def __init__(self) -> None:
@@ -26,3 +30,31 @@ class Backlog:
                 datasets = {name: state.get(name) for name in plan.appended_by(group)}
                 found[stream.stream] = self._looks.look(stream, datasets, warehouse.storage)
         return found
+
+
+def backlog_of(looks: Mapping[str, Look], before: Backlog | None, now: float) -> Backlog:
+    """The backlog by looks at ``now``; ``before``: by the looks before them."""
+    known = {} if before is None else before.streams
+    return Backlog(now, {address: _noted(look, known.get(address), now) for address, look in looks.items()})
+
+
+def _noted(look: Look, before: StreamBacklog | None, now: float) -> StreamBacklog:
+    told = StreamBacklog(
+        new=look.new,
+        changed=look.changed,
+        bytes=look.bytes,
+        looked=look.looked,
+        lag=dict(look.lag),
+        next=dict(look.next),
+        trouble=look.trouble[:500],
+        known=look.known,
+    )
+    if not look.new:
+        return told
+    if look.oldest is not None:
+        return replace(told, since=look.oldest)
+    # Without times, what was unread at an earlier look has waited since then, until the position is behind it.
+    at = dict(look.next) or {0: look.looked - look.new}
+    if before is not None and before.since and any(at.get(one, 0) < to for one, to in before.seen_to.items()):
+        return replace(told, since=before.since, seen_to=before.seen_to)
+    return replace(told, since=now, seen_to={one: begin + look.lag.get(one, look.new) for one, begin in at.items()})

@@ -12,6 +12,7 @@ from tests.support.failpoints import Death, Died, armed
 from unstuck import Status
 from unstuck.coordinator.model.schedule_record import Backfill, tick_text
 from unstuck.coordinator.schedules.schedule_commands import BackfillCommand
+from unstuck.coordinator.views.job_views import folded
 from unstuck.tasks.failpoints import Point
 
 HOUR = 3600
@@ -84,3 +85,11 @@ def test_a_canceled_backfill_leaves_its_run_to_end_and_starts_no_other(coordinat
     coordinator.drive(job)
     assert sweep(coordinator) == []
     assert (backfill(coordinator).status, len(coordinator.client.jobs())) == ("CANCELED", 1)
+
+
+def test_the_list_shows_the_runs_of_a_backfill_as_one_line(coordinator: Coordinator) -> None:
+    begun(coordinator, 3, parallel=3)
+    sweep(coordinator)
+    jobs = coordinator.client.jobs()
+    assert {(job.schedule, job.backfill) for job in jobs} == {("hourly", tick_text(backfill(coordinator).at))}
+    assert [len(line) for line in folded(jobs)] == [3]

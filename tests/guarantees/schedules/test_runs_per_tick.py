@@ -183,7 +183,7 @@ def test_a_schedule_is_removed_only_when_no_run_of_it_goes_on(coordinator: Coord
     assert coordinator.drive(job) is Status.FINISHED
     coordinator.sweep.run()
     assert schedules.remove("ticking") == "schedule ticking is removed; the jobs of its runs stay"
-    assert [key for key in client.keys("*schedule*")] == []  # noqa: C416
+    assert client.keys("*schedule*") == [coordinator.keys.of_schedule("ticking").schedule_events], "for a while"
 
 
 @pytest.mark.parametrize("point", [Point.BEFORE_SUBMIT, Point.AFTER_SUBMIT])
@@ -408,14 +408,17 @@ def test_a_stream_that_does_not_answer_is_told_and_holds_up_no_other_schedule(
     load = group("a", inputs={"events": stream}, steps=[{"python": "examples.noop:noop", "output": "out"}])
     hangs = {**spec(every="1s", only_if="arrived"), "groups": [load], "outputs": {"out": {"mode": "append"}}}
     mounted = threading.Event()
-    monkeypatch.setattr(coordinator.schedules, "_looking", CircuitBreaker(0.1))
-    monkeypatch.setattr(coordinator.schedules._backlog, "look", lambda spec, place: mounted.wait())
+    monkeypatch.setattr(coordinator.schedules._looks, "_breaker", CircuitBreaker(0.1))
+    monkeypatch.setattr(coordinator.schedules._looks._looks, "look", lambda spec, place: mounted.wait())
     coordinator.client.schedules.set(hangs)
     coordinator.client.schedules.set({**spec(), "name": "other"})
     try:
         wait_until(lambda: coordinator.sweep.run_schedules() or view(coordinator).record.trouble, 20, "the trouble")
         assert view(coordinator).record.status == "RETRYING"
         assert "see whether they are mounted" in view(coordinator).waits
+        backlog = view(coordinator).backlog
+        assert backlog is not None
+        assert "see whether they are mounted" in backlog.streams["its streams"].trouble
         coordinator.client.schedules.run("other")
         coordinator.sweep.run_schedules()
         assert len(coordinator.client.schedules.runs("other")) == 1

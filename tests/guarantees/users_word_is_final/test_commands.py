@@ -321,14 +321,14 @@ def test_a_stronger_command_overrides_a_weaker_one_and_never_the_other_way_round
     assert coordinator.client.force_stop(job).answer == "DONE"
 
 
-def test_resume_of_what_is_not_paused_says_that_it_goes_on_and_of_what_has_ended_is_refused(
+def test_resume_of_what_retries_or_has_ended_is_refused_and_of_what_goes_on_changes_nothing(
     coordinator: Coordinator,
 ) -> None:
     retrying, going = backoff(coordinator), running(coordinator)
-    for job, state in ((retrying, "RETRYING"), (going, "RUNNING")):
+    for job, state, answer in ((retrying, "RETRYING", "REFUSED"), (going, "RUNNING", "ALREADY")):
         commit = coordinator.show(job).job.commit
         answered = coordinator.client.resume(job)
-        assert answered.answer == "ALREADY"
+        assert answered.answer == answer
         assert job in answered.text
         assert state in answered.text
         assert coordinator.show(job).job.commit == commit

@@ -61,6 +61,9 @@ class SchedulesAtHand:
     def load(self, name: str) -> ScheduleRecord | None:
         return self._call(f"load {name}", lambda: self._core.load(name))
 
+    def events(self, name: str, most: int) -> list[dict[str, Any]]:
+        return self._call(f"read the events of {name}", list)
+
     def commit(self, change: ScheduleChange) -> CommitAnswer:
         told = ", ".join(f"{event['kind']} {event.get('code', '')}".strip() for event in change.events)
 

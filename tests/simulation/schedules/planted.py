@@ -145,8 +145,8 @@ IN_SCHEDULES = (
         rules.FROM_NOW,
         1,
         commands.set_again,
-        "cursor=max(now, old.cursor)",
-        "cursor=old.set_at",
+        "replace(_from_now(changed, now), seen=new.seen)",
+        "replace(changed, cursor=old.set_at, seen=new.seen)",
     ),
     _bug(
         "after a clock that was ahead no tick comes for a day, whatever a person commands",

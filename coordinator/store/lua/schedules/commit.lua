@@ -18,6 +18,7 @@ local time = now()
 redis.call('HSET', keys.schedule, 'commit', change.id, 'record', change.record, 'spec', change.spec)
 if change.commanded then redis.call('HSET', keys.schedule, 'commanded', change.id) end
 redis.call('HSET', keys.schedules, change.name, change.line)
+if commit == '' then redis.call('PERSIST', keys.schedule_events) end  -- one of this name was removed before
 for _, event in ipairs(change.events) do
     redis.call('XADD', keys.schedule_events, 'MAXLEN', '~', 2000, '*', 'event', event)
 end

@@ -1,14 +1,18 @@
--- remove: forget a schedule, and all that is known of it but the jobs of its runs.
+-- remove: forget a schedule, and all that is known of it but the jobs of its runs and, for a while, its event log.
 --
--- keys: schedule schedule_events schedule_runs schedules schedules_due
--- args: name expect after
+-- keys: schedule schedule_events schedule_runs schedules schedules_due backlogs
+-- args: name expect after event keep
 --
+-- event: who removed it, and why (JSON). keep: seconds for which the event log stays.
 -- Answers APPLIED | CONFLICT | MISSING
 local commit, follows = unpack(redis.call('HMGET', keys.schedule, 'commit', 'follows'))
 if not commit then return 'MISSING' end
 if commit ~= args.expect then return 'CONFLICT' end
-redis.call('DEL', keys.schedule, keys.schedule_events, keys.schedule_runs)
+redis.call('DEL', keys.schedule, keys.schedule_runs)
+redis.call('XADD', keys.schedule_events, 'MAXLEN', '~', 2000, '*', 'event', args.event)
+redis.call('EXPIRE', keys.schedule_events, args.keep)
 redis.call('HDEL', keys.schedules, args.name)
+redis.call('HDEL', keys.backlogs, args.name)
 for _, dataset in ipairs(cjson.decode(follows or '[]')) do redis.call('SREM', args.after .. dataset, args.name) end
 redis.call('ZREM', keys.schedules_due, args.name)
 return 'APPLIED'

@@ -20,7 +20,7 @@ COLUMNS = ("pause", "resume", "stop", "cancel", "force-stop", "skip", "rerun", "
 TABLE = """
     PENDING    run         D A D D D - - D -
     RUNNING    run         D A D D D - - D -
-    RETRYING   run         D A D D D D D D D
+    RETRYING   run         D - D D D D D D D
     PAUSING    pause       A D D D D - - D -
     PAUSED     pause       A D D D D D D D D
     HALTED     run         - D D D D D D D D

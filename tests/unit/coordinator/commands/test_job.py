@@ -26,7 +26,7 @@ STANDINGS = [
 
 # Where a command would lead to what is so already: nobody has to be told no.
 REACHED = {
-    Command.RESUME: (Status.PENDING, Status.RUNNING, Status.RETRYING),
+    Command.RESUME: (Status.PENDING, Status.RUNNING),
     Command.STOP: (Status.STOPPED,),
     Command.CANCEL: (Status.CANCELED,),
     Command.FORCE_STOP: (Status.CANCELED,),

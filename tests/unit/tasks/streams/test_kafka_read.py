@@ -168,8 +168,10 @@ def test_a_look_says_by_partition_how_much_is_new_and_why_a_run_would_fail(
         state = DatasetState([], "{}", 1, 1.0, "job", "x", checkpoint=checkpoint)
         return Looks().look(stream, {"loads": state}, files)
 
-    assert look() == Look(new=3, looked=4, lag={0: 0, 1: 3, 2: 0, 3: 0})
-    assert look(KafkaPosition({0: 0, 1: 1, 2: 0, 3: 0})) == Look(new=2, looked=4, lag={0: 0, 1: 2, 2: 0, 3: 0})
+    lag, begins = {0: 0, 1: 3, 2: 0, 3: 0}, dict.fromkeys(range(4), 0)
+    assert look() == Look(new=3, looked=4, lag=lag, next=begins)
+    read = KafkaPosition({0: 0, 1: 1, 2: 0, 3: 0})
+    assert look(read) == Look(new=2, looked=4, lag=lag | {1: 2}, next=begins | {1: 1})
     assert not look(KafkaPosition({0: 0, 1: 3, 2: 0, 3: 0})).arrived
     assert look(KafkaPosition({1: 3}), generation=2).new == 3
     assert "goes on at offset 9" in look(KafkaPosition({1: 9})).trouble

@@ -15,7 +15,7 @@ from unstuck.coordinator.errors import PublishFailed, Refused
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
 from unstuck.coordinator.publishing.staging_gc import named_by
-from unstuck.coordinator.publishing.streams.backlog import Backlog
+from unstuck.coordinator.publishing.streams.backlog import BacklogLooks
 from unstuck.coordinator.publishing.streams.skip_file import skip_file
 from unstuck.coordinator.publishing.streams.sources_read import SourceRead, sources_of
 from unstuck.coordinator.publishing.streams.stream_positions import with_checkpoint, with_news
@@ -285,7 +285,7 @@ def test_the_backlog_of_a_job_is_what_arrived_for_its_stream_since_its_dataset_w
     events = {"stream": f"{landing.folder}/", "format": "json", "schema": "id BIGINT"}
     load = {"name": "load", "inputs": {"events": events}, "steps": [{"sql": "SELECT 1 AS n", "output": "loads"}]}
     text = json.dumps({"name": "x", "groups": [load], "outputs": {"loads": {"mode": "append"}}})
-    spec, backlog = JobSpec.from_text(text), Backlog()
+    spec, backlog = JobSpec.from_text(text), BacklogLooks()
     assert backlog.look(spec, landing.loads.warehouse)[str(landing.folder)].new == 1
     landing.load("one")
     assert backlog.look(spec, landing.loads.warehouse) == {str(landing.folder): Look(looked=1)}

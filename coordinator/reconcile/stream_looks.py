@@ -1,0 +1,83 @@
+"""Looks at the streams of schedules in the background, from time to time, and notes what is unread."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+from dataclasses import replace
+from functools import lru_cache
+
+import redis
+
+from unstuck.coordinator.errors import WarehouseSilent
+from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
+from unstuck.coordinator.model.schedule_record import ScheduleRecord
+from unstuck.coordinator.publishing.background import Background
+from unstuck.coordinator.publishing.breaker import CircuitBreaker
+from unstuck.coordinator.publishing.streams.backlog import BacklogLooks, backlog_of
+from unstuck.coordinator.schedules.tick_params import run_spec
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.problems import SpecError
+from unstuck.coordinator.store.schedule_store import ScheduleStore
+from unstuck.tasks.errors import SourceUnavailable, UnstuckError
+from unstuck.tasks.warehouse.log import Warehouse
+
+log = logging.getLogger(__name__)
+LOOK_WITHIN = 30.0  # seconds for a look at the streams of a job, some of which may lie on a dead mount
+LOOK_EVERY = 60.0  # seconds between looks at the streams of a schedule
+
+
+@lru_cache(1024)
+def reads_streams(spec: str) -> bool:
+    """Whether a job spec, as JSON, reads streams."""
+    groups = json.loads(spec).get("groups") or []
+    inputs = (one for group in groups for one in (group.get("inputs") or {}).values())
+    return any(isinstance(one, dict) and "stream" in one for one in inputs)
+
+
+class StreamLooks:
+    """Looks at streams; one object for the life of a process, so that an idle stream costs little."""
+
+    def __init__(self, schedules: ScheduleStore, background: Background) -> None:
+        self._schedules, self._background = schedules, background
+        self._looks, self._breaker = BacklogLooks(), CircuitBreaker(LOOK_WITHIN)
+
+    def begin(self, record: ScheduleRecord, last: Backlog | None, now: float) -> None:
+        """Look in the background, unless the ``last`` look was a short while ago."""
+        if last is not None and now - LOOK_EVERY < last.at <= now:
+            return
+
+        def work(alive: object) -> None:
+            try:
+                tick = datetime.datetime.fromtimestamp(now, datetime.UTC)
+                self.look(record, run_spec(JobSpec.from_values(json.loads(record.spec), None), tick))
+            except (SpecError, UnstuckError, OSError, redis.RedisError) as error:
+                log.warning("the streams of schedule %s could not be looked at: %s", record.name, error)
+
+        self._background((record.name, "streams"), place_of(record), work)
+
+    def look(self, record: ScheduleRecord, spec: JobSpec) -> Backlog:
+        """Look now, and note what is unread.
+
+        Raises:
+            SourceUnavailable: there was no answer in time.
+            LogBroken, WarehouseNewer, OSError: the warehouse could not be read.
+        """
+        place, last = Warehouse(record.warehouse), self._schedules.backlogs([record.name])[0]
+        try:
+            looks = self._breaker.call(record.name, "", lambda: self._looks.look(spec, place))
+        except WarehouseSilent:
+            text = f"a look at its streams was not answered within {LOOK_WITHIN:.0f}s; see whether they are mounted"
+            known = {"its streams": StreamBacklog()} if last is None else last.streams
+            troubled = {address: replace(one, trouble=text) for address, one in known.items()}
+            self._schedules.note_backlog(record.name, Backlog(self._schedules.now(), troubled))
+            raise SourceUnavailable(text) from None
+        found = backlog_of(looks, last, self._schedules.now())
+        self._schedules.note_backlog(record.name, found)
+        return found
+
+
+def place_of(record: ScheduleRecord) -> str:
+    """Where looks have room of their own: they may take their time, and schedules that need none do not wait."""
+    return f"{record.warehouse} and its streams"

@@ -1,0 +1,68 @@
+"""The backlog of a schedule is what its streams have unread, whatever the schedule does; nobody waits for a mount."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.support.coordinator import Coordinator
+from unstuck.coordinator.model.backlog import Backlog
+
+
+def spec(folder: Path, **schedule: Any) -> dict[str, Any]:
+    events = {"stream": str(folder), "format": "json", "schema": "id BIGINT"}
+    load = {"name": "load", "inputs": {"events": events}, "steps": [{"sql": "SELECT 1 AS n", "output": "loads"}]}
+    return {"name": "loads", "groups": [load], "outputs": {"loads": {"mode": "append"}}, "schedule": schedule}
+
+
+def look(coordinator: Coordinator) -> Backlog | None:
+    coordinator.redis.zadd(coordinator.keys.schedules_due, {"loads": 0})
+    coordinator.schedules.run()
+    return coordinator.client.schedules.show("loads").backlog
+
+
+def test_show_and_why_say_how_much_is_unread_also_under_a_pause_and_when_the_folder_is_gone(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.json").write_text('{"id": 1}')
+    os.utime(folder / "a.json", (1e9, 1e9))
+    schedules = coordinator.client.schedules
+    schedules.set(spec(folder, every="1d"))
+    schedules.pause("loads")
+    found = look(coordinator)
+    assert found is not None
+    (stream,) = found.streams.values()
+    assert (stream.new, stream.bytes, found.since) == (1, 9, 1e9)
+    facts = {fact.what: fact.text for fact in schedules.why("loads").facts}
+    assert facts["backlog"].startswith(f"{folder}: 1 unread file, 0.0 MB, the oldest for ")
+    assert facts["position"] == f"{folder}: 0 of 1 files are read"
+    due = coordinator.redis.zscore(coordinator.keys.schedules_due, "loads")
+    assert due is not None
+    assert due < time.time() + 90, "it is looked at again, though it is paused"
+    shutil.rmtree(folder)
+    backlog = schedules.show("loads").backlog
+    assert backlog == found, "a command asks what was seen, and no folder"
+    coordinator.redis.hdel(coordinator.keys.backlogs, "loads")  # as if a minute had passed
+    gone = look(coordinator)
+    assert gone is not None
+    assert str(folder) in next(iter(gone.streams.values())).trouble
+
+
+def test_who_removed_a_schedule_and_why_is_known_afterwards(coordinator: Coordinator, tmp_path: Path) -> None:
+    schedules = coordinator.client.schedules
+    (tmp_path / "in").mkdir()
+    schedules.set(spec(tmp_path / "in", every="1d"))
+    look(coordinator)
+    schedules.remove("loads", reason="we load it by hand", by="anna")
+    assert coordinator.redis.hlen(coordinator.keys.backlogs) == 0
+    assert 0 < coordinator.redis.ttl(coordinator.keys.of_schedule("loads").schedule_events) <= 7 * 86400
+    last = schedules.events("loads")[-1]
+    assert (last["kind"], last["by"], last["text"]) == ("USER_REMOVE", "anna", "we load it by hand")
+    schedules.set(spec(tmp_path / "in", every="1d"))
+    assert [event["kind"] for event in schedules.events("loads")][-2:] == ["USER_REMOVE", "SET"]
+    assert coordinator.redis.ttl(coordinator.keys.of_schedule("loads").schedule_events) == -1
