@@ -218,6 +218,10 @@ class Client:
         except (NoSuchJob, NewerJob):
             return ""
 
+    def written(self, job: str) -> dict[str, Any]:
+        """The stored spec of a job, with the values of its parameters. Raises: NoSuchJob."""
+        return self._job_record(job).written()
+
     def explain(self, job: str) -> list[Explanation]:
         """Explain why the job, and each of its groups that is not done, waits; the job comes first.
 

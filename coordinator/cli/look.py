@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 from textwrap import indent
 from typing import Annotated
 
@@ -18,7 +20,16 @@ from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.datasets import small_files_hint
-from unstuck.coordinator.cli.options import AsJson, LookArgument, Named, Since, Statuses, resolve
+from unstuck.coordinator.cli.options import (
+    JOB_IN_PYTHON,
+    AsJson,
+    LookArgument,
+    Named,
+    Since,
+    Statuses,
+    read_spec,
+    resolve,
+)
 from unstuck.coordinator.cli.render.json import diff_json, explanation_json, job_json, listed_json, params_of_job
 from unstuck.coordinator.cli.render.terminal import (
     Listing,
@@ -140,9 +151,15 @@ def _reason(job: ListedJob, waits: Mapping[str, str]) -> str:
 def show(
     job: LookArgument,
     diff: Annotated[bool, typer.Option("--diff", help="What was altered, and which groups ran with what.")] = False,
+    as_yaml: Annotated[
+        bool, typer.Option("--yaml", help="Its spec alone, as YAML; JOB may be a job in Python, as module:job.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show all there is to know of one job, and the errors of its groups."""
+    if as_yaml:
+        sys.stdout.write(_spec_text(job))
+        return
     with connected() as connection:
         view = connection.client.show(resolve(connection.client, job, by_key=True), why=True)
     if as_json:
@@ -190,6 +207,18 @@ def diff_lines(view: JobView) -> Iterator[Text]:
         if later := altered_while_running(job, member.id, member.record):
             with_ += f", and since then the timeout of revision {later[-1]}"
         yield Text.assemble((member.id, "bold"), " ", coloured(member.state), f"  ran with the spec {with_}")
+
+
+def _spec_text(job: str) -> str:
+    """The spec of a job in the store, or in Python, as YAML."""
+    import yaml
+
+    if JOB_IN_PYTHON.fullmatch(job):
+        written = read_spec(Path(job), None, unfinished=True).dumped()
+    else:
+        with connected() as connection:
+            written = connection.client.written(resolve(connection.client, job, by_key=True))
+    return yaml.safe_dump(written, sort_keys=False, allow_unicode=True)
 
 
 def _facts(view: JobView) -> Listing:

@@ -25,6 +25,7 @@ T = TypeVar("T")
 LAST = "last"
 SHOWN = 20  # of what a command is meant for, listed before a person is asked
 STANDARD_INPUT = Path("-")
+JOB_IN_PYTHON = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # module:job
 _MINTED = re.compile(r"\d{8}T\d{6}-[a-z0-9]{8,12}")
 _LOOK_AT = 100_000  # jobs; as many as a listing ever answers with
 
@@ -67,12 +68,18 @@ def params_of(texts: list[str], option: str = "--param", form: str = "NAME=VALUE
     return params
 
 
-def read_spec(path: Path, params: list[str] | None, *, scheduled: bool = False) -> JobSpec:
-    """The spec in the file, or on standard input. Raises: SpecError, typer.BadParameter.
+def read_spec(path: Path, params: list[str] | None, *, scheduled: bool = False, unfinished: bool = False) -> JobSpec:
+    """The spec in the file, on standard input, or of a job in Python (``module:job``). Raises: SpecError, BadParameter.
 
-    ``scheduled``: as for `JobSpec.from_file`.
+    Args:
+        scheduled: as for `JobSpec.from_file`.
+        unfinished: required parameters need no value yet.
     """
-    values = params_of(params or [])
+    values = None if unfinished else params_of(params or [])
+    if JOB_IN_PYTHON.fullmatch(str(path)) and not path.exists():
+        from unstuck.coordinator.job_builder import load_job
+
+        return load_job(str(path)).spec(values, scheduled=scheduled)
     if path != STANDARD_INPUT:
         return JobSpec.from_file(path, values, scheduled=scheduled)
     from unstuck.coordinator.spec.text import MAX_BYTES, read_bytes

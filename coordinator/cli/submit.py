@@ -26,7 +26,7 @@ from unstuck.coordinator.spec.problems import Problem, SpecError
 from unstuck.coordinator.spec.unused import Takes, unused_params
 from unstuck.coordinator.store.answers import Submitted
 
-SPEC = "A job spec, YAML or JSON; `-` is standard input."
+SPEC = "A job spec, YAML or JSON; `-` is standard input; module:job is a job in Python."
 
 
 def submit(
@@ -95,7 +95,7 @@ def validate(
     if spec is None:
         raise typer.BadParameter("name a job spec, or give --schema", param_hint="SPEC")
     try:
-        job = read_spec(spec, param, scheduled=True)
+        job = read_spec(spec, param, scheduled=True, unfinished=not param)
         job.check_zone(settings_here().time_zone)
         plan = compile_to_store(job).plan
         warnings = list(map(str, unused_params(job, _imported(job) if imports else None)))

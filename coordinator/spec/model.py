@@ -35,7 +35,16 @@ from unstuck.coordinator.spec.spec_checks import problems_in, problems_of_graph
 from unstuck.coordinator.spec.sql import sql_problems, wrong_statement
 from unstuck.tasks.duration import Timeout
 from unstuck.tasks.protocol.texts import Packer
-from unstuck.tasks.spec.fields import MAX_COUNT, DatasetName, Listed, ParamName, PoolName, QueueName, Strict
+from unstuck.tasks.spec.fields import (
+    MAX_COUNT,
+    DatasetName,
+    Description,
+    Listed,
+    ParamName,
+    PoolName,
+    QueueName,
+    Strict,
+)
 from unstuck.tasks.spec.group import ForkFrom, GroupSpec, Step
 from unstuck.tasks.spec.inputs import DatasetInput, StreamInput
 from unstuck.tasks.spec.join import JoinRule
@@ -68,6 +77,7 @@ class JobSpec(Strict):
     """One job: its groups, and what holds for all of them."""
 
     name: JobName = Field(description="Name of the job.")
+    description: Description | None = Field(default=None, description="What it is for, for people.")
     schedule: ScheduleSpec | None = Field(
         default=None, description="When it runs again; left out: only when submitted."
     )
@@ -346,6 +356,8 @@ _MODELS: dict[tuple[str, ...], type[BaseModel]] = {
     ("groups", "steps"): Step,
     ("groups", "for_each", "*"): ForkFrom,
 }
+
+MODELS_OF_GROUP = {path[1:]: model for path, model in _MODELS.items() if path[:1] == ("groups",)}
 
 
 def fingerprint_of(packed: str) -> str:

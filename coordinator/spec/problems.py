@@ -100,7 +100,7 @@ class Problem:
     def __str__(self) -> str:
         place = self.source
         if self.line is not None:
-            place += f":{self.line}:{self.column}"
+            place += f":{self.line}" if self.column is None else f":{self.line}:{self.column}"
         return ": ".join(part for part in (place, self.path, self.message) if part)
 
 

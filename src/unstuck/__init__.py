@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from unstuck.coordinator.errors import NotDurable as NotDurable
     from unstuck.coordinator.errors import Refused as Refused
     from unstuck.coordinator.errors import WarehouseSilent as WarehouseSilent
+    from unstuck.coordinator.job_builder import Expect as Expect
+    from unstuck.coordinator.job_builder import Group as Group
+    from unstuck.coordinator.job_builder import Job as Job
+    from unstuck.coordinator.job_builder import Join as Join
+    from unstuck.coordinator.job_builder import Output as Output
+    from unstuck.coordinator.job_builder import Quality as Quality
+    from unstuck.coordinator.job_builder import Retry as Retry
+    from unstuck.coordinator.job_builder import Step as Step
     from unstuck.coordinator.model.status import Status as Status
     from unstuck.coordinator.spec.model import JobSpec as JobSpec
     from unstuck.coordinator.spec.problems import SpecError as SpecError
@@ -42,6 +50,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "unstuck.coordinator.client": "Client",
+    "unstuck.coordinator.job_builder": "Expect Group Job Join Output Quality Retry Step",
     "unstuck.coordinator.model.status": "Status",
     "unstuck.coordinator.spec.model": "JobSpec",
     "unstuck.coordinator.spec.problems": "SpecError",

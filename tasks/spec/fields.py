@@ -14,6 +14,7 @@ ParamName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0
 QueueName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
 PoolName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
 ColumnName = Annotated[str, Field(strict=True, min_length=1, max_length=255)]
+Description = Annotated[str, Field(strict=True, min_length=1, max_length=2000)]
 ErrorName = Annotated[
     str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$", max_length=200)
 ]

@@ -14,6 +14,7 @@ from unstuck.tasks.duration import Timeout
 from unstuck.tasks.protocol.keys import lane_of
 from unstuck.tasks.spec.fields import (
     DatasetName,
+    Description,
     ForkValue,
     FunctionName,
     GroupName,
@@ -119,6 +120,7 @@ class GroupSpec(Strict):
     """One task group of a job: what it needs, when it may go, what it runs and how its failures are met."""
 
     name: GroupName = Field(description="Name of the group, unique in the job.")
+    description: Description | None = Field(default=None, description="What it does, for people.")
     needs: Listed[GroupName] = Field(
         default=(), description="Groups that come before this one, and whose outputs it reads."
     )

@@ -129,7 +129,7 @@ class WorkOrder(Strict):
         if read is None:
             return self.params
         texts = (
-            self.group.model_dump_json(exclude={"params"}),
+            self.group.model_dump_json(exclude={"params", "description"}),
             *(one.model_dump_json() for one in self.plan.checks.values()),
         )
         used = {"results", *read, *self.group.fork_params, *_NAMES.findall(" ".join(texts))}

@@ -18,14 +18,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.spark.jvm import end_jvm
-from unstuck import OutputInvalid, Settings
+from unstuck import OutputInvalid, Quality, Settings
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.frames.casts import cast_frame, declared_fields
 from unstuck.tasks.frames.output import read_table, stage_table
 from unstuck.tasks.frames.quality import stage_checked
 from unstuck.tasks.frames.spark import read_parquet
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.spec.outputs import Checks, OutputSpec, Quality
+from unstuck.tasks.spec.outputs import Checks, OutputSpec
 from unstuck.tasks.spec.schemas import joined
 from unstuck.tasks.spec.types import parse_type
 from unstuck.tasks.steps.work import Work

@@ -19,6 +19,7 @@ from tests.support.spark.jvm import end_jvm
 from unstuck import (
     ExpectationFailed,
     OutputInvalid,
+    Quality,
     RowsOutside,
     RuleInvalid,
     Settings,
@@ -30,7 +31,7 @@ from unstuck.coordinator.publishing.publish_outputs import change_of
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.frames.output import read_table, stage
 from unstuck.tasks.frames.quality import stage_checked
-from unstuck.tasks.spec.outputs import Checks, OutputSpec, Quality
+from unstuck.tasks.spec.outputs import Checks, OutputSpec
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Entry

@@ -25,13 +25,13 @@ from pyspark.sql import types
 from pyspark.sql.functions import lit
 
 from tests.support.spark.jvm import end_jvm
-from unstuck import OutputInvalid, Settings, published, published_files
+from unstuck import OutputInvalid, Quality, Settings, published, published_files
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.frames.output import stage
 from unstuck.tasks.frames.quality import stage_checked
 from unstuck.tasks.protocol.failure import failure_of
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.spec.outputs import Checks, Quality
+from unstuck.tasks.spec.outputs import Checks
 from unstuck.tasks.steps.inputs import Dataset
 from unstuck.tasks.steps.work import Work
 from unstuck.tasks.warehouse.files import Files
