@@ -66,6 +66,8 @@ class Draft:
 
     def put(self, group_id: str, record: GroupRecord) -> None:
         """Change the record of a group without a move."""
+        if record.recovering != bool(record.troubled_since):
+            record = replace(record, troubled_since=self.env.now if record.recovering else 0.0)
         self.state.put(group_id, record)
         self.decision.groups[group_id] = record
 

@@ -53,7 +53,7 @@ def explain(
     """
     if state.damage and not state.job.terminal:
         return [_damaged(state, env, due)]
-    job = _job(state, env, due)
+    job = explain_job(state, env, due)
     if state.job.terminal:
         return [job]
     if fleet.code:
@@ -93,7 +93,8 @@ def _without_a_coordinator(explained: Explanation) -> Explanation:
     return replace(explained, next=following, ends=Event(what=explained.ends.what), timed=False)
 
 
-def _job(state: JobState, env: Environment, due: float | None) -> Explanation:
+def explain_job(state: JobState, env: Environment, due: float | None) -> Explanation:
+    """The job alone; its groups need not be such as can be judged."""
     job = state.job
     if job.terminal:
         return _ended(job)

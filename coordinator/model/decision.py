@@ -97,6 +97,7 @@ class Decision:
     publish: bool = False
     abort: Reason | None = None  # make sure that the package is never published, and say why
     new_try: bool = False  # publish or abort is a new try, and not one that goes on
+    notices: tuple[str, ...] = ()  # for the outbox, as JSON
     due: float | None = None  # None: terminal, never again
     moves: int = 0
     more: bool = False  # the limit of one commit was reached: decide again at once

@@ -91,12 +91,16 @@ def _lost_records(fields: Mapping[str, str], groups: Mapping[str, str], frozen: 
 
 
 def bare_state(job: str, fields: Mapping[str, str]) -> JobState:
-    """The state of ``job`` as if no group had begun, and without groups where its spec cannot be read either.
+    """The state of ``job`` as if no group had begun, of what can be read.
 
     Raises: NewerJob.
     """
     # Without what was asked of single groups: these may be in no spec that can be read.
-    record = replace(JobRecord.salvaged(job, fields), requests=())
+    return without_groups(replace(JobRecord.salvaged(job, fields), requests=()))
+
+
+def without_groups(record: JobRecord) -> JobState:
+    """The state of a job as if no group had begun, and without groups where its spec cannot be read."""
     plan: Plan = NO_GROUPS
     with suppress(Exception):
         plan = plan_of(record.spec, record.texts)

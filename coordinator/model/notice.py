@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
+TOLD_AGAIN_AFTER = 1800.0  # seconds: a problem that comes back is told again no earlier after it was told last
+
 
 @dataclass(frozen=True, slots=True)
 class Notice:
@@ -51,6 +53,22 @@ class Notice:
     def from_json(cls, text: str) -> Notice:
         """Fields that a later release added are dropped. Raises: ValueError."""
         return _NOTICE.validate_python(json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A problem that was told, on the record of its subject. Times are Unix seconds.
+
+    Attributes:
+        since: since when it stood; ``at``: when it was told.
+        to: the targets that were told.
+        over: when it ended; 0 while it stands.
+    """
+
+    since: float
+    at: float
+    to: tuple[str, ...]
+    over: float = 0.0
 
 
 _NOTICE: TypeAdapter[Notice] = TypeAdapter(Notice)

@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from unstuck.coordinator.errors import NewerJob
+from unstuck.coordinator.model.notice import Told
 from unstuck.coordinator.model.status import GroupState, Intent, Phase, Status
 from unstuck.coordinator.spec.plan import Plan
 from unstuck.tasks.errors import Malformed
@@ -54,6 +55,7 @@ class GroupRecord:
         done: as of an outcome: what that attempt did, if it made nothing and so has no folder.
         rejected: as of an outcome: of each output with rules: by rule, how many rows did not meet it.
         zone: the time zone that its newest attempt ran with; empty until one has ended.
+        troubled_since: since when it fails or is lost without a success; 0 while it does not.
     """
 
     state: GroupState = GroupState.WAITING
@@ -77,6 +79,7 @@ class GroupRecord:
     first_error: Failure | None = None
     last_error: Failure | None = None
     zone: str = ""
+    troubled_since: float = 0.0
 
     @property
     def recovering(self) -> bool:
@@ -244,6 +247,7 @@ class JobRecord:
         schedule: of which it is a run; its end makes the schedule due.
         version: number of the job's package in the warehouse log, once published; 0 if nothing was to publish.
         published_at: the time of that entry, by the clock of the publisher.
+        told: by condition, the problems of which somebody was told.
         published: the rows of each dataset in it; ``replaced``: the partitions of each that it replaced.
         left: files and offsets that have arrived for its streams, beyond the bound of one job.
     """
@@ -290,6 +294,7 @@ class JobRecord:
     chain_key: str = ""
     retry_of: str = ""
     schedule: str = ""
+    told: dict[str, Told] = field(default_factory=dict)
     priority: str = "normal"  # as in ``spec``, like ``mixed``: the scripts read them here
     mixed: bool = False
     schema: int = JOB_SCHEMA

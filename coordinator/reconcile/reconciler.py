@@ -13,17 +13,21 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 
 from unstuck.coordinator.decide.backoff import Uniform
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.decide.receipts import Applied, Delivered, receipt
 from unstuck.coordinator.errors import NewerJob
 from unstuck.coordinator.model.decision import Acks, Decision, Environment, PublishResult
+from unstuck.coordinator.model.loading import without_groups
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.model.status import GroupState, Intent
+from unstuck.coordinator.notices.rules import subscriptions, tell
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.background_tries import Publisher, Warehouses
+from unstuck.coordinator.spec.notify_spec import FleetRule
 from unstuck.coordinator.store.answers import BeginAnswer, Begun, CommitAnswer, EndAnswer
 from unstuck.coordinator.store.job_store import HALTED_LOOK, Store
 from unstuck.tasks.failpoints import Point, reach
@@ -37,6 +41,7 @@ TURN = 3  # commits with more to come in one pass; then it is another job's turn
 NEWER_LOOK = 5.0  # seconds between looks at a job that only a newer coordinator can decide
 CACHE_SECONDS = 1.0
 CACHE_JOBS = 64
+USUAL_SECONDS = 60.0
 
 SendWakeUps = Callable[[Mapping[str, int]], None]
 """Sends so many wake-ups to each queue. A wake-up may be lost: the sweep sends another."""
@@ -75,6 +80,7 @@ class Reconciler:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         uniform: Uniform = random.uniform,
+        rules: tuple[FleetRule, ...] = (),
     ) -> None:
         """
         Args:
@@ -82,6 +88,7 @@ class Reconciler:
             background: publishes off the caller's thread.
             clock: monotonic seconds, by which a pass notices that its process was frozen.
             uniform: draws how long a publisher waits for a busy job.
+            rules: of the fleet: who is told of what, beside the rules of each job.
         """
         self.store = store
         self.settings = settings
@@ -89,6 +96,8 @@ class Reconciler:
         self.clock = clock
         # job → when a pass read its state, and the state. A pass takes it out, so two threads never share one.
         self.cache: dict[str, tuple[float, JobState]] = {}
+        self.rules = rules
+        self._usual: dict[tuple[str, str], tuple[float, float]] = {}  # name and schedule → when it was read, seconds
         self.errors: dict[str, str] = {}  # job → the error for which its last decision failed
         self._send_wake_ups = send_wake_ups
         self._listening: tuple[float, dict[str, list[RunnerStatus]]] = (0.0, {})
@@ -106,6 +115,17 @@ class Reconciler:
             listening = self.store.listening(now, 3 * self.settings.lease_renew + 1)
             self._listening = (now, listening)
         return listening
+
+    def usual(self, job: JobRecord, now: float) -> float:
+        """The usual duration of such a job in seconds, read at most once a minute; 0 while it is unknown."""
+        key = (job.name, job.schedule)
+        at, seconds = self._usual.get(key, (0.0, 0.0))
+        if not 0 <= now - at < USUAL_SECONDS:
+            if len(self._usual) >= CACHE_JOBS:
+                self._usual.clear()
+            seconds = self.store.usual(*key)
+            self._usual[key] = now, seconds
+        return seconds
 
     def on_offer(self, job: str) -> int:
         """How many offers of the job stood when it was decided here last; 0 if this process does not know."""
@@ -274,7 +294,9 @@ class Pass:
             self._store.acknowledge(self.job, None if job.terminal else now + HALTED_LOOK, due_seen, acks)
             return Round.DONE
         everything = self.groups is None
-        decision = decide(state, self.groups, self._environment(state))
+        env = self._environment(state)
+        decision = decide(state, self.groups, env)
+        self._tell(state, decision, env)
         state.look_at = decision.due or 0.0
         if decision.more:
             state.looked_at = 0.0  # the next pass looks at everything, whatever report it is for
@@ -293,6 +315,26 @@ class Pass:
             state.job = replace(state.job, commit=commit_id)
         self._committed(state, decision)
         return Round.MORE if decision.more else Round.DONE
+
+    def _tell(self, state: JobState, decision: Decision, env: Environment) -> None:
+        """Put into the decision what is told with it, and what was told on the record."""
+        rules = self._reconciler.rules
+        if not (rules or state.plan.notify):
+            return
+        job, everything = state.job, self.groups is None
+        asked = subscriptions(job.name, state.plan.notify, rules)
+        usual = partial(self._reconciler.usual, job, env.now)
+        told = tell(asked, decision.old, state, env, decision.due, usual=usual, everything=everything)
+        decision.notices = tuple(notice.to_json() for notice in told.notices)
+        if told.told != job.told:
+            decision.job = state.job = replace(job, told=told.told)
+        if told.look_at is not None and decision.due is not None:
+            decision.due = min(decision.due, told.look_at)
+
+    def _tell_of_halt(self, decision: Decision) -> None:
+        """Groups that cannot be decided can neither be read nor judged for a notice."""
+        env = Environment(self._begun.now, self._reconciler.ids())
+        self._tell(without_groups(decision.job), decision, env)
 
     def _environment(self, state: JobState) -> Environment:
         """Raises: redis.RedisError."""
@@ -348,7 +390,9 @@ class Pass:
             return Round.FAILED
         errors.pop(self.job, None)
         text = f"the coordinator could not decide this job: {text[:500]}. Nothing more is started until it is resumed."
-        self._store.halt(self.job, Reason("UNDECIDABLE", text), self._reconciler.ids(), self._begun.now)
+        self._store.halt(
+            self.job, Reason("UNDECIDABLE", text), self._reconciler.ids(), self._begun.now, self._tell_of_halt
+        )
         return self._look_later("HALTED", HALTED_LOOK)
 
     def _look_later(self, counter: str, wait: float) -> Round:

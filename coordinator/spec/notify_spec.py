@@ -53,6 +53,16 @@ class Condition:
     word: str
     value: float | Usual | Late | None = None
 
+    @property
+    def key(self) -> str:
+        """A text that no other condition has."""
+        if self.value is None:
+            return self.word
+        if isinstance(self.value, Late):
+            days = "".join(str(day) for day in sorted(self.value.days))
+            return f"{self.word}:{self.value.hour:02}:{self.value.minute:02}/{days}"
+        return f"{self.word}:{self.value.times:g}x" if isinstance(self.value, Usual) else f"{self.word}:{self.value:g}"
+
 
 def usual_of(value: Any) -> Usual | None:
     """The multiple in a text such as ``3 x usual``; None for any other value. Raises: ValueError: not above 1."""
@@ -194,6 +204,14 @@ class NotifyRule(Strict):
     @property
     def conditions(self) -> tuple[Condition, ...]:
         return tuple(Condition(one) if isinstance(one, str) else one.condition for one in self.on)
+
+
+class FleetRule(NotifyRule):
+    """A rule of the fleet, for all jobs and schedules whose name fits."""
+
+    names: Annotated[Listed[str], Field(min_length=1, max_length=100)] = Field(
+        default=("*",), description="Globs; the rule holds for jobs and schedules whose name fits one of them."
+    )
 
 
 def notify_problems(

@@ -14,6 +14,7 @@ from graphlib import TopologicalSorter
 from typing import Any
 
 from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.notify_spec import NotifyRule
 from unstuck.coordinator.spec.output_checks import appended_outputs, outputs_of
 from unstuck.coordinator.spec.problems import shorten
 from unstuck.coordinator.spec.spec_checks import values_reader
@@ -58,6 +59,7 @@ class Plan:
         default_publish: groups that no other needs (for a join: what it joins); published unless the spec names others.
         for_python: per group, the parameters that have no effect unless its Python takes them.
         params_told: the parameters in words, cut where they are long.
+        notify: its rules of who is told of what.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Plan:
     outputs: dict[str, OutputSpec]
     for_python: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     params_told: str = ""
+    notify: tuple[NotifyRule, ...] = ()
 
     def member_count(self, group: str, collected: dict[str, tuple[Scalar, ...]]) -> int | None:
         """How many members ``group`` has: 1 unless forked; None while a dynamic fork's values are unknown.
@@ -270,6 +273,7 @@ def compile_plan(spec: JobSpec) -> Plan:
         ),
         outputs=dict(spec.outputs),
         for_python=for_python_alone(spec),
+        notify=spec.notify,
     )
 
 

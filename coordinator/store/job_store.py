@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
+from statistics import median
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -41,6 +43,8 @@ REPORT_GROUP = "coordinators"
 NO_OFFERS: Mapping[Offer, str] = MappingProxyType({})
 SLOTS_LOOKED_AT = 500  # in one call
 HALTED_LOOK = 600.0  # seconds between looks at a job that waits for a person
+USUAL_OF = 10  # runs, of which the usual duration is the median; fewer than three say nothing
+USUAL_AMONG = 1000  # of the newest jobs that have FINISHED
 
 
 class Store:
@@ -194,6 +198,7 @@ class Store:
             "uncollect": list(decision.uncollected),
             "instructions": {name: list(one) for name, one in decision.instructions.items()},
             "events": [json.dumps(event, separators=(",", ":")) for event in decision.events],
+            "notices": decision.notices,
             "due": _stamp(decision.due),
             "due_seen": due_seen,
             "withdrawn": [[lane, str(offer)] for offer, lane in decision.withdrawn.items()],
@@ -263,10 +268,20 @@ class Store:
         fields = cast(dict[str, str], self._redis.hgetall(self._keys.of(job).job))
         return JobRecord.salvaged(job, fields) if fields else None
 
-    def halt(self, job: str, reason: Reason, commit_id: str, now: float) -> None:
+    def halt(
+        self,
+        job: str,
+        reason: Reason,
+        commit_id: str,
+        now: float,
+        tell: Callable[[Decision], None] = lambda decision: None,
+    ) -> None:
         """Stop deciding a job that cannot be decided: it is HALTED with ``reason`` until a person acts.
 
         Nothing happens to a job that has ended, or that another pass commits at this moment.
+
+        Args:
+            tell: completes the decision with its notices.
         """
         old = self.job(job)
         if old is None or old.terminal:
@@ -276,7 +291,9 @@ class Store:
         halted = replace(old, halted=reason, status=Status.HALTED, paused_at=old.paused_at or now)
         event = {"kind": Status.HALTED, "at": now, "code": reason.code, "text": reason.text}
         events: list[dict[str, Any]] = [event] if old.status is not Status.HALTED else []  # and not each time again
-        self.commit(Decision(halted, old, events=events, due=now + HALTED_LOOK), commit_id, "", Acks(), summary)
+        decision = Decision(halted, old, events=events, due=now + HALTED_LOOK)
+        tell(decision)
+        self.commit(decision, commit_id, "", Acks(), summary)
 
     def acknowledge(
         self, job: str, due: float | None, due_seen: str, acks: Acks, offers: Mapping[Offer, str] = NO_OFFERS
@@ -329,6 +346,19 @@ class Store:
             pipe.zrem(self._keys.ended, *ended)
             pipe.execute()
         return len(ended)
+
+    def usual(self, name: str, schedule: str) -> float:
+        """The usual seconds from the first claim of a job of this name to its end; 0 while too few have FINISHED.
+
+        ``schedule``: of which it is a run, if so; then its runs are looked at, else the newest jobs.
+        """
+        index = self._keys.of_schedule(schedule).schedule_runs if schedule else self._keys.status(Status.FINISHED)
+        jobs = cast(list[str], self._redis.zrevrange(index, 0, USUAL_AMONG - 1))
+        texts = cast(list[str | None], self._redis.hmget(self._keys.summary, jobs)) if jobs else []
+        lines = (json.loads(text) for text in texts if text)
+        same = (line for line in lines if line["name"] == name and line["status"] == Status.FINISHED)
+        took = [line["ended_at"] - line["started_at"] for line in islice(same, USUAL_OF) if line["started_at"]]
+        return max(0.0, median(took)) if len(took) >= 3 else 0.0
 
     # ---- the fleet -----------------------------------------------------------------------------------
 

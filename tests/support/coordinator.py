@@ -28,6 +28,7 @@ from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.schedule_sweep import Schedules
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.reconcile.wiring import mint
+from unstuck.coordinator.spec.notify_spec import FleetRule
 from unstuck.coordinator.store.indexes import Indexes
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.reports import ReportStream
@@ -68,6 +69,7 @@ class Coordinator:
         warehouse: Path,
         client: redis.Redis | None = None,
         background: Any = None,
+        rules: tuple[FleetRule, ...] = (),
         **settings: Any,
     ) -> None:
         self.settings = Settings(redis_url=url, warehouse=str(warehouse), **settings)
@@ -77,7 +79,8 @@ class Coordinator:
         self.wake_ups: Counter[str] = Counter()  # wake-ups per queue, which went here instead of to Celery
         self.warehouses = WatchedWarehouses()
         background = background or AtOnce()
-        self.reconciler = Reconciler(self.store, self.wake_ups.update, self.warehouses, self.settings, mint, background)
+        wake_up = self.wake_ups.update
+        self.reconciler = Reconciler(self.store, wake_up, self.warehouses, self.settings, mint, background, rules=rules)
         index = StagingIndex(self.redis, self.keys)
         self.collector = StagingCollector(index, self.store, background, self.settings)
         indexes = Indexes(self.redis, self.keys, self.store)

@@ -2,12 +2,12 @@
 --
 -- calls: add_offers
 -- keys: job groups inputs forks attempts events due reports counters summary alive status_before status_after ended
--- keys: plans submit_key chain_key staging_index staged turn turns lanes versions schedules_due published
+-- keys: plans submit_key chain_key staging_index staged turn turns lanes versions schedules_due published outbox
 -- args: job change consumer_group channel after
 --
 -- status_before, status_after: the status indexes of the old and of the new status. channel: of the job's runners.
 -- change: {id, expect, whole, guards: [{group, epoch, nonce, kind}], job: {}, groups: {}, inputs: {}, plans: {}, forks: {},
---          attempts: {}, drop: [], forget: [], unfreeze: [], uncollect: [], instructions: {}, events: [], due, due_seen,
+--          attempts: {}, drop: [], forget: [], unfreeze: [], uncollect: [], instructions: {}, events: [], notices: [], due, due_seen,
 --          offers, withdrawn, lanes, acks: [], counts: {}, refused: {}, summary, submitted_at, expire, notify, lease_ttl,
 --          staged: {after, …}, published: {dataset@warehouse: dataset}, published_as} (JSON)
 -- whole: the record is still as whole as it was when it was loaded; else it is halted, or ended by force
@@ -70,6 +70,7 @@ for _, one in ipairs(change.withdrawn) do
 end
 add_offers(change)
 for _, event in ipairs(change.events) do log_event(event) end
+for _, notice in ipairs(change.notices) do tell(notice) end
 if keys.status_before ~= keys.status_after then
     redis.call('ZREM', keys.status_before, args.job)
     redis.call('ZADD', keys.status_after, change.submitted_at, args.job)

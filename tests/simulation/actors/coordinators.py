@@ -141,8 +141,8 @@ class StoreAtHand:
     ) -> None:
         self._call(f"acknowledge {job}", lambda: self._core.acknowledge(job, due, due_seen, acks, offers))
 
-    def halt(self, job: str, reason: Reason, commit_id: str, now: float) -> None:
-        self._call(f"halt {job} {reason.text}", lambda: self._core.halt(job, reason, commit_id, now))
+    def halt(self, job: str, reason: Reason, commit_id: str, now: float, tell: Callable[[Decision], None]) -> None:
+        self._call(f"halt {job} {reason.text}", lambda: self._core.halt(job, reason, commit_id, now, tell))
 
     def listening(self, now: float, max_age: float) -> dict[str, list[RunnerStatus]]:
         return self._call("listening", self._listening)

@@ -113,8 +113,8 @@ class Mirrored(ModelStore):
         assert real is not None
         assert model is not None
         keys, pipe = KEYS.of(job_id), self._redis.pipeline(transaction=False)
-        pipe.hgetall(keys.inputs).hgetall(keys.plans).xlen(keys.events).zscore(KEYS.due, job_id)
-        inputs, plans, events, score = pipe.execute()
+        pipe.hgetall(keys.inputs).hgetall(keys.plans).xlen(keys.events).zscore(KEYS.due, job_id).xrange(KEYS.outbox)
+        inputs, plans, events, score, outbox = pipe.execute()
         pairs: dict[str, tuple[Any, Any]] = {
             "record": (_rounded(replace(model.job, schema=1)), _rounded(real.job)),
             "groups": tuple({n: _rounded(r) for n, r in state.groups.items()} for state in (model, real)),  # type: ignore[dict-item]
@@ -123,6 +123,7 @@ class Mirrored(ModelStore):
             "frozen inputs": (stored.frozen, inputs),
             "plans": (stored.plans, plans),
             "number of events": (len(stored.events) + 1, events),
+            "outbox": (self.outbox, [fields["notice"] for _, fields in outbox]),
         }
         for what, (on_model, on_real) in pairs.items():
             if on_model != on_real:
@@ -367,8 +368,8 @@ class Mirrored(ModelStore):
         if due is None:
             self.compare(job_id)
 
-    def halt(self, job_id: str, reason: Reason, commit_id: str, now: float) -> None:
-        arguments = (job_id, reason, commit_id, now)
+    def halt(self, job_id: str, reason: Reason, commit_id: str, now: float, tell: Callable[[Decision], None]) -> None:
+        arguments = (job_id, reason, commit_id, now, tell)
         self._both(job_id, lambda: super(Mirrored, self).halt(*arguments), lambda: self._real.halt(*arguments))
 
     def tick(self, period: float, lease_ttl: float) -> tuple[float, float]:

@@ -49,6 +49,7 @@ class ModelStore:
         self.polled: dict[str, float] = {}
         self.taken: dict[str, tuple[str, Offer | None]] = {}  # caller → the claimant and the offer of its last take
         self.finished: dict[str, tuple[str, FinishAnswer]] = {}  # caller → the event and the answer of its last finish
+        self.outbox: list[str] = []
         self.notify: Callable[[str], None] = lambda queue: None  # wakes who waits for an offer on the queue
         self.watching: Watching | None = None
         self.skew = 0.0  # of the store's clock against that of the stage
@@ -84,11 +85,13 @@ class ModelStore:
         ready = {lane: dict(offers) for lane, offers in self.ready.items()}
         turn, polled, pools, held = dict(self.turn), dict(self.polled), dict(self.pools), set(self.held)
         alive_at, grace_until, period = self.alive_at, self.grace_until, self.period
+        outbox = list(self.outbox)
 
         def restore() -> None:
             self.jobs, self.due, self.keys, self.taken, self.finished = jobs, due, keys, taken, finished
             self.ready, self.turn, self.polled, self.pools, self.held = ready, turn, polled, pools, held
             self.alive_at, self.grace_until, self.period = alive_at, grace_until, period
+            self.outbox = outbox
 
         return restore
 
@@ -377,6 +380,7 @@ class ModelStore:
             job.turns.pop(lane, None)
         self._add_offers(job, decision.offers)
         job.events.extend(decision.events)
+        self.outbox += decision.notices
         job.decided_at = float(due_seen) - self.lock_ttl
         self._acked(job, acks)
         self._set_due(old.id, decision.due, due_seen)
@@ -478,16 +482,27 @@ class ModelStore:
         if job_id in self.due:
             self.due[job_id] = min(self.due[job_id], at)
 
-    def halt(self, job_id: str, reason: Reason, commit_id: str, now: float) -> None:
+    def halt(
+        self,
+        job_id: str,
+        reason: Reason,
+        commit_id: str,
+        now: float,
+        tell: Callable[[Decision], None] = lambda decision: None,
+    ) -> None:
         job = self.jobs.get(job_id)
         if job is None or job.record.terminal:
             return
         if self.watching:
             self.watching.halted(job, reason)
         paused_at = job.record.paused_at or now
+        halted = replace(job.record, halted=reason, status=Status.HALTED, paused_at=paused_at)
+        decision = Decision(halted, job.record)
+        tell(decision)
+        self.outbox += decision.notices
         if job.record.status is not Status.HALTED:
             job.events.append({"kind": Status.HALTED, "at": now, "code": reason.code, "text": reason.text})
-        job.record = replace(job.record, halted=reason, status=Status.HALTED, commit=commit_id, paused_at=paused_at)
+        job.record = replace(decision.job, commit=commit_id)
         self._set_due(job_id, now + HALTED_LOOK, "")
 
     def tick(self, period: float, lease_ttl: float) -> tuple[float, float]:
