@@ -36,7 +36,7 @@ from unstuck.coordinator.publishing.streams.skip_file import SkippedFile, skip_f
 from unstuck.coordinator.schedule_client import ScheduleClient
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.params import check_key
-from unstuck.coordinator.spec.unused import unused_params
+from unstuck.coordinator.spec.unused import unbound_markers, unused_params
 from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submitted
 from unstuck.coordinator.store.dead_letters import DeadLetterResult, DeadLetters
 from unstuck.coordinator.store.job_store import Store
@@ -131,7 +131,7 @@ class Client:
             found = self._submitter.store_job(job_spec, self.settings.warehouse, key or "", by, "")
         except KeyTaken as taken:
             found, other = Submitted(str(taken), new=False), True
-        warnings = tuple(map(str, unused_params(job_spec)))
+        warnings = tuple(map(str, (*unused_params(job_spec), *unbound_markers(job_spec))))
         if found.new:
             return replace(found, warnings=warnings)
         job = self._job_record(found.id)

@@ -96,7 +96,7 @@ def _statuses(begun: str) -> list[str]:
 
 
 JobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="An id, the beginning of one, a job's name (its newest job), or `last`.")
+    str, typer.Argument(metavar="JOB", help="An id, the beginning of one, or a job's name (its newest job).")
 ]
 LookArgument = Annotated[
     str,
@@ -136,20 +136,26 @@ def resolve(client: Client, word: str, *, by_key: bool = False) -> str:
     """The id of the job that ``word`` names: an id, a name (of its newest job), the beginning of an id, or ``last``.
 
     Args:
-        by_key: it may be the key of a job, too, which counts more than the beginning of an id. Only for what changes
-            nothing: many keys are dates, and so begin the ids of other jobs.
+        by_key: it may be ``last`` or the key of a job, which counts more than the beginning of an id. Only for what
+            changes nothing: many keys are dates, and so begin the ids of other jobs.
 
     Raises:
         NoSuchJob: it names none.
+        BadRequest: it is ``last``, for a command.
         Ambiguous: it begins several ids; the text lists them.
     """
     if _MINTED.fullmatch(word):
         return word  # whether it is there, the next question tells
     if word == LAST:
-        newest = client.jobs(limit=1)
-        if not newest:
+        newest = next(iter(client.jobs(limit=1)), None)
+        if newest is None:
             raise NoSuchJob("there is no job yet; submit one with `unstuck submit SPEC`")
-        return newest[0].id
+        if not by_key:
+            raise BadRequest(
+                "`last` may be another job by the time that a command is given, so only looks take it; nothing was "
+                f"changed. The newest job is {newest.id} ({newest.name}, {newest.status})."
+            )
+        return newest.id
     jobs = client.jobs(limit=_LOOK_AT)
     keyed = next((job for job in jobs if job.key and job.key == word), None)
     for found in (

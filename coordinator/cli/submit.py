@@ -23,7 +23,7 @@ from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, SpecError
-from unstuck.coordinator.spec.unused import Takes, unused_params
+from unstuck.coordinator.spec.unused import Takes, unbound_markers, unused_params
 from unstuck.coordinator.store.answers import Submitted
 
 SPEC = "A job spec, YAML or JSON; `-` is standard input; module:job is a job in Python."
@@ -70,8 +70,8 @@ def _show_submitted(client: Client, name: str, submitted: Submitted, as_json: bo
     _warn(submitted.warnings)
     if submitted.new_warehouse:
         stderr.print(
-            f"A new warehouse was made at {client.settings.warehouse}, where there was none. If one should be there, "
-            f"it is not mounted on this machine: `unstuck cancel {submitted.id}`, mount it, and submit again."
+            f"This first job made the warehouse {client.settings.warehouse}. If you had one there before, it is not "
+            f"mounted on this machine: `unstuck cancel {submitted.id}`, mount it, and submit again."
         )
     fresh = submitted.new and not submitted.retried
     out.print(f"Submitted {name}: job {submitted.id}" if fresh else f"{submitted.told}.")
@@ -98,7 +98,8 @@ def validate(
         job = read_spec(spec, param, scheduled=True, unfinished=not param)
         job.check_zone(settings_here().time_zone)
         plan = compile_to_store(job).plan
-        warnings = list(map(str, unused_params(job, _imported(job) if imports else None)))
+        unused = unused_params(job, _imported(job) if imports else None)
+        warnings = list(map(str, (*unused, *unbound_markers(job))))
     except SpecError as error:
         if not as_json:
             raise

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 # Folders that hold no source of the user's, and may hold very many files. What is hidden is left out, too.
 _NO_SOURCE = frozenset({"__pycache__", "node_modules", "site-packages"})
+
+
+def holds_source(folder: Path) -> bool:
+    """Whether modules or packages stand in a folder, so that workers which start there import steps from it."""
+    return any(chain(folder.glob("*.py"), folder.glob("[!.]*/__init__.py")))
 
 
 class SourceWatch:

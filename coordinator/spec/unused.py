@@ -1,4 +1,4 @@
-"""Finds the parameters that nothing in a job uses: one that is misspelled, or newer than the code, has no effect.
+"""Finds the parameters that nothing in a job uses, and the markers of SQL that nothing gives: one may be misspelled.
 
 SQL, conditions and forks name their parameters; which of them Python takes, only a process can tell that imports it.
 """
@@ -9,8 +9,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.problems import Problem
+from unstuck.coordinator.spec.problems import Problem, suggestion
 from unstuck.tasks.spec.group import ForkFrom, GroupSpec
+from unstuck.tasks.spec.sql import markers_in
 
 Takes = Mapping[str, Collection[str] | None]
 """Per group, the parameters that its Python steps take; None: any."""
@@ -45,6 +46,16 @@ def unused_params(spec: JobSpec, takes: Takes | None = None) -> Iterator[Problem
                 if name in _MARKERS.findall(step.sql or ""):
                     continue
                 yield Problem("the statement has no such marker", ("groups", i, "steps", j, "params", name))
+
+
+def unbound_markers(spec: JobSpec) -> Iterator[Problem]:
+    """Find the ``:name`` of statements to which no parameter gives a value; Spark would refuse them in the attempt."""
+    for i, group in enumerate(spec.groups):
+        given = {*spec.params, *group.params, *(group.for_each or ())}
+        for j, step in enumerate(group.steps):
+            for name in sorted(markers_in(step.sql or "") - given - {*step.params, "results"}):
+                near = suggestion(name, {*given, *step.params})
+                yield Problem(f"nothing gives :{name} a value{near}", ("groups", i, "steps", j, "sql"))
 
 
 def for_python_alone(spec: JobSpec) -> dict[str, tuple[str, ...]]:

@@ -87,6 +87,17 @@ def parameters_in(sql: str) -> set[str]:
     }
 
 
+def markers_in(sql: str) -> set[str]:
+    """The names that ``sql`` asks for as ``:name``, without what may be a field of a variant (``v:name``)."""
+    every = [SqlToken("symbol", "", 0), *tokens(sql)]
+    return {
+        name.text.strip("`")
+        for before, colon, name in zip(every, every[1:], every[2:], strict=False)
+        if colon.text == ":" and name.kind in ("word", "name")
+        if before.kind == "symbol" or before.start + len(before.text) < colon.start
+    }
+
+
 def is_query(sql: str) -> bool:
     """True for a statement that answers with rows and writes none."""
     code = [token.text.lower() for token in tokens(sql) if token.kind in ("word", "symbol")]

@@ -98,7 +98,9 @@ def test_a_parameter_of_a_wrong_type_is_2_for_validate_and_submit_and_a_value_is
         assert done.returncode == 2
         assert f"{spec}:2:16: params.year: expected a whole number, as in the spec, not the number 1.5" in done.stderr
         assert f"{spec}:2:27: params.day: expected a date such as 2013-12-31, not 'soon'" in done.stderr
-    done = cli("validate", spec, "--json")
+    assert cli("validate", spec).returncode == 0, "values are for a submit"
+    assert "a value is required" in cli("submit", spec).stderr
+    done = cli("validate", spec, "-p", "year=2014", "--json")
     assert done.returncode == 2
     (problem,) = json.loads(done.stdout)["problems"]
     assert (problem["path"], problem["line"]) == ("params.day", 2)

@@ -125,6 +125,15 @@ def test_a_command_that_asks_for_what_is_so_already_is_0(cli: Cli, hand: ByHand)
     assert cli("stop", canceled).returncode == cli("cancel", stopped).returncode == 4, "these are other states"
 
 
+def test_a_look_takes_last_and_a_command_does_not(cli: Cli, hand: ByHand) -> None:
+    (job,) = jobs(hand, 1)
+    assert cli.json("show", "last")["id"] == job
+    done = cli("cancel", "last")
+    assert done.returncode == 2
+    assert f"The newest job is {job}" in done.stderr
+    assert intents(hand, job) == ["run"]
+
+
 @pytest.mark.parametrize("arguments", [(), ("last", "--name", "x")], ids=["neither", "both"])
 def test_ids_or_a_filter_but_not_both_and_not_neither(cli: Cli, hand: ByHand, arguments: tuple[str, ...]) -> None:
     (job,) = jobs(hand, 1)

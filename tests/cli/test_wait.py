@@ -69,7 +69,7 @@ def test_submit_prints_the_job_and_what_to_do_next(cli: Cli, hand: ByHand, spec:
 def test_submit_says_that_it_made_a_new_warehouse(cli: Cli, hand: ByHand, spec: Path, tmp_path: Path) -> None:
     """As it does while the mount is missing: nobody else would say so before the jobs that were there are missed."""
     first, again = cli("submit", spec, "--json"), cli("submit", spec)
-    made = f"A new warehouse was made at {tmp_path / 'warehouse'}"
+    made = f"This first job made the warehouse {tmp_path / 'warehouse'}."
     assert made in first.stderr
     assert f"unstuck cancel {json.loads(first.stdout)['id']}" in first.stderr
     assert made not in again.stderr + again.stdout

@@ -25,12 +25,18 @@ def up(
         Path | None, typer.Option("--home", help="Where its logs and Valkey's data are kept: .unstuck.")
     ] = None,
     reload: Annotated[
-        bool, typer.Option("--reload", help="Restart the workers when Python files change in this folder or below.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--reload/--no-reload",
+            help="Restart the workers when Python files change below this folder; by default where there are some.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Run a local fleet in the foreground: an embedded Valkey unless UNSTUCK_REDIS_URL is set. Ctrl-C stops all."""
     from unstuck.coordinator.local.local_fleet import LocalFleet
     from unstuck.coordinator.local.programs import Size
+    from unstuck.coordinator.local.source import holds_source
 
     queues = [*(["spark"] if workers else []), *(["light"] if light else [])]
     if queues and (lacks := lacking(settings_here(), queues, WITHOUT_JAVA)):
@@ -43,5 +49,6 @@ def up(
         except Unreachable as error:
             if not isinstance(error.__cause__, redis.BusyLoadingError):  # that one the fleet waits for
                 raise
+    reload = holds_source(Path.cwd()) if reload is None else reload
     fleet = LocalFleet(Size(workers, coordinators, light), home, reload=reload)
     raise typer.Exit(ExitCode.NOT_WELL if fleet.run() else ExitCode.FINE)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unstuck.coordinator.local.source import SourceWatch
+from unstuck.coordinator.local.source import SourceWatch, holds_source
 
 
 @pytest.fixture
@@ -48,3 +48,17 @@ def test_a_folder_that_is_not_there_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "later" / "a.py").write_text("1\n")
     watch.changed()
     assert watch.changed() == [str(tmp_path / "later" / "a.py")]
+
+
+def test_a_folder_with_modules_or_packages_holds_source(tmp_path: Path) -> None:
+    assert not holds_source(tmp_path)
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "__init__.py").touch()
+    assert not holds_source(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").touch()
+    assert holds_source(tmp_path)
+    (tmp_path / "mine").rename(tmp_path / ".gone")
+    (tmp_path / "steps.py").touch()
+    assert holds_source(tmp_path)

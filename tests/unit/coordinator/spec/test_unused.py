@@ -6,7 +6,7 @@ from typing import Any
 
 from unstuck import JobSpec
 from unstuck.coordinator.spec.plan import compile_plan
-from unstuck.coordinator.spec.unused import unused_params
+from unstuck.coordinator.spec.unused import unbound_markers, unused_params
 
 SQL = {"sql": "SELECT :day AS day, ':no' AS text, x::int FROM t", "output": "o"}
 PYTHON = {"python": "shop:price"}
@@ -45,3 +45,14 @@ def test_a_runner_is_told_what_has_no_effect_unless_its_own_python_takes_it() ->
     python, sql = {"steps": [PYTHON], "params": {"rate": 1}}, {"steps": [SQL]}
     assert compile_plan(job(python, sql, params=params)).for_python == {"g0": ("lost", "rate")}
     assert compile_plan(job(python, python, params=params)).for_python == {"g0": ("rate",), "g1": ("rate",)}
+
+
+def test_a_marker_of_sql_to_which_nothing_gives_a_value_is_told() -> None:
+    text = "SELECT :dya, :day, v:field, v :path, :results.g0.n, ':text', x::int, :`odd` FROM t WHERE a IN (:of_step)"
+    step = {"sql": text, "output": "o", "params": {"of_step": 1}}
+    spec = job({"steps": [PYTHON]}, {"needs": ["g0"], "steps": [step]}, params={"day": 1})
+    assert [(problem.path, problem.message) for problem in unbound_markers(spec)] == [
+        ("groups[1].steps[0].sql", "nothing gives :dya a value; did you mean 'day'?"),
+        ("groups[1].steps[0].sql", "nothing gives :odd a value"),
+        ("groups[1].steps[0].sql", "nothing gives :path a value"),
+    ]
