@@ -60,6 +60,16 @@ app.steps["consumer"].add(ReportConsumer)
 app.steps["consumer"].add(Acknowledging)
 app.steps["consumer"].add(CoordinatorStallDetector)
 hide_from_log("unstuck.sweep")
+
+
+class Beat(app.Beat):  # type: ignore[misc, name-defined]
+    """Beat without its banner where lines are JSON."""
+
+    def __init__(self, *arguments: Any, quiet: bool = False, **named: Any) -> None:
+        super().__init__(*arguments, quiet=quiet or _settings.log == "json", **named)
+
+
+app.Beat = Beat
 refuse_other_pools(
     app,
     "celery -A unstuck.coordinator worker reads reports in a thread, beside which no process may fork, and needs the "

@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from unstuck.tasks.duration import Seconds
 from unstuck.tasks.errors import SettingsInvalid
+from unstuck.tasks.log_lines import LogAs, one_line
 from unstuck.tasks.redis_url import redis_address
 from unstuck.tasks.time_zone import UTC, checked_zone, other_zone
 
@@ -97,6 +98,7 @@ class Settings(BaseSettings):
         default=86400.0, description="with UNSTUCK_KEEP_VERSIONS: versions that were the newest since then stay too"
     )
     durability: Literal["everysec", "fsync", "replica"] = "everysec"
+    log: LogAs = Field(default="text", description="how processes and attempts write their log lines")
 
     time_zone: Annotated[str, AfterValidator(checked_zone)] = Field(
         default=UTC, description="of runners, their JVM and their executors, whatever their host has"
@@ -206,7 +208,9 @@ def leave(sentence: str, code: int = 2) -> NoReturn:
 
     An exception would not do: Celery shows those of an import with their traceback.
     """
-    sys.stderr.write(f"{sentence}\n")
+    # The variable itself: the settings may be what cannot be read.
+    as_json = os.environ.get("UNSTUCK_LOG") == "json"
+    sys.stderr.write(f"{one_line('json', 'unstuck', 'CRITICAL', sentence) if as_json else sentence}\n")
     raise SystemExit(code)
 
 

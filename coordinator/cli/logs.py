@@ -21,6 +21,7 @@ from unstuck.coordinator.client import Client
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.errors import Malformed
+from unstuck.tasks.log_lines import as_text
 from unstuck.tasks.protocol.token import GROUP_ID, split_member
 from unstuck.tasks.terminal import printable
 from unstuck.tasks.warehouse.files import Files
@@ -134,7 +135,8 @@ def _lines(
                 data = data[: data.rfind(b"\n") + 1]
             read[log.path] = start + len(data)
             if data:
-                yield from ((log, line) for line in data.decode(errors="replace").removesuffix("\n").split("\n"))
+                written = data.decode(errors="replace").removesuffix("\n").split("\n")
+                yield from ((log, line) for one in written for line in as_text(one).split("\n"))
         sys.stdout.flush()
         if ended:
             return

@@ -72,7 +72,7 @@ class LocalFleet:
         self._given_url = self.settings.redis_url if "redis_url" in self.settings.model_fields_set else None
         self._programs = programs
         self._reload = reload
-        self._say = Console(self.home.logs / "up.log", say)
+        self._say = Console(self.home.logs / "up.log", say, self.settings.log)
         # Reentrant: a signal handler would wait for ever for the lock of an Event that its own thread has taken.
         self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopped = threading.Event()

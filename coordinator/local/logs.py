@@ -7,10 +7,10 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
+from unstuck.tasks.log_lines import LogAs, one_line
 from unstuck.tasks.process.call_deadlines import NonBlockingHandler
 
 _CHUNK = 1_000_000  # bytes
@@ -19,8 +19,8 @@ _CHUNK = 1_000_000  # bytes
 class Console:
     """Prints a line at the terminal and, while ``keeps`` is true, appends it with its time to a file. Never raises."""
 
-    def __init__(self, log: Path, say: Callable[[str], None] | None) -> None:
-        self._log, self._say = log, say or _print
+    def __init__(self, log: Path, say: Callable[[str], None] | None, log_as: LogAs = "text") -> None:
+        self._log, self._say, self._log_as = log, say or _print, log_as
         self.keeps = False  # until the home is locked: a refused fleet must not write to the log of the running one
         self._mutex = threading.Lock()
 
@@ -31,7 +31,7 @@ class Console:
                 with suppress(OSError):
                     self._log.parent.mkdir(parents=True, exist_ok=True)
                     with self._log.open("a", encoding="utf-8", errors="replace") as log:
-                        log.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}\n")
+                        log.write(f"{one_line(self._log_as, 'unstuck.up', 'INFO', line)}\n")
             with suppress(OSError, ValueError):  # a closed file object raises ValueError
                 self._say(line)
 

@@ -318,7 +318,9 @@ class JobRecord:
     def group_plans(self, plan: Plan) -> dict[str, str]:
         """The stored plans for the runners of this job, whose spec is compiled to ``plan``."""
         known = (self.warehouse, self.warehouse_id, self.reruns, self.adopts)
-        return plan.group_plans(*known, any_code=self.any_code, base=self.base, mixed=self.mixed)
+        return plan.group_plans(
+            *known, any_code=self.any_code, base=self.base, mixed=self.mixed, schedule=self.schedule
+        )
 
     def written(self) -> dict[str, Any]:
         """The spec, parsed."""

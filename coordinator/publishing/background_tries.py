@@ -21,6 +21,7 @@ from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.publish_outputs import PublishRequest, abort, publish
 from unstuck.tasks.errors import UnstuckError, WarehouseMismatch, WarehouseUnsafe
 from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.log_lines import about, also_about
 
 log = logging.getLogger(__name__)
 MAX_BUSY = 100
@@ -90,6 +91,12 @@ class Publisher:
             self._record_progress(job)
 
     def _try(self, state: JobState, abort: Reason | None, alive: Callable[[], None]) -> None:
+        with about(job=state.job.id):
+            if state.job.schedule:
+                also_about(schedule=state.job.schedule)
+            self._try_it(state, abort, alive)
+
+    def _try_it(self, state: JobState, abort: Reason | None, alive: Callable[[], None]) -> None:
         job = state.job.id
         recorded_at = self._clock()
 

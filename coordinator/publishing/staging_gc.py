@@ -21,6 +21,7 @@ from unstuck.coordinator.publishing.vacuum import vacuum
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.tasks.errors import LogBroken
+from unstuck.tasks.log_lines import about
 from unstuck.tasks.protocol.staging import MARGIN, Staged
 from unstuck.tasks.protocol.token import JOB_ID
 from unstuck.tasks.settings import Settings
@@ -70,10 +71,11 @@ class StagingCollector:
 
     def _collect(self, batch: Sequence[Staged], now: float, progressed: Callable[[], None]) -> None:
         for staged in batch:
-            try:
-                self._look(staged, now)
-            except Exception as error:  # noqa: BLE001 - a warehouse's client may raise anything: this job is looked at later
-                self._trouble(staged, now, error)
+            with about(job=staged.job):
+                try:
+                    self._look(staged, now)
+                except Exception as error:  # noqa: BLE001 - a warehouse's client may raise anything: looked at later
+                    self._trouble(staged, now, error)
             progressed()
         keep = self._settings.versions_kept(batch[0].warehouse)
         if keep is not None and now >= self._next_vacuum.get(batch[0].warehouse, 0.0):

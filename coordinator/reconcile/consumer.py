@@ -23,6 +23,7 @@ from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.store.reports import ReportStream, StreamEntry
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.log_lines import about
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import unavailable
 
@@ -189,13 +190,14 @@ class Consumer:
         Reports that raise stay pending and are delivered again, here or elsewhere; after ``POISON_AFTER`` deliveries
         they become dead letters.
         """
-        try:
-            self._apply_to(job, entries, tries)
-        except Exception as error:
-            if unavailable(error) or _no_group(error):
-                raise
-            log.exception("%d reports of job %s could not be applied; they are delivered again", len(entries), job)
-            self._poisoned(entries, POISON_AFTER, f"applying it raised {type(error).__name__}: {str(error)[:300]}")
+        with about(job=job):
+            try:
+                self._apply_to(job, entries, tries)
+            except Exception as error:
+                if unavailable(error) or _no_group(error):
+                    raise
+                log.exception("%d reports of job %s could not be applied; they are delivered again", len(entries), job)
+                self._poisoned(entries, POISON_AFTER, f"applying it raised {type(error).__name__}: {str(error)[:300]}")
         self._beat()
 
     def _poisoned(self, entries: Sequence[StreamEntry], limit: int, why: str) -> None:

@@ -31,6 +31,7 @@ from unstuck.coordinator.spec.notify_spec import FleetRule
 from unstuck.coordinator.store.answers import BeginAnswer, Begun, CommitAnswer, EndAnswer
 from unstuck.coordinator.store.job_store import HALTED_LOOK, Store
 from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.log_lines import about, also_about
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import unavailable
@@ -154,11 +155,12 @@ class Reconciler:
         return self._perform(Pass(self, job, published=result)) is not PassResult.BUSY
 
     def _perform(self, one: Pass) -> PassResult:
-        try:
-            result = one.run()
-        finally:
-            # Persisted first, sent second, outside the lock (rule 10); also when a later round failed.
-            self._dispatch(one)
+        with about(job=one.job):
+            try:
+                result = one.run()
+            finally:
+                # Persisted first, sent second, outside the lock (rule 10); also when a later round failed.
+                self._dispatch(one)
         if one.publish is not None:
             self._publisher.soon(*one.publish)
         return result
@@ -270,6 +272,8 @@ class Pass:
         state = self._store.load(self.job, cached, self.groups, self._begun)
         if state is None:
             return Round.MISSING
+        if state.job.schedule:
+            also_about(schedule=state.job.schedule)
         if state is not cached:
             self.groups = None
         if not self._time_was_renewed and self._time_is_old(state.job):

@@ -36,6 +36,7 @@ from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.coordinator.submitter import StandsAlready, Submitter
 from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.log_lines import about
 from unstuck.tasks.transport.redis_client import unavailable
 
 log = logging.getLogger(__name__)
@@ -89,13 +90,14 @@ class Schedules:
         decided, until = 0, self._clock() + TURN
         while self._clock() < until and (due := self._schedules.take_due(self._lock_ttl)[1]):
             for name, due_seen in due.items():
-                try:
-                    self.decide(name, due_seen)
-                except Exception as error:
-                    if unavailable(error):
-                        raise
-                    # It concerns this schedule alone, which is due again when its term is over.
-                    log.exception("schedule %s could not be decided; it stays due", name)
+                with about(schedule=name):
+                    try:
+                        self.decide(name, due_seen)
+                    except Exception as error:
+                        if unavailable(error):
+                            raise
+                        # It concerns this schedule alone, which is due again when its term is over.
+                        log.exception("schedule %s could not be decided; it stays due", name)
                 after_each()
             decided += len(due)
         return decided
@@ -152,15 +154,16 @@ class Schedules:
 
     def _submit(self, name: str, run: Run, alive: Callable[[], None]) -> None:
         """Submit ``run``, and note how that ended. What is not noted is submitted again, which is the same job."""
-        try:
-            record, now = self._schedules.load(name), self._schedules.now()
-            # It may have waited for room, and a person may have paused or stopped the schedule since.
-            wanted = [] if record is None else ScheduleDecision(record, (), None).submits(now)
-            if record is None or (run.tick, run.number) not in [(one.tick, one.number) for one in wanted]:
-                return
-            self._note(name, run, self._tried(record, run))
-        except redis.RedisError as error:
-            log.warning("a run of schedule %s could not be submitted; it is tried again: %s", name, error)
+        with about(schedule=name):
+            try:
+                record, now = self._schedules.load(name), self._schedules.now()
+                # It may have waited for room, and a person may have paused or stopped the schedule since.
+                wanted = [] if record is None else ScheduleDecision(record, (), None).submits(now)
+                if record is None or (run.tick, run.number) not in [(one.tick, one.number) for one in wanted]:
+                    return
+                self._note(name, run, self._tried(record, run))
+            except redis.RedisError as error:
+                log.warning("a run of schedule %s could not be submitted; it is tried again: %s", name, error)
 
     def _tried(self, record: ScheduleRecord, run: Run) -> Noted:
         """Submit ``run``. Returns how that is noted on the record. Raises: redis.RedisError."""

@@ -11,6 +11,7 @@ from unstuck.coordinator.reconcile.reconciler import PassResult, Reconciler
 from unstuck.coordinator.reconcile.schedule_sweep import Schedules
 from unstuck.coordinator.store.indexes import Indexes
 from unstuck.coordinator.store.job_store import Store
+from unstuck.tasks.log_lines import about
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import unavailable
 
@@ -108,13 +109,14 @@ class Sweep:
 
     def _reconcile(self, job: str) -> PassResult | None:
         """Decide one job. An error concerns that job alone: the jobs that are due behind it are decided."""
-        try:
-            return self._reconciler.reconcile(job)
-        except Exception as error:
-            if unavailable(error):
-                raise
-            log.exception("job %s could not be decided; it stays due", job)
-            return None
+        with about(job=job):
+            try:
+                return self._reconciler.reconcile(job)
+            except Exception as error:
+                if unavailable(error):
+                    raise
+                log.exception("job %s could not be decided; it stays due", job)
+                return None
 
     def run_schedules(self, after_each: Callable[[], None] = lambda: None) -> None:
         """Decide the schedules that are due, so that a run begins in time, however seldom the fleet sweeps."""

@@ -105,10 +105,11 @@ class Plan:
         any_code: bool = False,
         base: int | None = None,
         mixed: bool = False,
+        schedule: str = "",
     ) -> dict[str, str]:
         """The stored plan of each group for the runners, as JSON with references to the long texts of the spec.
 
-        ``reruns``, ``adopts``, ``any_code``, ``base`` and ``mixed``: as on the job's record.
+        ``reruns``, ``adopts``, ``any_code``, ``base``, ``mixed`` and ``schedule``: as on the job's record.
         """
         pack = Packer().pack
         plans = {}
@@ -134,6 +135,7 @@ class Plan:
                     },
                     base=base,
                     mixed=mixed,
+                    schedule=schedule,
                     checks=checks,
                     appended=self.appended_by(group),
                     for_python=self.for_python.get(group.name, ()),

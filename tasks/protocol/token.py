@@ -82,6 +82,11 @@ class Token(Offer):
         return Offer(self.job, self.group, self.epoch, self.nonce)
 
     @property
+    def work(self) -> dict[str, str | int]:
+        """The attempt as lines of logs name it."""
+        return {"job": self.job, "group": self.group, "attempt": self.epoch}
+
+    @property
     def staging(self) -> str:
         """The attempt's own folder, relative to the warehouse.
 

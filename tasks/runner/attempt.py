@@ -22,6 +22,7 @@ from billiard.common import terminate_handler_fired
 from unstuck.tasks.driver.driver import TABLES
 from unstuck.tasks.errors import AttemptEnded, NotBegun, UnstuckError, WarehouseMismatch
 from unstuck.tasks.failpoints import Point, reach
+from unstuck.tasks.log_lines import process_is_about
 from unstuck.tasks.process.call_deadlines import run_with_deadline
 from unstuck.tasks.protocol.failure import (
     MAX_TEXT,
@@ -100,10 +101,14 @@ class Attempt:
         stop: BaseException | None = None
         with ExitStack() as stack:
             try:
+                process_is_about(**self._token.work)
+                stack.callback(process_is_about)
                 stack.enter_context(self._runner.holding(self._held))
                 if not isinstance(self._claim, Claim):
                     raise self._claim
                 self._work_order = self._claim.work_order
+                if schedule := self._work_order.plan.schedule:
+                    process_is_about(**self._token.work, schedule=schedule)
                 self._retry = self._work_order.group.retry or self._retry
                 self._open(stack)
                 outcome: Outcome | None = self._succeed(stack)
@@ -151,7 +156,7 @@ class Attempt:
             self._files = warehouse.storage
             self._files.answered = partial(self._runner.watchdog.restart_clock, WAREHOUSE_TIMEOUT)
             self._files.check()
-            self._log = AttemptLog(self._files, self._token.staging, self._secrets)
+            self._log = AttemptLog(self._files, self._token.staging, self._secrets, self._runner.settings.log)
             self._stop_log = self._log.stop
             stack.enter_context(self._log.open())
         self._runner.watchdog.log_to(None if self._log.path is None else str(self._log.path))
@@ -338,9 +343,11 @@ class Attempt:
             return Outcome(OutcomeKind.RELEASED)
         return Outcome(OutcomeKind.FAILED, failure=self._held.timeout)
 
-    def _log_line(self, level: int, text: str, *arguments: object) -> None:
+    def _log_line(self, level: int, text: str, *arguments: object, trace: str | None = None) -> None:
         """Log a line before the outcome is recorded, which must not wait for a log that hangs."""
-        if not run_with_deadline(log.log, level, text, *arguments):
+        record = log.makeRecord(log.name, level, __file__, 0, text, arguments, None)
+        record.exc_text = trace
+        if not run_with_deadline(log.handle, record):
             self._stop_log()
             self._runner.replace()
 
@@ -355,7 +362,7 @@ class Attempt:
             found = described.failure if lost else self._runner.driver.blamed(described.failure)
         if described.hangs or ours:
             self._runner.replace()
-        self._log_line(logging.ERROR, "%s failed\n%s", self._token, described.whole)
+        self._log_line(logging.ERROR, "%s failed", self._token, trace=described.whole)
         if ours:
             found = outside_of_the_steps(found, self._runner.name, self._changed)
         elif self._doubtful:

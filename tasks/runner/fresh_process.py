@@ -18,6 +18,7 @@ from typing import Any, TypeGuard
 from billiard.common import reset_signals
 
 from unstuck.tasks.errors import NotBegun
+from unstuck.tasks.log_lines import formatter
 from unstuck.tasks.process import hang_alarm
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag
 from unstuck.tasks.process.tree import end_strays, is_watchdog
@@ -101,9 +102,10 @@ def main() -> None:
     """The fresh runner, which reads its claim from the standard input, a socket, and says there that it has begun."""
     wanted: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     reset_signals()  # SIGTERM ends the attempt, as in a child of Celery's pool
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="[%(asctime)s: %(levelname)s/fresh-%(process)d] %(message)s"
-    )
+    console = logging.StreamHandler(sys.stderr)
+    text = logging.Formatter("[%(asctime)s: %(levelname)s/fresh-%(process)d] %(message)s")
+    console.setFormatter(formatter(settings().log, text))
+    logging.basicConfig(handlers=[console], level=logging.INFO)
     flag = None if wanted["shutdown_flag"] is None else ShutdownFlag(wanted["shutdown_flag"])
     # As in a child of the pool: no end of this process may hang.
     hang_alarm.install(START_WITHIN + settings().dispatch_timeout)

@@ -12,13 +12,13 @@ import os
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from unstuck.tasks.errors import WarehouseMismatch
+from unstuck.tasks.log_lines import LogAs, formatter, one_line
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.runner.stdio import Tee
 from unstuck.tasks.warehouse.files import Files
@@ -27,8 +27,6 @@ MAX_BYTES = 32 * 1024 * 1024
 _QUIET = [logging.getLogger(name) for name in ("py4j", "celery.utils", "kombu", "amqp")]
 _LISTS = ("handlers", "filters")
 _RESTORED = ("level", "disabled", "propagate", "handlers", "filters", "formatter")
-_LINE = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
-_LINE.converter = time.gmtime
 
 
 class _StepLogger(logging.Logger):
@@ -48,9 +46,11 @@ class AttemptLog:
         logger: ``ctx.log`` of the steps.
     """
 
-    def __init__(self, files: Files, staging: str, secrets: Secrets | None = None) -> None:
+    def __init__(self, files: Files, staging: str, secrets: Secrets | None = None, log_as: LogAs = "text") -> None:
         """``secrets`` are taken out of every line."""
         self._files = files
+        self._as_json = log_as == "json"
+        self._formatter = formatter(log_as)
         self._secrets = secrets or Secrets()
         self._name = f"{staging}.log"
         self.path = files.local_path(self._name)
@@ -69,10 +69,11 @@ class AttemptLog:
             return
         try:
             _clean(record, self._secrets)
-            data = (_LINE.format(record) + "\n").encode("utf-8", "replace")
+            data = (self._formatter.format(record) + "\n").encode("utf-8", "replace")
             self._left -= len(data)
             if self._left <= 0:
-                data = f"… this log is cut here: it has reached {MAX_BYTES // 2**20} MiB\n".encode()
+                cut = f"… this log is cut here: it has reached {MAX_BYTES // 2**20} MiB"
+                data = f"{one_line('json', 'unstuck', 'WARNING', cut) if self._as_json else cut}\n".encode()
             self._append(data)
         except (OSError, ValueError, TypeError) as error:
             self._left = 0
@@ -93,8 +94,8 @@ class AttemptLog:
             for name, redirect in (("stdout", contextlib.redirect_stdout), ("stderr", contextlib.redirect_stderr)):
                 # None in a process that was started without the descriptor.
                 stream = getattr(sys, name) or stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
-                put = partial(self._put, f"step.{name}")
-                tee = Tee(name, stream, put, secrets=self._secrets, logged=logged)
+                put = partial(self._put, f"step.{name}", stream)
+                tee = Tee(name, stream, put, secrets=self._secrets, logged=logged, shows=not self._as_json)
                 stack.callback(tee.finish)
                 stack.enter_context(redirect(tee))
             yield self
@@ -111,9 +112,12 @@ class AttemptLog:
         stack.callback(self.stop)
         self._left = MAX_BYTES - path.stat().st_size
 
-    def _put(self, name: str, line: str) -> None:
+    def _put(self, name: str, stream: TextIO, line: str) -> None:
         """Write a printed line. It goes past all loggers, whose handlers may print it again."""
-        self.write(logging.LogRecord(name, logging.INFO, "", 0, line, None, None))
+        record = logging.LogRecord(name, logging.INFO, "", 0, line, None, None)
+        self.write(record)
+        if self._as_json:
+            stream.write(f"{self._formatter.format(record)}\n")
 
     def _set_levels(self, stack: contextlib.ExitStack) -> None:
         """Log from INFO on. The worker's own console keeps its level, and shows no secret.

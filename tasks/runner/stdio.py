@@ -107,15 +107,18 @@ class Tee(io.TextIOWrapper):
         *,
         secrets: Secrets | None = None,
         logged: Callable[[], bool] = lambda: False,
+        shows: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``stream`` is the worker's own, and ``put`` takes a line for the log.
 
         ``logged``: whether what this thread writes now is in the log already, as a record that a handler prints.
+        ``shows``: also on the worker's own stream, as it is written; else ``put`` shows it.
         """
         self.stream = stream
         self._secrets = secrets or Secrets()
         self._logged = logged
+        self._shows = shows
         self._lines: dict[int, _Line] = defaultdict(lambda: _Line(put, clock, self._secrets))
         self._bytes = _Bytes(f"<{name}>", self)
         super().__init__(self._bytes, "utf-8", "backslashreplace", newline="", line_buffering=True)
@@ -152,7 +155,8 @@ class Tee(io.TextIOWrapper):
 
     def _add(self, line: _Line, clean: str) -> None:
         if clean:
-            self._show(clean)
+            if self._shows:
+                self._show(clean)
             line.add(clean)
 
     def _show(self, text: str) -> None:

@@ -51,6 +51,7 @@ class GroupPlan(Strict):
         appended: of a group that reads a stream: the outputs that may be written from it, since they are published by
             appending.
         for_python: parameters that have no effect unless the Python of this group takes them.
+        schedule: of which the job is a run, for the lines of its log.
         publishes: the names of the outputs that are published, whoever makes them; None: all of this group.
         publishing: how outputs are published, by name, where that is not the default.
     """
@@ -70,6 +71,7 @@ class GroupPlan(Strict):
     checks: dict[str, Checks] = Field(default_factory=dict)
     appended: tuple[str, ...] = ()
     for_python: tuple[str, ...] = ()
+    schedule: str = ""
     publishes: tuple[str, ...] | None = ()
     publishing: dict[str, Publishing] = Field(default_factory=dict)
 

@@ -7,15 +7,20 @@ acknowledgement a dropped connection gives every running task a second copy at o
 from __future__ import annotations
 
 import logging
+import os
+import sys
+import warnings
 from typing import Any
 
 from celery import Celery, signals
 from celery.concurrency import get_implementation
+from celery.utils.log import ColorFormatter, get_multiprocessing_logger
 from kombu import Exchange, Queue
 
+from unstuck.tasks.log_lines import formatter, one_line
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.redis_url import tls_options
-from unstuck.tasks.settings import Settings, leave, settings_or_leave
+from unstuck.tasks.settings import Settings, leave, settings, settings_or_leave
 from unstuck.tasks.terminal import PrintableFormatter
 from unstuck.tasks.transport.kombu_fixes import BrokerConnection, check_requests
 from unstuck.tasks.transport.redis_client import REPLY_WITHIN, broker_url
@@ -84,6 +89,8 @@ def celery_app(name: str, queues: tuple[str, ...], settings: Settings) -> Celery
     check_requests(made)
     _ignore_neighbours(made)
     _refuse_unfit_redis(made, settings)
+    if settings.log == "json":
+        _print_json_alone(made)
     return made
 
 
@@ -111,6 +118,29 @@ def _refuse_unfit_redis(app: Celery, settings: Settings) -> None:
     signals.worker_init.connect(look, weak=False)
 
 
+def _print_json_alone(app: Celery) -> None:
+    """Workers of ``app`` print no banner, and as JSON what is said past all loggers: at the start, and on signals."""
+
+    def look(instance: Any, **_: Any) -> None:
+        if instance.app is app:
+            from celery.apps import worker as program  # a worker has it; whoever sends wake-ups needs none of it
+
+            instance.quiet = True
+            program.safe_say = _say
+            warnings.showwarning = _warn
+
+    signals.celeryd_init.connect(look, weak=False)
+
+
+def _say(message: str, file: Any) -> None:
+    os.write(file.fileno(), f"{one_line('json', 'celery.worker', 'WARNING', message)}\n".encode())
+
+
+def _warn(message: Any, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any) -> None:
+    text = f"{filename}:{lineno}: {category.__name__}: {message}"
+    sys.stderr.write(f"{one_line('json', 'py.warnings', 'WARNING', text)}\n")
+
+
 def refuse_other_pools(app: Celery, sentence: str) -> None:
     """A worker of ``app`` that is given another pool than ``worker_pool`` ends with ``sentence``, having taken nothing.
 
@@ -126,9 +156,15 @@ def refuse_other_pools(app: Celery, sentence: str) -> None:
 
 
 def _log_printably(logger: logging.Logger, **_: Any) -> None:
-    """Names of jobs and hosts, and errors, come from anybody: the terminal that shows the log must not obey them."""
-    for handler in logger.handlers:
-        handler.setFormatter(PrintableFormatter(handler.formatter or logging.Formatter()))
+    """Names of jobs and hosts, and errors, come from anybody: the terminal that shows the log must not obey them.
+
+    As JSON is written what Celery would write as text. A handler of the user's keeps its form.
+    """
+    for handler in (*logger.handlers, *get_multiprocessing_logger().handlers):
+        own = handler.formatter or logging.Formatter()
+        as_set = formatter(settings().log, own) if isinstance(own, ColorFormatter) else own
+        if not isinstance(own, PrintableFormatter):
+            handler.setFormatter(PrintableFormatter(as_set))
 
 
 signals.after_setup_logger.connect(_log_printably)

@@ -15,7 +15,6 @@ import subprocess
 import time
 from contextlib import suppress
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from typing import Any
 
 import psutil
@@ -24,6 +23,7 @@ import redis
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.host import java_version, may_run_spark
 from unstuck.tasks.identity import release_here
+from unstuck.tasks.log_lines import formatter, one_line, process_is_about
 from unstuck.tasks.process.call_deadlines import NonBlockingHandler, run_with_deadline
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
 from unstuck.tasks.process.tree import ProcessState, Tree, describe_status, exit_status, is_watchdog, process_state
@@ -138,6 +138,7 @@ class Watchdog:
         self._holding = held
         if held.token != before.token:
             self._token = Token.parse(held.token) if held.token else None
+            process_is_about(**(self._token.work if self._token else {}))
             self._state, self._answer, self._altered = WatchState(), None, None
         if (held.token, held.idle) != (before.token, before.idle):
             self._seen_twice = False
@@ -284,8 +285,8 @@ class Watchdog:
         path = self._holding.log
         if path is None:
             return
-        line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}Z ERROR watchdog: {text}\n"
-        if not run_with_deadline(_append, path, line):
+        line = one_line(self._settings.log, "watchdog", "ERROR", text)
+        if not run_with_deadline(_append, path, f"{line}\n"):
             log.warning("%s cannot be written: it hangs", path)
 
 
@@ -324,6 +325,7 @@ def _report_dead_runner(hello: dict[str, Any], settings: Settings) -> None:
     if not psutil.pid_exists(hello["pid"]):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(hello["pid"], signal.SIGKILL)  # what the runner left in its process group
+    process_is_about(**Token.parse(token).work)
     why = f"the runner {hello['worker']} died right after it had begun; how is not known"
     client, caller = connect(settings.redis_url), f"{hello['runner']}/{os.getpid()}"
     lease = Lease(client, Keys(settings.prefix), settings.lease_ttl, caller)
@@ -333,11 +335,9 @@ def _report_dead_runner(hello: dict[str, Any], settings: Settings) -> None:
 def run(hello: dict[str, Any]) -> None:
     """Be the watchdog of a runner, until it has ended and is reported."""
     handler = NonBlockingHandler(2)
-    logging.basicConfig(
-        handlers=[handler],
-        level=logging.WARNING,
-        format="%(asctime)s %(levelname)s watchdog: %(message)s",
-    )
+    text = logging.Formatter("%(asctime)s %(levelname)s watchdog: %(message)s")
+    handler.setFormatter(formatter(settings().log, text))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     try:
         try:
             watchdog = Watchdog(hello, settings())

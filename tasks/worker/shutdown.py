@@ -12,6 +12,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
+from unstuck.tasks.log_lines import one_line
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
 from unstuck.tasks.settings import Settings, settings
 from unstuck.tasks.worker.idle_slots import IdleSlots
@@ -52,7 +53,9 @@ class MainProcess:
         self._limit(self._settings.stop_within(at_once=level is ShutdownLevel.STOP_NOW))
         # Not through logging: the signal may have come while this very thread held a lock of it.
         with suppress(OSError):  # nobody listens any more, which must not keep the worker from stopping
-            os.write(2, f"\n{self._announcement(level)}\n".encode())
+            said = self._announcement(level)
+            as_set = one_line("json", __name__, "WARNING", said) if self._settings.log == "json" else f"\n{said}"
+            os.write(2, f"{as_set}\n".encode())
 
     def give_up(self) -> None:
         """End this worker as if it was told to, with an exit code that says otherwise. From any thread.

@@ -5,7 +5,9 @@ Each of these was found by a hostile reader of the first version, with the test 
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from tests.support.servers import RedisServer, wait_until
 from unstuck import SpecError, Status
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.publishing.background import Background
+from unstuck.tasks.log_lines import JsonFormatter
 from unstuck.tasks.warehouse.log import Warehouse
 
 
@@ -372,6 +375,26 @@ def test_a_job_of_a_newer_release_is_left_to_a_newer_coordinator(coordinator: Co
     assert not coordinator.sent
     coordinator.read()
     assert coordinator.redis.xpending(coordinator.keys.reports, "coordinators")["pending"] == 0
+
+
+def test_a_line_of_a_coordinator_names_its_job(coordinator: Coordinator) -> None:
+    jobs = [coordinator.submit(group("only")) for _ in range(2)]
+    for job, schema in zip(jobs, ("2", "damaged"), strict=True):
+        coordinator.redis.hset(coordinator.keys.of(job).job, "schema", schema)
+        coordinator.redis.zadd(coordinator.keys.due, {job: 0})
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(JsonFormatter())
+    logger = logging.getLogger("unstuck.coordinator.reconcile")
+    logger.addHandler(handler)
+    try:
+        wait_until(lambda: coordinator.sweep.run() or written.getvalue().count("\n") > 1, 10, "both to be logged")
+    finally:
+        logger.removeHandler(handler)
+    lines = [json.loads(line) for line in written.getvalue().splitlines()]
+    assert {one["job"] for one in lines} == set(jobs)
+    for one in lines:
+        assert one["job"] in one["message"]
 
 
 @pytest.mark.parametrize(("schema", "counter"), [("2", "NEWER"), ("damaged", "HALTED")])
