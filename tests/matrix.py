@@ -41,7 +41,7 @@ def packages() -> list[str]:
 
 def folder_of(version: str) -> Path:
     """Where the environment with PySpark ``version`` lies; it changes with what the environment is to hold."""
-    state = sha256(constraints(version).encode() + (ROOT / "pyproject.toml").read_bytes()).hexdigest()[:8]
+    state = sha256("\n".join([constraints(version), *packages()]).encode()).hexdigest()[:8]
     return ENVIRONMENTS / f"pyspark-{version}-{state}"
 
 
