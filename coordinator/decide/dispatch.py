@@ -130,11 +130,14 @@ def freeze_group(draft: Draft, name: str) -> None:
     after = hashlib.sha256("\n".join(unmarked).encode()).hexdigest()[:16] if unmarked else ""
     records = {need: draft.state.groups.get(need) for need, found in inputs.items() if not found}
     empty = tuple(need for need, one in records.items() if one and one.reason and one.reason.code == EMPTY_FORK)
-    needs = draft.state.needs[name]
+    needs, spec = draft.state.needs[name], draft.plan.groups[name].spec
     # What it needs may have been skipped for the failure of what comes before, also for one that the job lives with.
     bad = draft.state.by_state[S.FAILED] and needs[S.FAILED] + needs[S.CANCELED] + needs[S.SKIPPED]
-    cleans = draft.job.id if bad and draft.plan.groups[name].spec.join.outlives_failure else ""
-    draft.decision.frozen[name] = _text(FrozenInputs(inputs=inputs, after=after, empty=empty, cleans=cleans))
+    cleans = draft.job.id if bad and spec.join.outlives_failure else ""
+    forked = spec.streams and spec.for_each is not None
+    members = draft.plan.member_count(name, draft.state.collected) or 0 if forked else 0
+    frozen = FrozenInputs(inputs=inputs, after=after, empty=empty, cleans=cleans, members=members)
+    draft.decision.frozen[name] = _text(frozen)
     draft.state.frozen.add(name)
 
 

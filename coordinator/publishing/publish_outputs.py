@@ -18,6 +18,7 @@ from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing import delta_tables
 from unstuck.coordinator.publishing.expectation_checks import check_expectations
+from unstuck.coordinator.publishing.streams.fork_positions import whole_checkpoint
 from unstuck.coordinator.publishing.streams.stream_positions import with_checkpoint, with_news
 from unstuck.tasks.errors import SchemaMismatch
 from unstuck.tasks.failpoints import Point, reach
@@ -424,7 +425,7 @@ def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutpu
         rows=sum(part.output.rows for part in parts),
         schema=schema,
         rejected_of=first.output.rejected_of,
-        checkpoint=first.output.checkpoint,  # no fork reads a stream
+        checkpoint=whole_checkpoint(files, name, [one for part in parts if (one := part.output.checkpoint)]),
         replaces=[named for part in parts for named in part.output.replaces],
         nothing_new=first.output.nothing_new if all(part.output.nothing_new for part in parts) else "",
     )

@@ -188,8 +188,8 @@ def stream_problems(
             at: Loc = ("groups", i, "inputs", name)
             if stream.state and not group.spark:
                 yield Problem(f"{name!r} is a stream with state: true, which Spark reads; leave out spark: false", at)
-            if group.for_each is not None:
-                yield Problem(f"{name!r} is a stream, and the members of a fork cannot share one yet", at)
+            if stream.state and group.for_each is not None:
+                yield Problem(f"{name!r} is a stream with state: true, which the members of a fork cannot share", at)
             if len(streams) > 1:
                 yield Problem(f"{name!r} is one of several streams; a group cannot read more than one yet", at)
             any_python = any(step.python for step in group.steps)

@@ -38,7 +38,7 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.staging import Staging
-from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.runner.done_before import DoneBefore, on_record
 from unstuck.tasks.runner.log import AttemptLog, logging_restored
 from unstuck.tasks.runner.outcome import Finish, record_outcome, success
@@ -57,6 +57,7 @@ from unstuck.tasks.steps.execute import StepRaised, run_step, users_code
 from unstuck.tasks.steps.inputs import PublishedDatasets, of_empty_forks, read_inputs, with_published
 from unstuck.tasks.steps.loaded import loaded
 from unstuck.tasks.steps.work import Work
+from unstuck.tasks.streams.fork_share import Share
 from unstuck.tasks.transport.lease import Claim
 from unstuck.tasks.transport.redis_client import persistently
 from unstuck.tasks.warehouse.files import Files
@@ -235,6 +236,7 @@ class Attempt:
             sources=made.sources,
             published=self._published,
             streams=group.streams,
+            share=Share(split_member(self._token.group)[1] or 0, max(frozen.members, 1)),
             appended=plan.appended,
             beside=BesidePublished(self._published, plan.publishing_of, group.for_each is not None),
         )

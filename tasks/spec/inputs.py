@@ -95,6 +95,16 @@ class StreamInput(Strict):
     )
 
     @property
+    def identity(self) -> str:
+        """By which the stream is known again."""
+        return self.stream
+
+    @property
+    def kind(self) -> Literal["spark", "files"]:
+        """Of its position."""
+        return "spark" if self.state else "files"
+
+    @property
     def skips(self) -> bool:
         """Whether bad ones are put aside."""
         return self.on_bad_file == "skip"

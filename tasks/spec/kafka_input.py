@@ -52,6 +52,7 @@ class KafkaInput(Strict):
     """A Kafka topic; a job reads the messages that no job before it has published."""
 
     state: ClassVar[bool] = False  # Structured Streaming reads files alone
+    kind: ClassVar[Literal["kafka"]] = "kafka"  # of its position
 
     stream: str = Field(
         strict=True, min_length=1, max_length=2000, description="kafka://broker:port,broker:port/topic; port 9092."

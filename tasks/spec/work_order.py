@@ -87,7 +87,7 @@ class FrozenInputs(Strict):
     Stored under the group's name; a fork's members share that entry and have one each for their value.
     ``inputs``: needed group → staging folders of its attempts, in member order, empty where one made nothing; for these
     stands ``after``. ``empty``: the forks among the needed groups that have no members. ``cleans``: the job, of a group
-    that runs after a failure: its retry cleans up anew.
+    that runs after a failure: its retry cleans up anew. ``members``: of a fork that reads a stream, how many share it.
     """
 
     value: ForkValue | None = None
@@ -95,6 +95,7 @@ class FrozenInputs(Strict):
     after: str = ""
     empty: tuple[str, ...] = ()
     cleans: str = ""
+    members: int = 0
 
 
 class WorkOrder(Strict):
@@ -154,6 +155,7 @@ class WorkOrder(Strict):
             "after": self.frozen.after,
             "empty": self.frozen.empty,
             "cleans": self.frozen.cleans,
+            "members": self.frozen.members,
             "published": {name: one.model_dump() for name, one in self.group.inputs.items()},
             "rerun": self.plan.rerun,
             "partition_by": self.plan.partition_by,

@@ -40,7 +40,8 @@ from unstuck.tasks.steps.error_budget import check_budget
 from unstuck.tasks.steps.inputs import Dataset, PublishedDatasets
 from unstuck.tasks.steps.params import Reads, noted
 from unstuck.tasks.streams.arriving_files import ArrivingFiles
-from unstuck.tasks.streams.group_stream import GroupStream, Source
+from unstuck.tasks.streams.fork_share import WHOLE, Share
+from unstuck.tasks.streams.group_stream import GroupStream, Reader, Source
 from unstuck.tasks.streams.kafka_read import KafkaTopic
 from unstuck.tasks.streams.structured import Resume, is_streaming, open_stream, stage_stream
 from unstuck.tasks.warehouse.files import Files
@@ -67,6 +68,7 @@ class Work:
     sources: Mapping[str, list[int]] = field(default_factory=dict)  # versions that the inputs were made from
     published: PublishedDatasets | None = None  # None: there is no warehouse log to read
     streams: Mapping[str, StreamInput | KafkaInput] = field(default_factory=dict)
+    share: Share = WHOLE  # of the streams
     appended: Collection[str] = ()  # outputs that may be written from a stream
     beside: BesidePublished | None = None  # None: no output is published
     outputs: dict[str, StagedOutput] = field(default_factory=dict)
@@ -108,19 +110,25 @@ class Work:
         assert self.published is not None
         with self._streaming:
             if self._stream is None:
-                source = self._source(name, stream)
-                staging, skips = self.token.staging, stream.skips
-                self._stream = GroupStream(name, source, self.files, staging, self.appended, skips=skips)
+                self._stream = GroupStream(
+                    name,
+                    self._source(name, stream),
+                    self.files,
+                    self.token.staging,
+                    self.appended,
+                    skips=stream.skips,
+                    forked=self.share.of > 1,
+                )
                 taken = self._stream.open(self.published)
                 self.results[name] = dict(taken.counts)
                 log.info("the stream %s: %s", name, taken.told)
             return self._stream.open(self.published).frame
 
     def _source(self, name: str, stream: StreamInput | KafkaInput) -> Source:
-        folder = f"{self.token.staging}/{name}.arrived"
+        reader = Reader(self.session, self.files, f"{self.token.staging}/{name}.arrived", self.share)
         if isinstance(stream, StreamInput):
-            return ArrivingFiles(name, stream, self.session, self.files, folder)
-        return KafkaTopic(stream, self.secrets.resolve(stream.options), self.session, self.files, folder)
+            return ArrivingFiles(stream, reader)
+        return KafkaTopic(stream, reader, self.secrets.resolve(stream.options))
 
     def frame(self, dataset: Dataset) -> Any:
         """``dataset`` as steps get it."""

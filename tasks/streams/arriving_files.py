@@ -5,51 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal
 
 from unstuck.tasks.formats.arrived import ArrivedFile
 from unstuck.tasks.formats.decode import shown_path
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.streams.files_read import ReadFiles, read_files
-from unstuck.tasks.streams.group_stream import Taken
+from unstuck.tasks.streams.group_stream import Reader, Taken
 from unstuck.tasks.streams.listing import Arrivals, arrivals
 from unstuck.tasks.streams.position import FilesPosition, KafkaPosition
-from unstuck.tasks.warehouse.files import Files
 
 _WITHOUT_SPARK = 256 * 1024 * 1024  # bytes of files that one job reads, unless the spec says more or less
 
 
 @dataclass(frozen=True, slots=True)
 class ArrivingFiles:
-    """The files of ``spec``, as `GroupStream` reads them.
+    """The files of ``spec``, as `GroupStream` reads them."""
 
-    Attributes:
-        session: None for a group without Spark.
-        folder: where their rows stand for Spark, below the attempt's staging.
-    """
-
-    name: str
     spec: StreamInput
-    session: Any
-    files: Files
-    folder: str
-    kind: Literal["files"] = "files"
-
-    @property
-    def stream(self) -> str:
-        return self.spec.stream
-
-    @property
-    def generation(self) -> int:
-        return self.spec.generation
+    reader: Reader
 
     def take(self, position: FilesPosition | KafkaPosition | None) -> Taken:
         """Raises: SourceUnavailable, FileNameInvalid, FileChanged; as `read_files`."""
-        before = position if isinstance(position, FilesPosition) else FilesPosition()
+        before, reader = position if isinstance(position, FilesPosition) else FilesPosition(), self.reader
         found = arrivals(self.spec, before.seen)
-        batch = _batch(found.new, self.spec.max_files_per_run, self._max_bytes)
-        left = len(found.new) - len(batch)
-        read = read_files(self.session, batch, self.spec, self.files, self.folder)
+        own = [file for file in found.new if reader.share.has(file.path)]
+        batch = _batch(own, self.spec.max_files_per_run, self._max_bytes)
+        left = len(own) - len(batch)
+        read = read_files(reader.session, batch, self.spec, reader.files, reader.folder)
         bad = {one.path: one.error for one in read.put_aside if not one.gone}
         done = [file for file in batch if file.path in read.rows or file.path in bad]
         counts = {"looked": found.looked, "files": len(read.rows)}
@@ -60,15 +42,16 @@ class ArrivingFiles:
         counts |= {"unsettled": gone} if (gone := sum(one.gone for one in read.put_aside)) else {}
         after = None
         if done:
-            seen = before.seen | {file.path: (file.size, file.version) for file in done}
+            seen = {file.path: (file.size, file.version) for file in done}
+            seen = seen if reader.share.of > 1 else before.seen | seen
             after = FilesPosition(seen, dict(read.rows), bad)
-        return Taken(read.frame, after, counts, _told(self.spec, found, read, left), read.put_aside)
+        return Taken(read.frame, after, counts, _told(self.spec, found, own, read, left), read.put_aside)
 
     @property
     def _max_bytes(self) -> int | None:
         """Without Spark all rows are in memory at once."""
         bound = self.spec.max_bytes_per_run
-        return _WITHOUT_SPARK if bound is None and self.session is None else bound
+        return _WITHOUT_SPARK if bound is None and self.reader.session is None else bound
 
 
 def _batch(new: Sequence[ArrivedFile], most: int | None, most_bytes: int | None) -> Sequence[ArrivedFile]:
@@ -78,7 +61,7 @@ def _batch(new: Sequence[ArrivedFile], most: int | None, most_bytes: int | None)
     return new[: max(fit, 1)]
 
 
-def _told(spec: StreamInput, found: Arrivals, read: ReadFiles, left: int) -> str:
+def _told(spec: StreamInput, found: Arrivals, own: Sequence[ArrivedFile], read: ReadFiles, left: int) -> str:
     looked = f"looked at {_count(found.looked)} in {spec.stream}"
     more = f"; not counted by name: {found.not_counted:,}" if found.not_counted else ""
     if found.changed:
@@ -89,9 +72,11 @@ def _told(spec: StreamInput, found: Arrivals, read: ReadFiles, left: int) -> str
     more += f"; gone or changed meanwhile, and left for the next job: {_count(len(gone))}" if gone else ""
     if bad := [one for one in read.put_aside if not one.gone]:
         more += f"; put aside: {_count(len(bad))}, the first of them {shown_path(bad[0].path)}: {bad[0].error}"
-    if not found.new:
+    if len(own) < len(found.new):
+        more += f"; of other members of the fork: {_count(len(found.new) - len(own))}"
+    if not own:
         return f"nothing new, {looked}{more}"
-    return f"new: {_count(len(found.new))} with {found.bytes:,} bytes, {looked}{more}"
+    return f"new: {_count(len(own))} with {sum(file.size for file in own):,} bytes, {looked}{more}"
 
 
 def _count(files: int) -> str:

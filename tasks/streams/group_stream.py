@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from unstuck.tasks.errors import InputMissing, OutputInvalid
 from unstuck.tasks.formats.arrived import PutAside
 from unstuck.tasks.spec.outputs import BAD_FILE, BAD_RECORD
+from unstuck.tasks.streams.fork_share import WHOLE, Share
 from unstuck.tasks.streams.position import (
     FilesPosition,
     KafkaPosition,
@@ -42,20 +43,42 @@ class Taken:
     put_aside: Sequence[PutAside] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """The attempt that reads a stream.
+
+    Attributes:
+        session: None for a group without Spark.
+        folder: where the rows stand for Spark, below the attempt's staging.
+        share: of what has arrived.
+    """
+
+    session: Any
+    files: Files
+    folder: str
+    share: Share = WHOLE
+
+
+class Spec(Protocol):
+    """The part of a stream input that its position depends on."""
+
+    @property
+    def identity(self) -> str:
+        """The address."""
+
+    @property
+    def kind(self) -> Literal["spark", "files", "kafka"]:
+        """Of its position."""
+
+    @property
+    def generation(self) -> int: ...
+
+
 class Source(Protocol):
     """The place that a stream reads from."""
 
     @property
-    def kind(self) -> Literal["files", "kafka"]:
-        """Of its position."""
-
-    @property
-    def stream(self) -> str:
-        """The address."""
-
-    @property
-    def generation(self) -> int:
-        """Of the input."""
+    def spec(self) -> Spec: ...
 
     def take(self, position: FilesPosition | KafkaPosition | None) -> Taken:
         """All that has arrived since ``position``; None: since ever."""
@@ -78,17 +101,28 @@ class GroupStream:
     """
 
     def __init__(
-        self, name: str, source: Source, files: Files, staging: str, appended: Collection[str], *, skips: bool = False
+        self,
+        name: str,
+        source: Source,
+        files: Files,
+        staging: str,
+        appended: Collection[str],
+        *,
+        skips: bool = False,
+        forked: bool = False,
     ) -> None:
         """
         Args:
             appended: the outputs of the group that are published by appending to a dataset.
             skips: what is bad is put aside.
+            forked: ``source`` takes the share of a member of a fork.
         """
         self.name, self._source, self._files, self._appended, self._skips = name, source, files, appended, skips
+        self._spec, self._forked = source.spec, forked
         self._path, self._folder = f"{staging}/{name}.position", f"{staging}/{name}.arrived"
         self._holder: str | None = None
         self._before: Checkpoint | None = None
+        self._from = ""  # the path of the position that the reading goes on from
         self._taken: Taken | None = None
         self._written = False
 
@@ -102,16 +136,17 @@ class GroupStream:
         """
         if self._taken is None:
             datasets = {name: published.standing(name) for name in self._appended}
-            self._holder = holder_of(datasets, self._source.stream, self._source.generation)
+            self._holder = holder_of(datasets, self._spec.identity, self._spec.generation)
             if self._holder is not None:
                 self._before = published.checkpoint(self._holder)
             self._taken = self._source.take(self._position())
         return self._taken
 
     def _position(self) -> FilesPosition | KafkaPosition | None:
-        before, source = self._before, self._source
-        if before is None or not goes_on(before, source.stream, source.generation, source.kind):
+        before, spec = self._before, self._spec
+        if before is None or not goes_on(before, spec.identity, spec.generation, spec.kind):
             return None
+        self._from = before.path
         try:
             return read_position(self._files, before.path)
         except FileNotFoundError as error:
@@ -133,7 +168,7 @@ class GroupStream:
         holds = self._holds(name, published)
         bad = [one for one in self._taken.put_aside if not one.gone]
         if self._skips and holds:
-            why = BAD_RECORD if self._source.kind == "kafka" else BAD_FILE
+            why = BAD_RECORD if self._spec.kind == "kafka" else BAD_FILE
             made = with_put_aside(self._files, folder, made, bad, partition_by, why)
         if self._taken.position is None:
             return self._noted_news(made, self._taken)
@@ -146,9 +181,9 @@ class GroupStream:
     def _at(self, taken: Taken, position: FilesPosition | KafkaPosition) -> Checkpoint:
         """The position after all that was taken, in its file. Raises: OSError."""
         size = write_position(self._files, self._path, position)
-        source, after = self._source, self._before.path if self._before is not None else ""
-        counts = dict(taken.counts)
-        return Checkpoint(self._path, size, source.stream, source.generation, after, source.kind, counts, taken.told)
+        spec, after = self._spec, self._before.path if self._before is not None else ""
+        about = (spec.identity, spec.generation, after, spec.kind, dict(taken.counts), taken.told)
+        return Checkpoint(self._path, size, *about, adds_to=self._from if self._forked else None)
 
     @staticmethod
     def _noted_news(made: Mapping[str, StagedOutput], taken: Taken) -> dict[str, StagedOutput]:
@@ -158,8 +193,8 @@ class GroupStream:
     def _holds(self, name: str, published: Published) -> bool:
         """Whether the output ``name`` holds the position; the first that can does."""
         if self._holder is None:
-            before, source = published.checkpoint(name), self._source
-            if before is not None and before.generation >= source.generation and not before.held_by:
+            before = published.checkpoint(name)
+            if before is not None and before.generation >= self._spec.generation and not before.held_by:
                 return False  # it holds the position of another stream
             self._holder, self._before = name, before
         return name == self._holder

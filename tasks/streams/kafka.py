@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from unstuck.tasks.errors import OffsetsOutOfRange, SourceReplaced, SourceUnavailable, Unrecoverable
 from unstuck.tasks.spec.kafka_input import KafkaInput
+from unstuck.tasks.streams.fork_share import WHOLE, Share
 from unstuck.tasks.streams.position import KafkaPosition
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ class TopicClient:
         return SourceUnavailable(f"{self.stream.stream} cannot be read: {why}. A later try may read it")
 
 
-def reach_of(stream: KafkaInput, topic: Topic, position: KafkaPosition | None) -> Reach:
+def reach_of(stream: KafkaInput, topic: Topic, position: KafkaPosition | None, share: Share = WHOLE) -> Reach:
     """The part of ``topic`` that a job reads which goes on from ``position``; None: the stream begins.
 
     A partition that is new begins at 0.
@@ -213,6 +214,7 @@ def reach_of(stream: KafkaInput, topic: Topic, position: KafkaPosition | None) -
             f"generation: {stream.generation + 1}"
         )
     begin = dict(topic.first) if position is None else {one: position.next.get(one, 0) for one in topic.first}
+    begin = {one: at for one, at in begin.items() if share.has(one)}
     gone = {one: at for one, at in begin.items() if not topic.first[one] <= at <= topic.end[one]}
     if gone and (stream.on_lost == "fail" or any(at > topic.end[one] for one, at in gone.items())):
         raise out_of_range(stream, gone, topic)

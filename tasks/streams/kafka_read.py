@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 from unstuck.tasks.errors import BadRecord, OffsetsOutOfRange, SourceReplaced, SourceUnavailable
 from unstuck.tasks.formats.arrived import PutAside
@@ -16,7 +16,7 @@ from unstuck.tasks.formats.rows import Parts, Rows
 from unstuck.tasks.frames.spark import read_parquet
 from unstuck.tasks.spec.kafka_input import KafkaInput
 from unstuck.tasks.spec.schemas import schema_of
-from unstuck.tasks.streams.group_stream import Taken
+from unstuck.tasks.streams.group_stream import Reader, Taken
 from unstuck.tasks.streams.kafka import TopicClient, reach_of
 from unstuck.tasks.streams.position import FilesPosition, KafkaPosition
 from unstuck.tasks.streams.spark_tasks import in_tasks
@@ -50,31 +50,20 @@ class KafkaTopic:
 
     Attributes:
         options: those of ``spec``, with their references resolved.
-        session: None for a group without Spark.
-        folder: of the staging of the attempt, for the files that Spark reads.
     """
 
     spec: KafkaInput
+    reader: Reader
     options: Mapping[str, str]
-    session: Any
-    files: Files
-    folder: str
-    kind: Literal["kafka"] = "kafka"
-
-    @property
-    def stream(self) -> str:
-        return self.spec.identity
-
-    @property
-    def generation(self) -> int:
-        return self.spec.generation
 
     def take(self, position: FilesPosition | KafkaPosition | None) -> Taken:
         """Raises: as `read_messages`."""
         before = position if isinstance(position, KafkaPosition) else None
-        found = read_messages(self.session, self.spec, self.options, before, self.files, self.folder)
-        after = found.position
-        moved = after.next != (after.began if before is None else before.next)
+        found = read_messages(self.reader, self.spec, self.options, before)
+        after, known = found.position, {} if before is None else before.next
+        moved = any(end != known.get(one, after.began[one]) for one, end in after.next.items())
+        if before is None and self.reader.share.of > 1:
+            moved = any(after.next.values())  # a partition without messages is known from now on
         counts = {"messages": found.rows + len(found.put_aside)}
         counts |= {"left": found.left} if found.left else {}
         counts |= {"put_aside": len(found.put_aside)} if found.put_aside else {}
@@ -98,28 +87,22 @@ def _told_of(spec: KafkaInput, found: ReadMessages) -> str:
 
 
 def read_messages(
-    session: Any,
-    stream: KafkaInput,
-    options: Mapping[str, str],
-    position: KafkaPosition | None,
-    files: Files,
-    folder: str,
+    reader: Reader, stream: KafkaInput, options: Mapping[str, str], position: KafkaPosition | None
 ) -> ReadMessages:
     """All that has arrived in a topic since ``position``, up to where it stood when this began.
 
     Args:
-        session: the Spark session; None: an Arrow table is wanted.
         options: those of ``stream``, with their references resolved.
         position: None: the stream begins.
-        folder: of the staging of this attempt, for the files that Spark reads.
 
     Raises:
         BadRecord: a message is no row, and ``on_bad_record`` is ``fail``.
         SourceUnavailable, SourceReplaced, OffsetsOutOfRange: the topic cannot be read, or not on from ``position``.
         OSError: the warehouse failed.
     """
+    session, files, folder = reader.session, reader.files, reader.folder
     with TopicClient(stream, options) as client:
-        reach = reach_of(stream, client.topic(), position)
+        reach = reach_of(stream, client.topic(), position, reader.share)
         schema = schema_of(stream.fields)
         if session is None:
             rows = Rows()

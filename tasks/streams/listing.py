@@ -54,11 +54,6 @@ class Arrivals:
     looked: int = 0
     not_counted: int = 0
 
-    @property
-    def bytes(self) -> int:
-        """Of the new files."""
-        return sum(file.size for file in self.new)
-
 
 def arrivals(stream: StreamInput, seen: Seen) -> Arrivals:
     """Look at the folder of ``stream``. ``seen``: the files that were read.

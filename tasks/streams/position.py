@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -46,6 +46,36 @@ class KafkaPosition:
     topic_id: str = ""
     lost: dict[int, tuple[int, int]] = field(default_factory=dict)
     kind: Literal["kafka"] = "kafka"
+
+
+def joined(
+    base: FilesPosition | KafkaPosition | None, shares: Sequence[FilesPosition | KafkaPosition]
+) -> FilesPosition | KafkaPosition:
+    """The position ``base``, moved on by ``shares`` of the members of a fork.
+
+    Raises: ValueError: two of them have read the same, or they are of different topics.
+    """
+    files = [one for one in shares if isinstance(one, FilesPosition)]
+    topics = [one for one in shares if isinstance(one, KafkaPosition)]
+    each = [set(one.seen) for one in files] + [set(map(str, one.next)) for one in topics]
+    whole = set[str]().union(*each)
+    if sum(map(len, each)) > len(whole):
+        twice = next(name for name in sorted(whole) if sum(name in one for one in each) > 1)
+        raise ValueError(f"two of them have read {twice if files else f'partition {twice}'}")
+    if topics:
+        if len({one.topic_id for one in topics}) > 1:
+            raise ValueError("the topic was deleted and made again while they read it")
+        before = base.next if isinstance(base, KafkaPosition) else {}
+        # Where none of them has read, the position stands where it stood.
+        began = {**before, **_all(one.began for one in topics)}
+        after, lost = {**before, **_all(one.next for one in topics)}, _all(one.lost for one in topics)
+        return KafkaPosition(after, began, topics[0].topic_id, lost)
+    seen = {**(base.seen if isinstance(base, FilesPosition) else {}), **_all(one.seen for one in files)}
+    return FilesPosition(seen, _all(one.read for one in files), _all(one.put_aside for one in files))
+
+
+def _all(parts: Iterable[Mapping[Any, Any]]) -> dict[Any, Any]:
+    return {key: value for part in parts for key, value in part.items()}
 
 
 def goes_on(published: Checkpoint | None, stream: str, generation: int, kind: str) -> bool:

@@ -82,6 +82,8 @@ class Checkpoint:
         after: the path of the checkpoint that was published when the attempt began; empty: there was none.
         kind: what the file holds: the packed checkpoint of Spark, or a position of ours.
         held_by: the dataset that holds the position, if this one only notes up to where its rows go; else empty.
+        adds_to: of a member of a fork, whose file holds its share alone: the path of the position that the share is
+            added to, or empty if the stream begins. None: the file holds the whole position.
         counts, told: what was read since ``after``, for people: such as ``files`` and ``bytes``, and in words.
     """
 
@@ -94,6 +96,7 @@ class Checkpoint:
     counts: dict[str, int] = field(default_factory=dict)
     told: str = ""
     held_by: str = ""
+    adds_to: WarehousePath | Literal[""] | None = None
 
 
 @dataclass(frozen=True, slots=True)

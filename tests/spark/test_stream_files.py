@@ -37,6 +37,7 @@ from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.kafka_input import KafkaInput
 from unstuck.tasks.streams import files_read, kafka_read
 from unstuck.tasks.streams.files_read import ReadFiles, read_files
+from unstuck.tasks.streams.group_stream import Reader
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.object_store import ObjectStore
 
@@ -546,11 +547,12 @@ def test_many_messages_of_a_topic_are_read_by_tasks_of_spark_with_the_same_rows_
         broker.produce("events", *values[:40], partition=2)
         given = {"stream": broker.stream("events"), "format": "json", "schema": "id BIGINT", "metadata": ["offset"]}
         stream = KafkaInput.model_validate(given)
-        whole = kafka_read.read_messages(session, stream, {}, None, files, "arrived")
+        reader = Reader(session, files, "arrived")
+        whole = kafka_read.read_messages(reader, stream, {}, None)
         expected = sorted([(n, n) for n in range(100)] + [(n, n) for n in range(40)])
         assert sorted((row.id, row.offset) for row in whole.frame.collect()) == expected
         assert (whole.rows, whole.position.next) == (140, {0: 0, 1: 100, 2: 40, 3: 0})
         assert len(list((spark_place.home / "warehouse" / "arrived").iterdir())) == 4 + 2, "one folder for each task"
         broker.produce("events", *values, "bad", partition=3)
         with pytest.raises(BadRecord, match="offset 100 of partition 3 is no row"):
-            kafka_read.read_messages(session, stream, {}, whole.position, files, "arrived")
+            kafka_read.read_messages(reader, stream, {}, whole.position)

@@ -14,12 +14,14 @@ from tests.support.kafka_server import KafkaServer, kafka_server
 from tests.support.servers import wait_until
 from unstuck.tasks.errors import OffsetsOutOfRange, SourceReplaced, SourceUnavailable
 from unstuck.tasks.spec.kafka_input import KafkaInput
+from unstuck.tasks.streams.group_stream import Reader
 from unstuck.tasks.streams.kafka import TopicClient, lag
 from unstuck.tasks.streams.kafka_read import ReadMessages, read_messages
 from unstuck.tasks.streams.position import KafkaPosition
 from unstuck.tasks.warehouse.files import Files
 
 pytestmark = pytest.mark.long
+READER = Reader(None, Files("/"), "unused")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,7 @@ def source(server: KafkaServer, topic: str, **change: Any) -> KafkaInput:
 
 def read(server: KafkaServer, topic: str, position: KafkaPosition | None = None, **change: Any) -> ReadMessages:
     stream = source(server, topic, **change)
-    return read_messages(None, stream, stream.options, position, Files("/"), "unused")
+    return read_messages(READER, stream, stream.options, position)
 
 
 def values(found: ReadMessages) -> list[Any]:
@@ -98,7 +100,7 @@ def test_a_read_of_a_compacted_topic_ends_and_has_what_is_left_of_it(server: Kaf
     assert end > 40
     assert {b"19", b"last"} <= set(values(found))
     assert read(server, "compacted", found.position).position.next[0] >= end
-    middle = read(server, "compacted", KafkaPosition({0: 3}), max_rows=5)
+    middle = read(server, "compacted", KafkaPosition({0: 3}), max_offsets_per_run=5)
     assert middle.position.next == {0: 8}, "from and to offsets that hold no message any more"
 
 
@@ -106,7 +108,7 @@ def test_removed_messages_are_out_of_range_unless_they_may_be_passed_over(server
     server.make("short", 2)
     broker = server.broker()
     broker.produce("short", *(b"%d" % n for n in range(10)))
-    first = read(server, "short", max_rows=4)
+    first = read(server, "short", max_offsets_per_run=4)
     assert first.position.next == {0: 4, 1: 0}
     admin = server.admin()
     for done in admin.delete_records([TopicPartition("short", 0, 7)]).values():
@@ -155,9 +157,9 @@ def test_a_topic_is_read_by_a_user_with_the_right_password_and_no_other(server: 
     stream = KafkaInput.model_validate({"stream": f"kafka://{server.sasl}/private", "format": "raw"})
     options = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "reader"}
     options |= {"socket.timeout.ms": "5000", "sasl.password": KafkaServer.WORD}
-    assert values(read_messages(None, stream, options, None, Files("/"), "unused")) == [b"1"]
+    assert values(read_messages(READER, stream, options, None)) == [b"1"]
     with pytest.raises(SourceUnavailable, match="Authentication failed") as told:
-        read_messages(None, stream, {**options, "sasl.password": "another word"}, None, Files("/"), "unused")
+        read_messages(READER, stream, {**options, "sasl.password": "another word"}, None)
     assert "another word" not in str(told.value)
 
 
@@ -181,7 +183,7 @@ def test_a_read_goes_on_when_the_broker_is_killed_in_its_middle_and_comes_back(
                 server.start()
 
     monkeypatch.setattr(TopicClient, "messages", kill)
-    found = read_messages(None, stream, stream.options, None, Files("/"), "unused")
+    found = read_messages(READER, stream, stream.options, None)
     assert killed
     assert values(found) == sorted(b"%d-%06d" % (partition, n) for partition in range(3) for n in range(20_000))
 

@@ -146,12 +146,29 @@ def test_each_job_publishes_the_messages_that_no_job_before_it_has_published(top
     finished(topic.load())
     assert (topic.ids(), topic.version) == ([1, 2, 3, 4], version), "a run for which nothing came makes no version"
     topic.arrive(5, 6, 7)
-    finished(topic.load(max_rows=2))
+    finished(topic.load(max_offsets_per_run=2))
     assert len(topic.ids()) == 6
     finished(topic.load())
     assert topic.ids() == [1, 2, 3, 4, 5, 6, 7]
     finished(topic.load(generation=2))
     assert topic.ids() == sorted([1, 2, 3, 4, 5, 6, 7] * 2)
+
+
+def test_the_members_of_a_fork_read_the_partitions_of_a_topic_once_together(topic: Topic) -> None:
+    def forked() -> JobView:
+        spec = topic.spec()
+        spec["groups"][0]["for_each"] = {"part": [0, 1, 2]}
+        return finished(topic.client.wait(topic.client.submit(spec).id))
+
+    topic.arrive(1, 2)
+    topic.arrive(3, partition=2)
+    topic.arrive(4, partition=3)
+    results = [one.record.results for one in forked().groups[0].members]
+    assert [one and one["events"]["messages"] for one in results] == [3, 0, 1], "partitions 0 and 3, 1, and 2"
+    topic.arrive(5, partition=1)
+    forked()
+    finished(topic.load())
+    assert topic.ids() == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("point", [Point.AFTER_OUTPUT, Point.AFTER_MARKER])

@@ -237,6 +237,31 @@ def test_a_full_folder_is_loaded_by_runs_of_a_bounded_size_that_follow_at_once(l
     assert schedules.show(name).record.last_success
 
 
+def test_the_members_of_a_fork_load_each_file_once_together_and_the_next_job_goes_on(load: Load) -> None:
+    def forked(**more: Any) -> JobView:
+        spec = load.spec(**more)
+        spec["groups"][0]["for_each"] = {"part": [*range(3)]}
+        return load.client.wait(load.client.submit(spec).id)
+
+    for n in range(12):
+        load.files({f"{n}.csv": f"id,name\n{n},ann\n"})
+    load.files({"bad.csv": "id,name\nx,ann\n"})
+    view = forked(on_bad_file="skip")
+    assert view.job.status is Status.FINISHED, view
+    results = [one.record.results for one in view.groups[0].members]
+    counts = [one["events"] for one in results if one is not None]
+    assert sum(one["files"] for one in counts) == 12
+    assert max(one["files"] for one in counts) < 12
+    assert len(load.rows("loads__rejected")) == 1
+    load.files({f"{n}.csv": f"id,name\n{n},ann\n" for n in (12, 13)})
+    assert forked(on_bad_file="skip").job.status is Status.FINISHED
+    assert forked(on_bad_file="skip").job.version == 0, "nothing is new for any member"
+    assert load.load(on_bad_file="skip")["files"] == 0, "nor for a group without a fork"
+    assert sorted(row["id"] for row in load.rows()) == [*range(14)]
+    (entry,) = load.warehouse.history("loads", 1)
+    assert sorted(Path(one.source).name for one in sources_of(load.warehouse, "loads", entry)) == ["12.csv", "13.csv"]
+
+
 def test_keys_go_by_name_and_the_path_of_a_file_is_a_column(load: Load) -> None:
     load.files({"a.json": '{"name": "ann", "id": 1}\n', "b.json": '{"id": 2, "name": "ben"}\n'})
     load.load(format="json", options={}, schema="id BIGINT, name STRING, _file STRING")

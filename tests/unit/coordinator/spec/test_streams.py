@@ -122,7 +122,10 @@ def test_columns_are_written_as_in_sql(schema: str) -> None:
             {"spark": False, "steps": [{"python": "m:f"}], "inputs": {"events": {**EVENTS, "state": True}}},
             "'events' is a stream with state: true, which Spark reads; leave out spark: false",
         ),
-        ({"for_each": {"n": [1, 2]}}, "'events' is a stream, and the members of a fork cannot share one yet"),
+        (
+            {"for_each": {"n": [1, 2]}, "inputs": {"events": {**EVENTS, "state": True}}},
+            "'events' is a stream with state: true, which the members of a fork cannot share",
+        ),
         ({"steps": [{"sql": "SELECT 1 AS n", "output": "other"}]}, "say outputs: {other: {mode: append}}"),
     ],
 )

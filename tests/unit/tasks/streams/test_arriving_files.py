@@ -11,8 +11,9 @@ import pytest
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.streams import arriving_files
 from unstuck.tasks.streams.arriving_files import ArrivingFiles
-from unstuck.tasks.streams.group_stream import Taken
-from unstuck.tasks.streams.position import FilesPosition
+from unstuck.tasks.streams.fork_share import Share
+from unstuck.tasks.streams.group_stream import Reader, Taken
+from unstuck.tasks.streams.position import FilesPosition, joined
 from unstuck.tasks.warehouse.files import Files
 
 
@@ -27,7 +28,7 @@ def arrive(folder: Path, *lines: str) -> None:
 def takes(folder: Path, **more: Any) -> list[Taken]:
     """All that one job after the other takes, until nothing is left."""
     spec = StreamInput.model_validate({"stream": f"{folder}/in", "format": "text", "schema": "value STRING", **more})
-    source = ArrivingFiles("events", spec, None, Files(str(folder / "warehouse")), "arrived")
+    source = ArrivingFiles(spec, Reader(None, Files(str(folder / "warehouse")), "arrived"))
     found, position = list[Taken](), FilesPosition()
     while (taken := source.take(position)).position is not None:
         assert isinstance(taken.position, FilesPosition)
@@ -67,6 +68,33 @@ def test_a_job_without_spark_holds_a_bounded_part_of_a_full_folder_in_memory(
     arrive(tmp_path, "a", "bb", "c")
     assert [rows(taken) for taken in takes(tmp_path)] == [["a", "bb"], ["c"]]
     assert [rows(taken) for taken in takes(tmp_path, max_bytes_per_run=10)] == [["a", "bb", "c"]]
+
+
+def test_each_new_file_is_read_by_one_member_of_a_fork_whenever_the_members_look(tmp_path: Path) -> None:
+    arrive(tmp_path, *map(str, range(40)))
+    spec = StreamInput.model_validate({"stream": f"{tmp_path}/in", "format": "text", "schema": "value STRING"})
+    files, of = Files(str(tmp_path / "warehouse")), 3
+
+    def member(number: int, position: FilesPosition | None = None) -> Taken:
+        return ArrivingFiles(spec, Reader(None, files, "arrived", Share(number, of))).take(position)
+
+    first = [member(0), member(1)]
+    for n in range(40, 50):
+        (tmp_path / "in" / f"{n}.txt").write_text(str(n))
+    first.append(member(2))
+    shares = [one.position for one in first if isinstance(one.position, FilesPosition)]
+    assert [len(one.seen) for one in shares] == [one.counts["files"] for one in first], "its own alone"
+    whole = joined(None, shares)
+    assert isinstance(whole, FilesPosition)
+    second = [member(n, whole) for n in range(of)]
+    found = [row for one in (*first, *second) if one.frame is not None for row in rows(one)]
+    assert sorted(map(int, found)) == [*range(50)]
+    assert "of other members of the fork" in first[0].told
+    after = joined(whole, [one.position for one in second if one.position is not None])
+    assert isinstance(after, FilesPosition)
+    assert (len(after.seen), sum(len(one.seen) for one in shares) < 50) == (50, True)
+    of = 2  # a later job may have another number of members
+    assert [member(n, after).position for n in range(of)] == [None, None]
 
 
 def test_a_bad_file_within_the_bound_does_not_hold_up_the_next_job(tmp_path: Path) -> None:

@@ -26,8 +26,12 @@ class Numbers:
 
     arrived: int
     generation: int = 1
-    stream: str = "/in"
+    identity: str = "/in"
     kind: Literal["files"] = "files"
+
+    @property
+    def spec(self) -> Numbers:
+        return self
 
     def take(self, position: FilesPosition | KafkaPosition | None) -> Taken:
         before = position if isinstance(position, FilesPosition) else FilesPosition()
@@ -176,8 +180,8 @@ def test_a_dataset_of_another_stream_an_older_generation_or_the_other_way_of_rea
         return attempts.stream(source).open(Datasets({"loads": published}))
 
     with pytest.raises(Unrecoverable, match=r"loaded from /in before, and this job reads /else.* generation: 2"):
-        opened(first, Numbers(1, stream="/else"))
-    assert opened(first, Numbers(1, stream="/else", generation=2)).frame == ["/in/0"]
+        opened(first, Numbers(1, identity="/else"))
+    assert opened(first, Numbers(1, identity="/else", generation=2)).frame == ["/in/0"]
     with pytest.raises(Unrecoverable, match=r"at generation 2 already, and this job has generation 1"):
         opened(replace(first, generation=2), Numbers(1))
     assert opened(first, Numbers(1, generation=2)).frame == ["/in/0"], "a higher one reads all again"

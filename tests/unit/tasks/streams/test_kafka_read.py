@@ -13,6 +13,7 @@ from unstuck.tasks.errors import BadRecord, OffsetsOutOfRange, SourceUnavailable
 from unstuck.tasks.formats.arrived import PutAside
 from unstuck.tasks.spec.kafka_input import KafkaInput
 from unstuck.tasks.streams import stream_look as look_module
+from unstuck.tasks.streams.group_stream import Reader
 from unstuck.tasks.streams.kafka import TopicClient
 from unstuck.tasks.streams.kafka_read import ReadMessages, read_messages
 from unstuck.tasks.streams.position import KafkaPosition, write_position
@@ -41,7 +42,7 @@ def name_of(topic: str) -> str:
 def read(topic: str, position: KafkaPosition | None = None, format: str = "raw", **change: Any) -> ReadMessages:
     options = {"socket.timeout.ms": "5000", **change.pop("options", {})}
     stream = KafkaInput.model_validate({"stream": topic, "format": format, "options": options, **change})
-    return read_messages(None, stream, options, position, Files("/"), "unused")
+    return read_messages(Reader(None, Files("/"), "unused"), stream, options, position)
 
 
 def values(found: ReadMessages, column: str = "value") -> list[Any]:
@@ -184,6 +185,6 @@ def test_a_look_says_by_partition_how_much_is_new_and_why_a_run_would_fail(
 def test_messages_of_more_than_one_batch_are_all_there(broker: Broker, topic: str, tmp_path: Path) -> None:
     broker.produce(name_of(topic), *(b"%d" % n for n in range(25_000)))
     stream = KafkaInput.model_validate({"stream": topic, "format": "text", "metadata": ["offset"]})
-    found = read_messages(None, stream, {}, None, Files(str(tmp_path)), "unused")
+    found = read_messages(Reader(None, Files(str(tmp_path)), "unused"), stream, {}, None)
     assert found.frame.column("value").to_pylist() == [str(n) for n in range(25_000)]
     assert found.rows == 25_000

@@ -1,0 +1,55 @@
+"""One position out of those that the members of a fork have written, each of which has read a share of the stream."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+from unstuck.coordinator.errors import PublishFailed
+from unstuck.coordinator.publishing.streams.stream_positions import CANNOT_RESUME
+from unstuck.tasks.streams.position import joined, read_position, write_position
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.marker import Checkpoint
+
+_LOOKED = "looked"  # a count of what lies there, at which each member has looked
+
+
+def whole_checkpoint(files: Files, name: str, parts: Sequence[Checkpoint]) -> Checkpoint | None:
+    """The checkpoint of the output ``name``, to which members have added ``parts``; None if none has read anything.
+
+    A repeat writes the same file. Raises: PublishFailed: the parts are not of one position; OSError.
+    """
+    if not parts or parts[0].adds_to is None:
+        return parts[0] if parts else None
+    first = parts[0]
+    if any(one.held_by != first.held_by for one in parts):
+        raise _failed(
+            name,
+            "one member gave the position of the stream to this output, and another gave it to another one. Write the "
+            "outputs in the same order in all members",
+        )
+    if any((one.after, one.adds_to, one.generation) != (first.after, first.adds_to, first.generation) for one in parts):
+        raise _failed(name, "its members went on from different positions. Submit the job again")
+    try:
+        base = read_position(files, first.adds_to) if first.adds_to else None
+        whole = joined(base, [read_position(files, one.path) for one in parts])
+    except FileNotFoundError:
+        raise _failed(name, "the position from which they went on is gone. Submit the job again") from None
+    except ValueError as error:
+        raise _failed(name, f"{error}. Submit the job again") from None
+    digest = hashlib.sha256("\n".join(one.path for one in parts).encode()).hexdigest()[:8]
+    path = f"{first.path}.{digest}"
+    size = write_position(files, path, whole)
+    counts = {key: sum(one.counts.get(key, 0) for one in parts) for one in parts for key in one.counts}
+    if _LOOKED in counts:
+        counts[_LOOKED] = max(one.counts.get(_LOOKED, 0) for one in parts)
+    many = "1 member" if len(parts) == 1 else f"{len(parts):,} members"
+    told = f"read by {many} of a fork: " + ", ".join(f"{key} {count:,}" for key, count in counts.items())
+    return replace(first, path=path, bytes=size, counts=counts, told=told, adds_to=None)
+
+
+def _failed(name: str, why: str) -> PublishFailed:
+    return PublishFailed(
+        CANNOT_RESUME, f"{name} was read from a stream by the members of a fork: {why}. Nothing was published"
+    )

@@ -1,0 +1,25 @@
+"""The share of a stream that a member of a fork reads, which follows from the path of a file or the partition alone.
+
+So members need not agree on a list: whenever each of them looks, a file is of one member.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The share of the member ``number`` of a fork that has ``of`` members; without a fork: all."""
+
+    number: int = 0
+    of: int = 1
+
+    def has(self, source: str | int) -> bool:
+        """Whether a file, by its path, or a partition is of this share."""
+        number = zlib.crc32(source.encode()) if isinstance(source, str) else source
+        return number % self.of == self.number
+
+
+WHOLE = Share()
