@@ -419,13 +419,3 @@ def _tables_path(n: int) -> str:
 
 def _snapshot_path(n: int) -> str:
     return f"{_LOG}/{n:012d}.snapshot.json"
-
-
-def published_files(warehouse: Warehouse | str, dataset: str, version: int | None = None) -> list[str]:
-    """Where the Parquet files of ``dataset`` are: paths or URIs, as DuckDB, Polars, pandas and pyarrow take them.
-
-    Raises:
-        DatasetNotFound: no such dataset, or no such version; or it is a Delta table, which the text names.
-    """
-    place = Warehouse(warehouse) if isinstance(warehouse, str) else warehouse
-    return [place.storage.uri(file.path) for file in place.files_of(dataset, version).files]
