@@ -8,6 +8,9 @@ import threading
 from collections.abc import Mapping
 from functools import cache
 
+from unstuck.coordinator.notices.outbox import Outbox
+from unstuck.coordinator.notices.sender import Sender
+from unstuck.coordinator.notices.setting import notify_setting
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.background_tries import Warehouses
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
@@ -25,6 +28,7 @@ from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.coordinator.submitter import Submitter
 from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.settings import Settings, settings
 from unstuck.tasks.transport.celery_app import app as fleet
 from unstuck.tasks.transport.redis_client import connect
@@ -52,7 +56,9 @@ def assemble(settings: Settings) -> Consumer:
     """All parts of one coordinator process."""
     client = connect(settings.redis_url)
     store = Store.of(settings, client)
-    reconciler = Reconciler(store, send_wake_ups, Warehouses(), settings, mint, Background(PUBLISHERS))
+    told = notify_setting(settings)
+    publishing = Background(PUBLISHERS)
+    reconciler = Reconciler(store, send_wake_ups, Warehouses(), settings, mint, publishing, rules=told.rules)
     keys = Keys(settings.prefix)
     collecting = Background(1, "staging-collector", term=COLLECTOR_TERM, beside=COLLECTORS)
     collector = StagingCollector(StagingIndex(client, keys), store, collecting, settings)
@@ -63,8 +69,15 @@ def assemble(settings: Settings) -> Consumer:
     sweep = Sweep(store, reconciler, settings, collector=collector, indexes=indexes, schedules=schedules)
     name = f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}"
     stream = ReportStream(client, keys, name)
-    heartbeat = Heartbeat(client, keys, name, WarehouseProbe(settings))
+    heartbeat = Heartbeat(client, keys, name, WarehouseProbe(settings), told.targets)
     return Consumer(stream, reconciler, sweep, settings, heartbeat)
+
+
+def assemble_sender(settings: Settings) -> Sender:
+    """The sender of notices of one coordinator process. Raises: SettingsInvalid."""
+    client, keys = connect(settings.redis_url), Keys(settings.prefix)
+    registry = ProcessRegistry(client, keys)
+    return Sender(Outbox(client, keys), notify_setting(settings), mint, registry.targets)
 
 
 _assembling = threading.Lock()
@@ -79,3 +92,8 @@ def consumer() -> Consumer:
     """The consumer of this process, assembled once."""
     with _assembling:
         return _assembled()
+
+
+def sender() -> Sender:
+    """A sender for this process."""
+    return assemble_sender(settings())
