@@ -10,7 +10,7 @@ import datetime
 import hashlib
 import json
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -21,6 +21,7 @@ from unstuck.coordinator.model.status import IllegalMove
 
 Redo = Literal["none", "failed", "all"]
 _BACKFILL = "backfill of "
+MAX_TRIES = 100  # of a tick, after the one that is looked for in the warehouse log
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 
 
@@ -88,6 +89,12 @@ class Run:
             number, letter = divmod(number, len(_LETTERS))
             word += _LETTERS[letter]
         return f"{_utc(self.tick):%Y%m%dT%H%M%S}-{word}"
+
+    def stands_as(self, schedule: str, job: str) -> bool:
+        """Whether the job of this id is that of the same tick, of this try or a later one."""
+        if job.partition("-")[0] != f"{_utc(self.tick):%Y%m%dT%H%M%S}":
+            return False
+        return any(replace(self, number=self.number + more).job_id(schedule) == job for more in range(MAX_TRIES))
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,10 @@ class VacuumSince(Exception):
     """A vacuum that does not know of the job may remove a version that the job would read."""
 
 
+class ScheduleChanged(Exception):
+    """A commit came after the one by which the schedule wanted the job as its run."""
+
+
 class NotEnded(Exception):
     """The job that was to be retried has not ended badly."""
 
