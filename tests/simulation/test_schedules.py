@@ -52,7 +52,7 @@ def test_histories_of_schedules_reach_what_can_happen_to_one() -> None:
         "DIES",
         "FREEZES AFTER",
         "CONFLICT",
-        "is not wanted as it was",
+        "which stands",
         "/2 as",
         "RESTARTS",
         "STOPPED",
