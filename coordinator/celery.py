@@ -12,15 +12,22 @@ from typing import Any
 from celery import Task
 
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.reconcile.bootsteps import CoordinatorStallDetector, ReportConsumer, hide_from_log
+from unstuck.coordinator.notices.setting import notify_setting
+from unstuck.coordinator.reconcile.bootsteps import (
+    CoordinatorStallDetector,
+    NoticeSender,
+    ReportConsumer,
+    hide_from_log,
+)
 from unstuck.coordinator.reconcile.wiring import consumer
 from unstuck.coordinator.schedule_client import ScheduleClient
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, SpecError, shorten
 from unstuck.coordinator.store.answers import Submitted
+from unstuck.tasks.errors import SettingsInvalid
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 from unstuck.tasks.redis_url import tls_options, without_options
-from unstuck.tasks.settings import settings
+from unstuck.tasks.settings import leave, settings
 from unstuck.tasks.transport.celery_app import celery_app, refuse_other_pools
 from unstuck.tasks.transport.kombu_fixes import Acknowledging
 from unstuck.tasks.transport.redis_client import FEW_QUESTIONS, REPLY_WITHIN, retries
@@ -30,6 +37,10 @@ NO_SPEC = (
     "never opens a file by its path: `unstuck submit FILE` and Client().submit(PATH) do, where they are called"
 )
 _settings = settings()
+try:
+    notify_setting(_settings)
+except SettingsInvalid as error:
+    leave(str(error))
 app = celery_app("unstuck.coordinator", (CONTROL_QUEUE,), _settings)
 app.conf.update(
     worker_pool="threads",
@@ -57,6 +68,7 @@ app.conf.update(
     },
 )
 app.steps["consumer"].add(ReportConsumer)
+app.steps["consumer"].add(NoticeSender)
 app.steps["consumer"].add(Acknowledging)
 app.steps["consumer"].add(CoordinatorStallDetector)
 hide_from_log("unstuck.sweep")

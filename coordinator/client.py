@@ -30,6 +30,7 @@ from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.notices.outbox import Outbox
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.publishing.restore import Restored, restore
 from unstuck.coordinator.publishing.streams.skip_file import SkippedFile, skip_file
@@ -78,6 +79,7 @@ class Client:
         self._store = Store.of(self.settings, self._redis)
         self.queries = Queries(self._redis, Keys(self.settings.prefix))
         self.pools = Pools(self._redis, Keys(self.settings.prefix))
+        self.notices = Outbox(self._redis, Keys(self.settings.prefix))
         self.dead_letters = DeadLetters(self._redis, Keys(self.settings.prefix))
         submissions = Submissions(self._redis, Keys(self.settings.prefix))
         self._submitter = Submitter(self.settings, self._redis, submissions, breaker)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,11 +15,10 @@ from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState, summary_of
-from unstuck.coordinator.notices.expected import expecting
 from unstuck.coordinator.publishing.breaker import LISTING, CircuitBreaker
 from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.store.answers import Submission, Submitted, VacuumSince, new_job_id
+from unstuck.coordinator.store.answers import ScheduleChanged, Submission, Submitted, VacuumSince, new_job_id
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.tasks.identity import user_here
 from unstuck.tasks.settings import Settings
@@ -32,9 +30,24 @@ ENTRIES_KNOWN = 100_000  # of the log of each warehouse
 class StandsAlready(Exception):
     """The log has an entry of the job that was to be stored: the store forgot it when it was rolled back."""
 
-    def __init__(self, result: PublishResult) -> None:
+    def __init__(self, job: str, result: PublishResult) -> None:
         super().__init__(result)
-        self.result = result
+        self.job, self.result = job, result
+
+
+@dataclass(frozen=True, slots=True)
+class OfSchedule:
+    """For the submit of a run: how its schedule wants it to be stored.
+
+    Attributes:
+        since: the job may have been stored before, but not before this time, and be forgotten.
+        same: whether the job of this id has run for the same tick, as this try or a later one.
+        wanted: answers the commit by which the schedule wants the run; raises if it does not.
+    """
+
+    since: float
+    same: Callable[[str], bool]
+    wanted: Callable[[], str]
 
 
 @dataclass(frozen=True)
@@ -56,14 +69,14 @@ class Submitter:
         reason: str,
         again: Retried | None = None,
         fields: Mapping[str, Any] | None = None,
-        since: float | None = None,
+        run: OfSchedule | None = None,
     ) -> Submitted:
         """The stored job, or the one that stands under its key.
 
         Args:
             again: it retries an ended job; without a ``key``, under one of its own.
             fields: more of the record of a new job, such as its id.
-            since: the job may have been stored before, but not before this time, and be forgotten; None: not so.
+            run: it is a run of a schedule.
 
         Raises: as `Client.submit`, and KeyTaken, NotEnded, StandsAlready.
         """
@@ -93,8 +106,8 @@ class Submitter:
             **(again.fields if again is not None else {}),
             **(fields or {}),
         }
-        if since is not None:
-            self._raise_if_it_stands(place, refused, str(known["id"]), warehouse_id, base, since)
+        if run is not None:
+            self._raise_if_it_stands(place, refused, run, warehouse_id, base)
         job = JobRecord(
             **known,
             name=job_spec.name,
@@ -110,29 +123,34 @@ class Submitter:
             priority=job_spec.priority,
             mixed=job_spec.mixed,
         )
-        plan, late = compiled.plan, expecting(compiled.plan.notify)
-        expected = json.dumps([rule.model_dump(mode="json", exclude_none=True) for rule in late]) if late else ""
-        submission = Submission(job, job.group_plans(plan), plan.params, compiled.fingerprint, expected)
+        submission = Submission(job, job.group_plans(compiled.plan), compiled.plan.params, compiled.fingerprint)
         summary = summary_of(JobState(compiled.plan, job, {}, {}, {}))
-        try:
-            job_id, new = self.submissions.submit(submission, summary, reason, vacuums)
-        except VacuumSince:
-            return self.store_job(job_spec, warehouse, key, by, reason, again, fields, since)
+        while True:
+            try:
+                job_id, new = self.submissions.submit(submission, summary, reason, vacuums, run.wanted() if run else "")
+                break
+            except ScheduleChanged:
+                continue
+            except VacuumSince:
+                return self.store_job(job_spec, warehouse, key, by, reason, again, fields, run)
         self.make_durable(f"job {job_id}")
         return Submitted(job_id, new, standing is None)
 
     def _raise_if_it_stands(
-        self, place: Warehouse, refused: str, job: str, warehouse_id: str, base: int, since: float
+        self, place: Warehouse, refused: str, run: OfSchedule, warehouse_id: str, base: int
     ) -> None:
         """Look for the job in the log, up to its base: its publishers look above. Raises: StandsAlready."""
         uri = place.storage.uri("")
         known = self.entries.setdefault(warehouse_id, {})
         if len(known) > ENTRIES_KNOWN:
             known.clear()
-        found = self.breaker.call(uri, refused, lambda: place.find_since(job, base, since, known), LISTING)
+        found = self.breaker.call(uri, refused, lambda: place.find_since(run.same, base, run.since, known), LISTING)
         if found is not None:
-            request = PublishRequest(uri, warehouse_id, publish_id=job, job=job, job_name="", base=found - 1, at=since)
-            raise StandsAlready(publish(request))
+            slot, job = found
+            request = PublishRequest(
+                uri, warehouse_id, publish_id=job, job=job, job_name="", base=slot - 1, at=run.since
+            )
+            raise StandsAlready(job, publish(request))
 
     def make_durable(self, what: str) -> None:
         """Wait until what is stored is as durable as ``UNSTUCK_DURABILITY`` says. Raises: NotDurable."""

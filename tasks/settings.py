@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn, Self
 
-from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from unstuck.tasks.duration import Seconds
@@ -99,6 +99,10 @@ class Settings(BaseSettings):
     )
     durability: Literal["everysec", "fsync", "replica"] = "everysec"
     log: LogAs = Field(default="text", description="how processes and attempts write their log lines")
+
+    notify: SecretStr | None = Field(
+        default=None, description="targets and rules of notices: YAML or JSON, or the path of a file with it"
+    )
 
     time_zone: Annotated[str, AfterValidator(checked_zone)] = Field(
         default=UTC, description="of runners, their JVM and their executors, whatever their host has"

@@ -18,6 +18,7 @@ from unstuck.coordinator.cli.ops.demo import demo
 from unstuck.coordinator.cli.ops.doctor import doctor
 from unstuck.coordinator.cli.ops.local import up
 from unstuck.coordinator.cli.ops.metrics import metrics
+from unstuck.coordinator.cli.ops.notify import notify
 from unstuck.coordinator.cli.ops.pools import pool
 from unstuck.coordinator.cli.ops.show_fleet import fleet
 from unstuck.coordinator.cli.ops.streams import stream
@@ -100,4 +101,5 @@ for panel, word, command, example in COMMANDS:
 app.add_typer(schedule, name="schedule", rich_help_panel=RUN, epilog="Example: unstuck schedule set nightly.yaml")
 app.add_typer(stream, name="stream", rich_help_panel=OPERATE, epilog="Example: unstuck stream skip loads broken.json")
 app.add_typer(pool, name="pool", rich_help_panel=OPERATE, epilog="Example: unstuck pool set jdbc 4")
+app.add_typer(notify, name="notify", rich_help_panel=OPERATE, epilog="Example: unstuck notify test ops")
 app.add_typer(dead, name="dead", rich_help_panel=OPERATE, epilog="Example: unstuck dead list")

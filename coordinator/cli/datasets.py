@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+import math
 import re
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -11,13 +13,16 @@ import typer
 from rich import filesize
 
 from unstuck.coordinator.cli.options import AsJson
-from unstuck.coordinator.cli.render.terminal import clock, emit, iso, stderr, stdout, table
+from unstuck.coordinator.cli.render.terminal import clock, count_of, emit, iso, one_line, stderr, stdout, table
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.publishing.streams.sources_read import sources_of
 from unstuck.tasks.errors import WarehouseUnsupported
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry
+from unstuck.tasks.warehouse.published import head_rows
+
+_NUMBERS = ("byte", "short", "integer", "long", "float", "double")
 
 
 def warehouse_at(uri: str) -> Warehouse:
@@ -42,6 +47,9 @@ def datasets(
     sources: Annotated[
         bool, typer.Option("--sources", help="List the files of its stream from which each version of NAME was loaded.")
     ] = False,
+    head: Annotated[
+        int | None, typer.Option("--head", min=1, max=10_000, metavar="N", help="Show the first N rows of NAME.")
+    ] = None,
     limit: Annotated[
         int, typer.Option("--limit", min=1, help="With --history and --sources: at most so many versions.")
     ] = 20,
@@ -59,6 +67,9 @@ def datasets(
     if sources:
         _show_sources(place, name, version, limit, as_json)
         return
+    if head is not None:
+        _show_rows(place, name, version, head, as_json)
+        return
     found = place.state(version) if name is None else {name: place.dataset(name, version)}
     if not found and place.identity() is None:  # a missing mount must not look like an empty warehouse
         raise BadRequest(
@@ -67,6 +78,11 @@ def datasets(
         )
     if as_json:
         emit([_as_json(place, settings.warehouse, dataset, state, files) for dataset, state in sorted(found.items())])
+        return
+    if files and not stdout.is_terminal:  # for `xargs`, and for a list in a file
+        for _, state in sorted(found.items()):
+            for file in state.files:
+                stdout.print(place.storage.uri(file.path), soft_wrap=True)
         return
     if not found:
         stderr.print(f"Nothing is published in {settings.warehouse} (UNSTUCK_WAREHOUSE names another warehouse).")
@@ -95,6 +111,41 @@ def datasets(
             stdout.print()
             for file in state.files:
                 stdout.print(place.storage.uri(file.path), soft_wrap=True)
+
+
+def _show_rows(place: Warehouse, name: str | None, version: int | None, count: int, as_json: bool) -> None:
+    """Raises: BadRequest; DatasetNotFound."""
+    if name is None:
+        raise BadRequest("--head wants the NAME of one dataset")
+    state = place.files_of(name, version)
+    try:
+        rows = head_rows(place, state, count)
+    except ModuleNotFoundError as error:
+        raise BadRequest(f"--head reads Parquet, and {error.name} is not installed here: pip install pyarrow") from None
+    if as_json:
+        emit([{column: _plain(value) for column, value in row.items()} for row in rows])
+        return
+    columns = _columns(state)
+    shown = table(*(column["name"] for column in columns), right=[c["name"] for c in columns if c["type"] in _NUMBERS])
+    for row in rows:
+        shown.add_row(*("null" if value is None else one_line(str(_plain(value))) for value in row.values()))
+    stdout.print(shown)
+    stderr.print(f"{len(rows):,} of {count_of(state.rows, 'row')} of {name}, version {state.changed}.")
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: times in ISO form, bytes in hexadecimal, decimals as text."""
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 def _show_history(place: Warehouse, name: str | None, version: int | None, limit: int, as_json: bool) -> None:

@@ -10,18 +10,18 @@ import datetime
 import hashlib
 import json
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
 from pydantic import TypeAdapter
 
-from unstuck.coordinator.model.notice import Told
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import IllegalMove
 
 Redo = Literal["none", "failed", "all"]
 _BACKFILL = "backfill of "
+MAX_TRIES = 100  # of a tick, after the one that is looked for in the warehouse log
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 
 
@@ -89,6 +89,12 @@ class Run:
             number, letter = divmod(number, len(_LETTERS))
             word += _LETTERS[letter]
         return f"{_utc(self.tick):%Y%m%dT%H%M%S}-{word}"
+
+    def stands_as(self, schedule: str, job: str) -> bool:
+        """Whether the job of this id is that of the same tick, of this try or a later one."""
+        if job.partition("-")[0] != f"{_utc(self.tick):%Y%m%dT%H%M%S}":
+            return False
+        return any(replace(self, number=self.number + more).job_id(schedule) == job for more in range(MAX_TRIES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +227,6 @@ class ScheduleRecord:
         first_error, last_error: of these failures.
         halted: why it cannot go on by itself, if so.
         over: no tick is left.
-        made_at: from when on its ticks counted when it was made: no run is expected for what came before.
-        told: by condition, the problems of which somebody was told.
         backfill: the last one that was given; its runs are not among ``runs``.
     """
 
@@ -256,8 +260,6 @@ class ScheduleRecord:
     halted: Reason | None = None
     over: bool = False
     backfill: Backfill | None = None
-    made_at: float = 0.0
-    told: dict[str, Told] = field(default_factory=dict)
 
     @property
     def going_on(self) -> tuple[Run, ...]:

@@ -1,7 +1,7 @@
-"""Runs the report consumer and the stall detector inside the coordinator's Celery worker, and keeps its log quiet.
+"""Runs the report consumer, the sender of notices and the stall detector inside the coordinator's Celery worker.
 
-If the consumer's thread dies, or Celery has stalled, the process ends with an error code, because some supervisors
-restart a process only then.
+If the thread of the consumer or the sender dies, or Celery has stalled, the process ends with an error code, because
+some supervisors restart a process only then.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any
 from celery import bootsteps
 from celery.worker import state
 
+from unstuck.coordinator.notices.sender import Sender
 from unstuck.coordinator.reconcile.consumer import Consumer
-from unstuck.coordinator.reconcile.wiring import consumer
+from unstuck.coordinator.reconcile.wiring import consumer, sender
 from unstuck.tasks.process.call_deadlines import run_with_deadline
 from unstuck.tasks.transport.stall_detector import StallDetector
 
@@ -25,41 +26,64 @@ EXIT_CODE = 70  # EX_SOFTWARE
 GRACE = 5.0  # seconds to let a round end when the worker stops
 
 
-class ReportConsumer(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Starts and stops the consumer's thread with Celery's own consumer.
+class Loop(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Starts and stops the thread of a loop with Celery's own consumer.
 
     Celery restarts its steps whenever the broker connection is lost; the thread is kept through that.
     """
 
     requires = ("celery.worker.consumer.connection:Connection",)
+    what: str
 
     def __init__(self, parent: Any, **kwargs: Any) -> None:
         super().__init__(parent, **kwargs)
-        self._consumer: Consumer | None = None
+        self._loop: Consumer | Sender | None = None
         self._thread: threading.Thread | None = None
+
+    def make(self) -> Consumer | Sender:
+        raise NotImplementedError
 
     def start(self, parent: Any) -> None:
         if self._thread is not None and self._thread.is_alive():
             return
-        self._consumer = consumer()
-        self._consumer.stopping.clear()
-        self._thread = threading.Thread(target=self._run, args=(self._consumer,), name="report-consumer", daemon=True)
+        self._loop = self.make()
+        self._loop.stopping.clear()
+        name = self.what.replace(" ", "-")
+        self._thread = threading.Thread(target=self._run, args=(self._loop,), name=name, daemon=True)
         self._thread.start()
 
     def shutdown(self, parent: Any) -> None:
-        if self._consumer is not None and self._thread is not None:
-            self._consumer.stopping.set()
+        if self._loop is not None and self._thread is not None:
+            self._loop.stopping.set()
             self._thread.join(GRACE)
             self._thread = None
 
-    def _run(self, consumer: Consumer) -> None:
+    def _run(self, loop: Consumer | Sender) -> None:
         try:
-            consumer.run()
+            loop.run()
         except BaseException as error:
             end_as_failure()
-            text = "the report consumer died; this coordinator ends so that its supervisor restarts it"
+            text = f"the {self.what} died; this coordinator ends so that its supervisor restarts it"
             run_with_deadline(partial(log.critical, text, exc_info=error))
             raise
+
+
+class ReportConsumer(Loop):
+    """The consumer of reports, which decides."""
+
+    what = "report consumer"
+
+    def make(self) -> Consumer:
+        return consumer()
+
+
+class NoticeSender(Loop):
+    """The sender of notices: beside the consumer, so that no decision waits for a receiver."""
+
+    what = "notice sender"
+
+    def make(self) -> Sender:
+        return sender()
 
 
 class CoordinatorStallDetector(StallDetector):

@@ -6,7 +6,7 @@ queue that filled this second from one that nobody empties.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import redis
 
@@ -35,9 +35,16 @@ def ages_after(known: QueueAges, oldest: Mapping[str, str], at: float) -> QueueA
 class Heartbeat:
     """One coordinator in the list of the fleet. ``name`` is ``host:pid:word``; ``client`` must decode responses."""
 
-    def __init__(self, client: redis.Redis, keys: Keys, name: str, probe: WarehouseProbe | None = None) -> None:
-        """``probe``: says which warehouse this coordinator sees, if anybody does."""
-        self._probe = probe
+    def __init__(
+        self,
+        client: redis.Redis,
+        keys: Keys,
+        name: str,
+        probe: WarehouseProbe | None = None,
+        targets: Iterable[str] = (),
+    ) -> None:
+        """``probe``: says which warehouse this coordinator sees, if anybody does; ``targets``: of notices."""
+        self._probe, self._targets = probe, tuple(targets)
         self._redis = client
         self._keys = keys
         self._registry = ProcessRegistry(client, keys)
@@ -68,6 +75,7 @@ class Heartbeat:
                 read_at=None if read_ago is None else now - read_ago,
                 swept_at=None if swept_ago is None else now - swept_ago,
                 oldest_since={queue: since for queue, (_, since) in self._queue_ages.items()},
+                targets=self._targets,
             )
 
         self._registry.note(status)

@@ -6,7 +6,7 @@ import datetime
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,8 +17,8 @@ from unstuck.coordinator.commands.retry import retried
 from unstuck.coordinator.errors import Damaged, NewerJob
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import Run, ScheduleRecord
+from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.background import Background
-from unstuck.coordinator.reconcile.schedule_notices import NO_RULES, ScheduleNotices
 from unstuck.coordinator.reconcile.stream_looks import LOOK_EVERY, StreamLooks, place_of, reads_streams
 from unstuck.coordinator.schedules.decide_schedule import (
     CLOCKS_DIFFER,
@@ -35,7 +35,7 @@ from unstuck.coordinator.spec.problems import SpecError
 from unstuck.coordinator.store.answers import CommitAnswer, KeyTaken
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
-from unstuck.coordinator.submitter import StandsAlready, Submitter
+from unstuck.coordinator.submitter import OfSchedule, StandsAlready, Submitter
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.log_lines import about
 from unstuck.tasks.transport.redis_client import unavailable
@@ -44,6 +44,10 @@ log = logging.getLogger(__name__)
 REPAIR_EVERY = 60.0  # seconds
 TURN = 5.0  # seconds for which one sweep decides schedules before it decides jobs
 MAX_TRIES = 100  # of one commit that others come before
+
+
+class NotWanted(Exception):
+    """The schedule does not want the run any more, or not now."""
 
 
 Noted = Callable[[ScheduleRecord, float], tuple[ScheduleRecord, dict[str, Any] | None] | None]
@@ -62,7 +66,6 @@ class Schedules:
         ids: Callable[[], str],
         lock_ttl: float,
         clock: Callable[[], float] = time.monotonic,
-        notices: ScheduleNotices = NO_RULES,
     ) -> None:
         """
         Args:
@@ -70,13 +73,11 @@ class Schedules:
             ids: mints fresh random words; they become commit ids.
             lock_ttl: seconds for which a schedule is left to the coordinator that took it.
             clock: monotonic seconds.
-            notices: what is told with its commits.
         """
-        self._notices = notices
         self._schedules, self._jobs, self._submitter = schedules, jobs, submitter
         self._background, self._ids, self._lock_ttl = background, ids, lock_ttl
         self._clock, self._next_repair = clock, 0.0
-        self._looks = StreamLooks(schedules, background, notices.concern_backlog)
+        self._looks = StreamLooks(schedules, background)
 
     def run(self, after_each: Callable[[], None] = lambda: None) -> int:
         """Decide the schedules that are due. Returns how many.
@@ -112,7 +113,8 @@ class Schedules:
             record = self._schedules.load(name)
             if record is None:
                 return
-            runs = {run.job: seen for run in record.going_on if run.job and (seen := self._seen(run.job)) is not None}
+            jobs = [run.job or run.job_id(name) for run in record.going_on]
+            runs = {job: seen for job in jobs if (seen := self._seen(job)) is not None}
             published = self._schedules.published(record.warehouse, record.follows)
             streams = reads_streams(record.spec) and not record.status.terminal
             backlog = self._schedules.backlogs([name])[0] if streams else None
@@ -120,13 +122,7 @@ class Schedules:
             decision = decide(record, runs, now, published)
             if streams and decision.due is not None:
                 decision = replace(decision, due=min(decision.due, now + LOOK_EVERY))
-            jobs = {job: seen.status for job, seen in runs.items()}
-            seen_now: dict[str, Any] = {"jobs": jobs, "published": published, "backlog": backlog}
-            told, notices, due = self._notices.completed(
-                record, decision.record, decision.events, decision.due, now, **seen_now
-            )
-            decision = replace(decision, record=told, due=due)
-            if self._commit(record, decision, due_seen, notices) is CommitAnswer.APPLIED:
+            if self._commit(record, decision, due_seen) is CommitAnswer.APPLIED:
                 self._forget_runs(decision)
                 if streams:
                     self._looks.begin(record, backlog, now)
@@ -136,12 +132,10 @@ class Schedules:
                     self._background((name, run.tick, run.number), place, partial(self._submit, name, run))
                 return
 
-    def _commit(
-        self, old: ScheduleRecord, decision: ScheduleDecision, due_seen: str, notices: Sequence[str]
-    ) -> CommitAnswer:
-        more: dict[str, Any] = {"due": decision.due, "due_seen": due_seen, "notices": notices}
-        change = ScheduleChange(self._ids(), old.commit, decision.record, decision.events, **more)
-        return self._schedules.commit(change)
+    def _commit(self, old: ScheduleRecord, decision: ScheduleDecision, due_seen: str = "") -> CommitAnswer:
+        runs = {event["job"]: event["at"] for event in decision.events if event["kind"] == "RUN_SUBMITTED"}
+        record, events, due = decision.record, decision.events, decision.due
+        return self._schedules.commit(ScheduleChange(self._ids(), old.commit, record, events, runs, due, due_seen))
 
     def _forget_runs(self, decision: ScheduleDecision) -> None:
         """Let runs beyond those that the schedule keeps leave the store, but none whose work another try takes over."""
@@ -152,7 +146,11 @@ class Schedules:
 
     def _seen(self, job: str) -> RunSeen | None:
         """How the job of a run stands; None if it is not in the store."""
-        record = self._jobs.job(job)
+        try:
+            record = self._jobs.job(job)
+        except NewerJob:
+            log.warning("job %s is left for a newer coordinator, which says how it stands", job)
+            return RunSeen(Status.RUNNING)
         if record is None:
             return None
         state = None
@@ -167,14 +165,22 @@ class Schedules:
         """Submit ``run``, and note how that ended. What is not noted is submitted again, which is the same job."""
         with about(schedule=name):
             try:
-                record, now = self._schedules.load(name), self._schedules.now()
-                # It may have waited for room, and a person may have paused or stopped the schedule since.
-                wanted = [] if record is None else ScheduleDecision(record, (), None).submits(now)
-                if record is None or (run.tick, run.number) not in [(one.tick, one.number) for one in wanted]:
-                    return
-                self._note(name, run, self._tried(record, run))
+                self._note(name, run, self._tried(self._wanted(name, run), run))
+            except NotWanted:
+                return
             except redis.RedisError as error:
                 log.warning("a run of schedule %s could not be submitted; it is tried again: %s", name, error)
+
+    def _wanted(self, name: str, run: Run) -> ScheduleRecord:
+        """The record of the schedule, which wants ``run`` to be submitted.
+
+        Raises: NotWanted: a person may have paused or stopped it while the run waited for room, or for its warehouse.
+        """
+        record, now = self._schedules.load(name), self._schedules.now()
+        wanted = [] if record is None else ScheduleDecision(record, (), None).submits(now)
+        if record is None or (run.tick, run.number) not in [(one.tick, one.number) for one in wanted]:
+            raise NotWanted(run.key(name))
+        return record
 
     def _tried(self, record: ScheduleRecord, run: Run) -> Noted:
         """Submit ``run``. Returns how that is noted on the record. Raises: redis.RedisError."""
@@ -184,18 +190,18 @@ class Schedules:
                 return lambda standing, now: nothing_new(standing, run, now)
             job = self._job_of(record, run, spec)
         except StandsAlready as error:
-            result, mine = error.result, run.job_id(record.name)
+            job, result = error.job, error.result
             # Of a first try nobody knows who asked for it: for a backfill, the tick had a run before.
             by = run.by if run.number > 1 else ""
-            return lambda standing, now: stood_already(standing, run, mine, seen_in_log(result, now, by), now)
+            return lambda standing, now: stood_already(standing, run, job, seen_in_log(result, now, by), now)
         except SpecError as error:
             wrong = Reason("SPEC_INVALID", str(error)[:2000])
             return lambda standing, now: not_submitted(standing, run, wrong, True, now)
         except (Damaged, NewerJob) as error:
             text = f"job {run.retry_of}, which is to be tried again, cannot be read: {error}"
-            unread = Reason(error.code, text[:2000])
-            return lambda standing, now: not_submitted(standing, run, unread, True, now)
-        except redis.RedisError:
+            unread, damaged = Reason(error.code, text[:2000]), isinstance(error, Damaged)
+            return lambda standing, now: not_submitted(standing, run, unread, damaged, now)
+        except (redis.RedisError, NotWanted):
             raise
         except Exception as error:  # noqa: BLE001 - a warehouse's client may raise anything
             why = Reason(getattr(error, "code", "NOT_SUBMITTED"), f"{type(error).__name__}: {error}"[:500])
@@ -220,9 +226,10 @@ class Schedules:
 
     def _job_of(self, record: ScheduleRecord, run: Run, spec: JobSpec) -> str:
         """Store the job of a run. Returns its id. Raises: SpecError, …"""
-        key, by = run.key(record.name), run.by or f"schedule {record.name}"
-        fields = {"id": run.job_id(record.name), "schedule": record.name}
-        reach(Point.BEFORE_SUBMIT, record.name)
+        name = record.name
+        key, by = run.key(name), run.by or f"schedule {name}"
+        fields = {"id": run.job_id(name), "schedule": name}
+        reach(Point.BEFORE_SUBMIT, name)
         again = None
         failed = self._jobs.load(run.retry_of) if run.retry_of else None
         if failed is not None and failed.job.warehouse == record.warehouse:
@@ -230,7 +237,8 @@ class Schedules:
         try:
             # A tick that was run by a clock that was ahead has its package from before its time.
             since = 0.0 if run.tick <= record.decided_to else max(run.tick, run.after) - CLOCKS_DIFFER
-            return self._submitter.store_job(spec, record.warehouse, key, by, "", again, fields, since).id
+            of = OfSchedule(since, partial(run.stands_as, name), lambda: self._wanted(name, run).commit)
+            return self._submitter.store_job(spec, record.warehouse, key, by, "", again, fields, of).id
         except KeyTaken as taken:
             return str(taken)  # submitted before the spec was changed
 
@@ -244,7 +252,6 @@ class Schedules:
             changed, event = settled(result[0], now), result[1]
             runs = {event["job"]: now} if event and event.get("job") else {}
             events = [event] if event else []
-            changed, notices, _ = self._notices.completed(record, changed, events, now, now)
-            change = ScheduleChange(self._ids(), record.commit, changed, events, runs, due=now, notices=notices)
+            change = ScheduleChange(self._ids(), record.commit, changed, events, runs, due=now)
             if self._schedules.commit(change) is CommitAnswer.APPLIED:
                 return

@@ -7,20 +7,19 @@ import secrets
 import threading
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
+from unstuck.coordinator.notices.outbox import Outbox
+from unstuck.coordinator.notices.sender import Sender
+from unstuck.coordinator.notices.setting import notify_setting
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.background_tries import Warehouses
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.publishing.staging_gc import StagingCollector
 from unstuck.coordinator.reconcile.consumer import Consumer
-from unstuck.coordinator.reconcile.expected_jobs import ExpectedJobs
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.coordinator.reconcile.reconciler import Reconciler
-from unstuck.coordinator.reconcile.schedule_notices import ScheduleNotices
 from unstuck.coordinator.reconcile.schedule_sweep import Schedules
 from unstuck.coordinator.reconcile.sweep import Sweep
-from unstuck.coordinator.store.expected_jobs import ExpectedJobsStore
 from unstuck.coordinator.store.indexes import Indexes
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.reports import ReportStream
@@ -29,6 +28,7 @@ from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.coordinator.submitter import Submitter
 from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.settings import Settings, settings
 from unstuck.tasks.transport.celery_app import app as fleet
 from unstuck.tasks.transport.redis_client import connect
@@ -56,24 +56,28 @@ def assemble(settings: Settings) -> Consumer:
     """All parts of one coordinator process."""
     client = connect(settings.redis_url)
     store = Store.of(settings, client)
-    reconciler = Reconciler(store, send_wake_ups, Warehouses(), settings, mint, Background(PUBLISHERS))
+    told = notify_setting(settings)
+    publishing = Background(PUBLISHERS)
+    reconciler = Reconciler(store, send_wake_ups, Warehouses(), settings, mint, publishing, rules=told.rules)
     keys = Keys(settings.prefix)
     collecting = Background(1, "staging-collector", term=COLLECTOR_TERM, beside=COLLECTORS)
     collector = StagingCollector(StagingIndex(client, keys), store, collecting, settings)
     submitter = Submitter(settings, client, Submissions(client, keys), CircuitBreaker())
     submitting = Background(SUBMITTERS, "run-submitter")
-    telling = ScheduleNotices(zone=settings.time_zone)
-    schedules = Schedules(
-        ScheduleStore(client, keys), store, submitter, submitting, mint, settings.lock_ttl, notices=telling
-    )
+    schedules = Schedules(ScheduleStore(client, keys), store, submitter, submitting, mint, settings.lock_ttl)
     indexes = Indexes(client, keys, store)
-    expected = ExpectedJobs(ExpectedJobsStore(client, keys), telling.rules, telling.zone)
-    parts: dict[str, Any] = {"collector": collector, "indexes": indexes, "schedules": schedules, "expected": expected}
-    sweep = Sweep(store, reconciler, settings, **parts)
+    sweep = Sweep(store, reconciler, settings, collector=collector, indexes=indexes, schedules=schedules)
     name = f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}"
     stream = ReportStream(client, keys, name)
-    heartbeat = Heartbeat(client, keys, name, WarehouseProbe(settings))
+    heartbeat = Heartbeat(client, keys, name, WarehouseProbe(settings), told.targets)
     return Consumer(stream, reconciler, sweep, settings, heartbeat)
+
+
+def assemble_sender(settings: Settings) -> Sender:
+    """The sender of notices of one coordinator process. Raises: SettingsInvalid."""
+    client, keys = connect(settings.redis_url), Keys(settings.prefix)
+    registry = ProcessRegistry(client, keys)
+    return Sender(Outbox(client, keys), notify_setting(settings), mint, registry.targets)
 
 
 _assembling = threading.Lock()
@@ -88,3 +92,8 @@ def consumer() -> Consumer:
     """The consumer of this process, assembled once."""
     with _assembling:
         return _assembled()
+
+
+def sender() -> Sender:
+    """A sender for this process."""
+    return assemble_sender(settings())

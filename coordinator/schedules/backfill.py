@@ -92,19 +92,37 @@ def _bound(value: Bound, policy: ScheduleSpec, is_end: bool) -> datetime:
     return begin.astimezone(UTC) - timedelta(microseconds=is_end)
 
 
+def stored_runs(
+    schedule: str, runs: tuple[Run, ...], seen: Mapping[str, RunSeen], now: float
+) -> tuple[tuple[Run, ...], list[Event]]:
+    """Those of ``runs`` whose job is in the store, where no other is submitted any more; with events of new ones."""
+    unnoted = {run: run.job_id(schedule) for run in runs if not run.job}
+    events: list[Event] = [
+        {"kind": "RUN_SUBMITTED", "at": now, "job": job, "tick": tick_text(run.tick)}
+        for run, job in unnoted.items()
+        if job in seen
+    ]
+    named = (replace(run, job=unnoted.get(run, run.job)) for run in runs)
+    return tuple(run for run in named if run.job in seen or run.job not in unnoted.values()), events
+
+
 def advance(
-    backfill: Backfill, policy: ScheduleSpec, runs: Mapping[str, RunSeen], now: float, *, held: bool
+    name: str, backfill: Backfill, policy: ScheduleSpec, runs: Mapping[str, RunSeen], now: float, *, held: bool
 ) -> tuple[Backfill, list[Event]]:
     """``backfill`` with what has become of its runs, and with those that are to be submitted next.
 
     Args:
+        name: of the schedule.
         policy: that of the backfill: whatever the schedule is set to later, its ticks stay the same.
-        runs: the jobs of its runs that are in the store.
+        runs: the jobs of its runs that are in the store, also of those of which nobody has noted that.
         held: its schedule is paused.
     """
     if backfill.over:
         return backfill, []
     events: list[Event] = []
+    if backfill.canceled:
+        found, events = stored_runs(name, backfill.runs, runs, now)
+        backfill = replace(backfill, runs=found)
     for run in backfill.runs:
         if run.job and ((seen := runs.get(run.job)) is None or seen.status.terminal):
             backfill = _ended(backfill, run, seen, policy, now, events)

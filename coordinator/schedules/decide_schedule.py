@@ -26,7 +26,7 @@ from unstuck.coordinator.model.schedule_record import (
     tick_text,
 )
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.schedules.backfill import advance
+from unstuck.coordinator.schedules.backfill import advance, stored_runs
 from unstuck.coordinator.schedules.run_outcome import RunSeen
 from unstuck.coordinator.schedules.trigger import next_tick, previous_tick, start_delay, ticks
 from unstuck.coordinator.spec.problems import listed
@@ -146,18 +146,15 @@ def decide(
     """Decide until there is nothing to do but wait.
 
     Args:
-        runs: the jobs of its runs that are in the store.
+        runs: the jobs of its runs that are in the store, also of those of which nobody has noted that.
         now: seconds, by the clock of Redis.
         published: the newest versions of the datasets that it follows.
     """
     events: list[dict[str, Any]] = []
     due: float | None = now
-    if (
-        record.intent is ScheduleIntent.STOP
-    ):  # a run that was being submitted is noted by now, or is not submitted any more
-        record = replace(
-            record, runs=tuple(run for run in record.runs if run.job or max(run.at, record.intent_at) > now - LOOK)
-        )
+    if record.intent is ScheduleIntent.STOP:
+        found, events = stored_runs(record.name, record.runs, runs, now)
+        record = replace(record, runs=found)
     for _ in range(MAX_STEPS):
         step = decide_schedule(record, runs, now, published)
         if isinstance(step, Wait):
@@ -167,7 +164,7 @@ def decide(
         events += [event] if event else []
     if record.backfill is not None:
         held = record.intent is ScheduleIntent.PAUSE
-        backfill, told = advance(record.backfill, policy_of(record.backfill.policy), runs, now, held=held)
+        backfill, told = advance(record.name, record.backfill, policy_of(record.backfill.policy), runs, now, held=held)
         record, events = replace(record, backfill=backfill), events + told
     record = settled(record, now)
     looks = [] if (record.status.terminal and not record.runs) or due is None else [due]

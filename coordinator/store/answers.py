@@ -52,13 +52,12 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job about to be stored. ``id`` is made before the first try; ``expected``: its rules ``late``, as JSON."""
+    """A job about to be stored. ``id`` is made before the first try."""
 
     job: JobRecord
     plans: Mapping[str, str]
     params: Mapping[str, Any]
     fingerprint: str
-    expected: str = ""
 
 
 class KeyTaken(Exception):
@@ -67,6 +66,10 @@ class KeyTaken(Exception):
 
 class VacuumSince(Exception):
     """A vacuum that does not know of the job may remove a version that the job would read."""
+
+
+class ScheduleChanged(Exception):
+    """A commit came after the one by which the schedule wanted the job as its run."""
 
 
 class NotEnded(Exception):

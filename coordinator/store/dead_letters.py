@@ -1,6 +1,7 @@
-"""Dead letters: reports that could not be applied, for a person to look at, to replay or to drop.
+"""Dead letters: reports that could not be applied and notices that could not be sent, to look at, replay or drop.
 
-A replay puts the report back onto the report stream, for a coordinator to apply. The job's event log says who did it.
+A replay puts a report back onto the report stream, for a coordinator to apply, and a notice back into the queue of its
+target. The job's event log says who did it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import cast
 import redis
 
 from unstuck.coordinator.errors import NoSuchReport
+from unstuck.coordinator.model.notice import Notice
 from unstuck.coordinator.store.reports import DeadLetter, Fields
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.protocol.keys import Keys
@@ -70,7 +72,7 @@ class DeadLetters:
         """
         letter = self._find(report)
         if letter is not None and (why := unreadable(letter)):
-            text = f"report {report} stays a dead letter, since it cannot be read: {why}"
+            text = f"{_kind(letter)} {report} stays a dead letter, since it cannot be read: {why}"
             return DeadLetterResult(report, DeadLetterAnswer.REFUSED, text)
         return self._resolve(report, letter, DeadLetterAnswer.REPLAYED, by)
 
@@ -81,14 +83,22 @@ class DeadLetters:
     def _resolve(self, report: str, letter: DeadLetter | None, what: DeadLetterAnswer, by: str) -> DeadLetterResult:
         if not _is_id(report):
             return DeadLetterResult(report, DeadLetterAnswer.GONE, _gone(report))
-        job = _job_of(letter) if letter is not None else ""
+        job, kind = (_job_of(letter), _kind(letter)) if letter is not None else ("", "report")
         resolved = self._keys.dead_letter(report)
-        word, *before = self._script(job, letter=report, what=what.lower(), by=by, resolved=resolved, kept=REMEMBERED)
+        word, *before = self._script(
+            job,
+            letter=report,
+            what=what.lower(),
+            by=by,
+            resolved=resolved,
+            kept=REMEMBERED,
+            waiting=self._keys.notices_for(""),
+        )
         if word == "GONE":
             return DeadLetterResult(report, DeadLetterAnswer.GONE, _gone(report))
         if word == "ALREADY":
             return DeadLetterResult(
-                report, DeadLetterAnswer.ALREADY, f"report {report} was {before[0]}; nothing changed"
+                report, DeadLetterAnswer.ALREADY, f"{kind} {report} was {before[0]}; nothing changed"
             )
         if word == "UNKNOWN_JOB":
             text = (
@@ -97,9 +107,11 @@ class DeadLetters:
             )
             return DeadLetterResult(report, DeadLetterAnswer.REFUSED, text)
         done = f"is on its way to a coordinator again; `unstuck events {job}` shows it"
+        if letter is not None and letter.to:
+            done = f"waits for {letter.to} again; `unstuck notify list` shows it"
         if what is DeadLetterAnswer.DROPPED:
             done = "is gone for good"
-        return DeadLetterResult(report, what, f"report {report} {done}")
+        return DeadLetterResult(report, what, f"{kind} {report} {done}")
 
     def _find(self, report: str) -> DeadLetter | None:
         if not _is_id(report):
@@ -114,14 +126,23 @@ class DeadLetters:
 def unreadable(report: DeadLetter) -> str:
     """Why no coordinator of this release can read a dead letter; empty if it can."""
     try:
-        Report.from_fields(report.fields)
-    except Malformed as error:
+        if report.notice:
+            Notice.from_json(report.notice)
+        else:
+            Report.from_fields(report.fields)
+    except (Malformed, ValueError) as error:
         return str(error)
-    return ""
+    return "" if report.to or not report.notice else "it names no target"
+
+
+def _kind(report: DeadLetter) -> str:
+    return "notice" if report.notice else "report"
 
 
 def _job_of(report: DeadLetter) -> str:
     """The job that a dead letter names; empty if it names none."""
+    if report.notice:
+        return report.fields.get("job", "")
     try:
         return Token.parse(report.fields.get("token", "")).job
     except Malformed:

@@ -39,11 +39,12 @@ class StreamEntry:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A report that could not be applied: its fields, and the reason.
+    """A report that could not be applied, or a notice that could not be sent: its fields, and the reason.
 
     Attributes:
-        entry: its id on the report stream, which says when the worker sent it.
-        deliveries: how often a coordinator was given it before; 0 if that was not recorded.
+        entry: the id of a report on the report stream, which says when the worker sent it.
+        deliveries: how often a coordinator was given it, or tried to send it, before; 0 if that was not recorded.
+        notice: of a notice, its JSON; ``to``: the target that it was for.
         raw: the entry of the dead stream, unchanged.
     """
 
@@ -53,17 +54,21 @@ class DeadLetter:
     entry: str = ""
     deliveries: int = 0
     raw: Fields = field(default_factory=dict)
+    notice: str = ""
+    to: str = ""
 
     @classmethod
     def of(cls, entry_id: str, raw: Fields) -> DeadLetter:
         """One entry of the dead stream. An entry that this project did not write is shown as far as it can be."""
         try:
-            fields = {str(name): str(value) for name, value in json.loads(raw.get("report", "{}")).items()}
+            text = raw.get("report", raw.get("notice", "{}"))
+            fields = {str(name): str(value) for name, value in json.loads(text).items()}
         except (ValueError, AttributeError):
             fields = {}
         times = raw.get("deliveries", "")
         deliveries = int(times) if times.isdecimal() else 0
-        return cls(entry_id, raw.get("reason", ""), fields, raw.get("from", ""), deliveries, dict(raw))
+        told = raw.get("notice", ""), raw.get("to", "")
+        return cls(entry_id, raw.get("reason", ""), fields, raw.get("from", ""), deliveries, dict(raw), *told)
 
 
 class ReportStream:

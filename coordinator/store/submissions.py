@@ -11,6 +11,7 @@ from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.store.answers import (
     KeyTaken,
     NotEnded,
+    ScheduleChanged,
     Submission,
     VacuumSince,
 )
@@ -41,17 +42,21 @@ class Submissions:
         """The vacuums of the warehouse that were counted so far."""
         return int(self._redis.zscore(self._keys.vacuums, warehouse_id) or 0)
 
-    def submit(self, submission: Submission, summary: str, reason: str = "", vacuums: int = 0) -> tuple[str, bool]:
+    def submit(
+        self, submission: Submission, summary: str, reason: str = "", vacuums: int = 0, expect: str = ""
+    ) -> tuple[str, bool]:
         """Store a job. Returns its id, and whether it is new.
 
         Args:
             reason: for the event log.
             vacuums: how many there had been before the caller looked at the warehouse.
+            expect: the commit by which its schedule wants it as a run; empty if none does.
 
         Raises:
             KeyTaken: its key belongs to a job with another spec.
             NotEnded: it retries a job that has not ended badly.
             VacuumSince: look at the warehouse once more.
+            ScheduleChanged: see whether the schedule still wants it.
         """
         job, retried = submission.job, self._keys.of(submission.job.retry_of)
         change = {
@@ -63,8 +68,7 @@ class Submissions:
             "key": job.key,
             "reason": reason,
             "vacuums": vacuums,
-            "name": "" if job.schedule else job.name,
-            "expected": "" if job.schedule else submission.expected,
+            "expect": expect,
         }
         answer, subject = self._submit(
             job.id,
@@ -74,6 +78,7 @@ class Submissions:
             chain_key=self._keys.submit_key(job.chain_key),
             retried_job=retried.job,
             retried_events=retried.events,
+            schedule=self._keys.of_schedule(job.schedule).schedule,
         )
         reach(Point.AFTER_SUBMIT, job.id)
         if answer == "KEY_TAKEN":
@@ -82,4 +87,6 @@ class Submissions:
             raise NotEnded(Status(subject))
         if answer == "VACUUM":
             raise VacuumSince(subject)
+        if answer == "SCHEDULE":
+            raise ScheduleChanged(subject)
         return str(subject), answer == "SUBMITTED"

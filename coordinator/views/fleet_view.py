@@ -17,9 +17,8 @@ from unstuck.coordinator.model.loading import bare_state
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.views.job_views import Queries
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
-from unstuck.tasks.protocol.processes import CoordinatorStatus, ProcessRegistry, RunnerStatus
+from unstuck.tasks.protocol.processes import COORDINATOR_SILENCE, CoordinatorStatus, ProcessRegistry, RunnerStatus
 
-COORDINATOR_SILENCE = 10.0  # seconds; one that is well notes itself about once a second
 JOBS_LOOKED_AT = 1000  # open jobs, the newest, in which queues are looked for that nobody may listen to
 
 

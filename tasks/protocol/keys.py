@@ -47,8 +47,6 @@ class Keys:
         self.schedules = f"{prefix}:schedules"  # hash: schedule → one line of JSON for ``schedule list``
         self.schedules_due = f"{prefix}:schedules:due"  # zset: schedule → when it must be decided again
         self.backlogs = f"{prefix}:backlogs"  # hash: schedule → JSON: what its streams have unread, by the last look
-        self.expected = f"{prefix}:expected"  # hash: name of jobs → JSON: the rules ``late`` by which one is expected
-        self.expected_state = f"{prefix}:expected:state"  # hash: such a name → JSON: what was judged and told of it
         self.published = f"{prefix}:published"  # hash: ``dataset@warehouse`` → newest version of a job, and when
         self.due = f"{prefix}:due"  # zset: job → when it must be decided again; every non-terminal job is here
         self.jobs = f"{prefix}:jobs"  # zset: job → submit time
@@ -65,7 +63,10 @@ class Keys:
         self.stalled = f"{prefix}:stalled"  # zset: host:pid → when that worker or coordinator found that it had stalled
         self.vacuums = f"{prefix}:vacuums"  # zset: warehouse id → the oldest version that a vacuum wished to keep
         self.holds = f"{prefix}:holds"  # hash: what reads an old version and is no job → warehouse id, version, until
-        self.outbox = f"{prefix}:outbox"  # stream: notices to send, written with what they tell; group ``senders``
+        self.outbox = f"{prefix}:outbox"  # stream: notices to send, written with what they tell
+        self.notices = f"{prefix}:notices"  # hash: target → JSON: who sends to it, how often that failed, and why
+        self.notices_due = f"{prefix}:notices:due"  # zset: target for which notices wait → when it is tried next
+        self.notices_sent = f"{prefix}:notices:sent"  # stream: what was sent, to whom and when; the newest 1,000 or so
         self.nothing = f"{prefix}:nothing"  # list: never exists; LPUSHX on it fails if Redis refuses writes
         # What kombu puts before every key and channel of its own, so that no fleet takes the messages of another.
         self.broker = f"{prefix}:celery:"
@@ -90,6 +91,12 @@ class Keys:
 
     def submit_key(self, key: str) -> str:
         return f"{self.prefix}:key:{key}"  # hash: job, its last retry, fingerprints of their specs
+
+    def notices_for(self, target: str) -> str:
+        return f"{self.prefix}:notices:for:{target}"  # zset: problem → when the first of its notices is tried next
+
+    def notices_of(self, target: str, problem: str) -> str:
+        return f"{self.prefix}:notices:for:{target}:{problem}"  # list: notices that wait, in their order
 
     def dead_letter(self, entry: str) -> str:
         return f"{self.prefix}:dead:{entry}"  # string: what became of a dead letter that was replayed or dropped

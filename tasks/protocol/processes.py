@@ -19,6 +19,7 @@ from unstuck.tasks.protocol.keys import Keys
 
 log = logging.getLogger(__name__)
 FORGOTTEN = 3600.0  # seconds of silence after which a process is shown no more
+COORDINATOR_SILENCE = 10.0  # seconds; one that is well notes itself about once a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +104,14 @@ class CoordinatorStatus(_Status):
         read_at: when it last read a worker's report; None: it never did.
         swept_at: when its last sweep ended; None: it never swept.
         oldest_since: queue → since when its oldest message has lain there, as far as this coordinator has seen.
+        targets: the targets of notices that it knows.
     """
 
     kind: Literal["coordinator"] = "coordinator"
     read_at: float | None = None
     swept_at: float | None = None
     oldest_since: dict[str, float] = field(default_factory=dict)
+    targets: tuple[str, ...] = ()
 
 
 ProcessStatus = RunnerStatus | CoordinatorStatus
@@ -152,6 +155,14 @@ class ProcessRegistry:
     def runners(self) -> list[RunnerStatus]:
         """The runners among them. Raises: redis.RedisError."""
         return [one for one in self.read() if isinstance(one, RunnerStatus)]
+
+    def targets(self) -> set[str]:
+        """The targets of notices that the coordinators know which were heard of just now. Raises: redis.RedisError."""
+        now = self._now()
+        known = (
+            one for one in self.read() if isinstance(one, CoordinatorStatus) and now - one.seen <= COORDINATOR_SILENCE
+        )
+        return {target for one in known for target in one.targets}
 
     def forget_silent(self) -> int:
         """Drop those that were silent for an hour, and lines that cannot be read. Returns how many.

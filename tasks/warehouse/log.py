@@ -290,11 +290,14 @@ class Warehouse:
         return next((n for n in range(after + 1, head + 1) if self.existing_entry(n).publish_id == publish_id), None)
 
     def find_since(
-        self, publish_id: str, version: int, since: float, known: dict[int, tuple[float, str]]
-    ) -> int | None:
-        """The slot up to ``version`` that holds ``publish_id``, of those written at ``since`` or later; None if none.
+        self, wanted: Callable[[str], bool], version: int, since: float, known: dict[int, tuple[float, str]]
+    ) -> tuple[int, str] | None:
+        """The newest slot up to ``version`` with a wanted publish id, and the id, of those written since ``since``.
+
+        None if there is none.
 
         Args:
+            wanted: whether a publish id is wanted.
             since: seconds since the epoch, by the clocks of those who publish.
             known: number → time and publish id, as earlier calls have read them; this call adds to it.
 
@@ -305,8 +308,10 @@ class Warehouse:
                 entry = self.existing_entry(n)
                 known[n] = entry.at, entry.publish_id
             at, found = known[n]
-            if found == publish_id or at < since:
-                return n if found == publish_id else None
+            if wanted(found):
+                return n, found
+            if at < since:
+                return None
         return None
 
     def create_entry(self, n: int, entry: Entry) -> bool:
@@ -419,13 +424,3 @@ def _tables_path(n: int) -> str:
 
 def _snapshot_path(n: int) -> str:
     return f"{_LOG}/{n:012d}.snapshot.json"
-
-
-def published_files(warehouse: Warehouse | str, dataset: str, version: int | None = None) -> list[str]:
-    """Where the Parquet files of ``dataset`` are: paths or URIs, as DuckDB, Polars, pandas and pyarrow take them.
-
-    Raises:
-        DatasetNotFound: no such dataset, or no such version; or it is a Delta table, which the text names.
-    """
-    place = Warehouse(warehouse) if isinstance(warehouse, str) else warehouse
-    return [place.storage.uri(file.path) for file in place.files_of(dataset, version).files]

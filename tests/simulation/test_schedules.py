@@ -52,7 +52,7 @@ def test_histories_of_schedules_reach_what_can_happen_to_one() -> None:
         "DIES",
         "FREEZES AFTER",
         "CONFLICT",
-        "which stands",
+        "is not wanted as it was",
         "/2 as",
         "RESTARTS",
         "STOPPED",

@@ -1,4 +1,4 @@
-"""``unstuck dead`` shows reports that cannot be applied, and replays or drops them."""
+"""``unstuck dead`` shows reports that cannot be applied and notices that cannot be sent, and replays or drops them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from unstuck.tasks.protocol.keys import Keys
 
 MOST = 200  # characters of one value in a table; `dead show` and --json have it whole
 
-dead = typer.Typer(help="Reports of workers that nobody could apply.", no_args_is_help=True)
+dead = typer.Typer(help="Reports that nobody could apply, and notices that could not be sent.", no_args_is_help=True)
 
 Reports = Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Ids, as `unstuck dead list` shows them.")]
 All = Annotated[bool, typer.Option("--all", help="Every dead letter.")]
@@ -39,7 +39,7 @@ All = Annotated[bool, typer.Option("--all", help="Every dead letter.")]
 
 @dead.callback()
 def _reports() -> None:
-    """Reports of workers that nobody could apply."""
+    """Reports that nobody could apply, and notices that could not be sent."""
 
 
 @dead.command("list", epilog="Example: unstuck dead list --limit 20")
@@ -61,7 +61,7 @@ def list_dead(
 
 @dead.command("show", epilog="Example: unstuck dead show 1388530799000-0")
 def show_dead(
-    report: Annotated[str, typer.Argument(metavar="ID", help="Of a report.")], as_json: AsJson = False
+    report: Annotated[str, typer.Argument(metavar="ID", help="Of a dead letter.")], as_json: AsJson = False
 ) -> None:
     """Show one dead letter: why and since when it is one, and, at the end, what the report says, word for word."""
     with connected() as connection:
@@ -72,10 +72,11 @@ def show_dead(
     why_not = unreadable(one)
     shown = table("", "")
     for name, value in (
-        ("report", one.id),
+        ("notice" if one.notice else "report", one.id),
+        *((("target", one.to),) if one.to else ()),
         ("dead letter since", clock(_at(one.id))),
-        ("sent", f"{clock(_at(one.entry))} as {one.entry}" if one.entry else "not recorded"),
-        ("deliveries", str(one.deliveries) if one.deliveries else "not recorded"),
+        *((("sent", f"{clock(_at(one.entry))} as {one.entry}" if one.entry else "not recorded"),) * (not one.notice)),
+        ("tries" if one.notice else "deliveries", str(one.deliveries) if one.deliveries else "not recorded"),
         ("reason", one.reason),
         ("replay", f"refused, since it cannot be read: {why_not}" if why_not else f"unstuck dead replay {one.id}"),
         *((f"says {name}", value) for name, value in one.fields.items()),
@@ -123,10 +124,22 @@ def _resolve(reports: Sequence[str] | None, everything: bool, yes: bool, as_json
 
 
 def _listing(letters: Sequence[DeadLetter]) -> Listing:
-    listing = table("ID", "WHEN", "KIND", "TOKEN", "DELIVERIES", "REASON", right=("DELIVERIES",))
+    listing = table("ID", "WHEN", "KIND", "OF", "DELIVERIES", "REASON", right=("DELIVERIES",))
     for one in letters:
-        kind, token = (Text(_cut(one.fields.get(field, "?"))) for field in ("kind", "token"))
-        listing.add_row(one.id, clock(_at(one.id)), kind, token, str(one.deliveries or "?"), Text(_cut(one.reason)))
+        kind, token = one.fields.get("kind", "?"), one.fields.get("token", "?")
+        if one.notice:
+            kind, token = (
+                "notice",
+                f"{one.fields.get('event', '?')} of {one.fields.get('name', '?')}, for {one.to or '?'}",
+            )
+        listing.add_row(
+            one.id,
+            clock(_at(one.id)),
+            Text(_cut(kind)),
+            Text(_cut(token)),
+            str(one.deliveries or "?"),
+            Text(_cut(one.reason)),
+        )
     return listing
 
 
@@ -143,7 +156,9 @@ def report_json(one: DeadLetter) -> dict[str, Any]:
         "reason": one.reason,
         "entry": one.entry or None,
         "deliveries": one.deliveries or None,
-        "report": one.fields,
+        "report": None if one.notice else one.fields,
+        "notice": one.fields if one.notice else None,
+        "to": one.to or None,
     }
 
 

@@ -142,7 +142,7 @@ def published_rows(warehouse: str, dataset: str) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     from unstuck.tasks.errors import DatasetNotFound
-    from unstuck.tasks.warehouse.log import published_files
+    from unstuck.tasks.warehouse.published import published_files
 
     try:
         paths = published_files(warehouse, dataset)

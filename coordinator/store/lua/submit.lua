@@ -1,15 +1,15 @@
 -- submit: a job's record, its runners' plans, its place in the indexes and its first due, together.
 --
--- keys: job plans events due jobs pending summary submit_key chain_key reports retries retried_events retried_job vacuums expected
+-- keys: job plans events due jobs pending summary submit_key chain_key reports retries retried_events retried_job vacuums schedule
 -- args: job change
 --
 -- chain_key: the key of the first of the jobs that this one retries. It names the last of them.
 -- pending: the status index of PENDING. retried_job, retried_events: of the job that this one retries.
--- change: {fields: {}, plans: {}, summary, fingerprint, key, reason, vacuums, name, expected} (JSON)
--- name, expected: its name, and by which rules a job of that name is expected; the name is empty for a run of a schedule
+-- change: {fields: {}, plans: {}, summary, fingerprint, key, reason, vacuums, expect} (JSON)
 -- vacuums: how many there had been before the client looked at the warehouse
+-- expect: the commit of the schedule that wants the job as its run; '' if none does
 -- Answers {SUBMITTED, id} | {EXISTS, id} | {KEY_TAKEN, id} | {NOT_ENDED, status of the job that was to be retried}
--- | {VACUUM, how many there have been}
+-- | {VACUUM, how many there have been} | {SCHEDULE, its last commit}
 --
 -- Repeating it with the same id changes nothing (its first reply was lost). The same key with the same spec is the
 -- same job; with another spec it is an error.
@@ -29,6 +29,13 @@ end
 -- A vacuum since the client looked did not find this job among those whose versions stay.
 local vacuums = redis.call('ZSCORE', keys.vacuums, change.fields.warehouse_id) or '0'
 if tonumber(vacuums) ~= change.vacuums then return {'VACUUM', vacuums} end
+if change.expect ~= '' then
+    -- Or a run would be stored that a stop has taken back, and that no schedule knows. To store it is a commit as well: whoever
+    -- judged the schedule without this job judges anew.
+    local commit = redis.call('HGET', keys.schedule, 'commit') or ''
+    if commit ~= change.expect then return {'SCHEDULE', commit} end
+    redis.call('HSET', keys.schedule, 'commit', args.job)
+end
 if change.key ~= '' then redis.call('HSET', keys.submit_key, 'job', args.job, 'fingerprint', change.fingerprint) end
 local time = stamp(now())
 redis.call('HSET', keys.job, 'fields', '0 ')
@@ -41,11 +48,6 @@ if change.reason ~= '' then event.text = change.reason end
 redis.call('XADD', keys.events, '*', 'event', cjson.encode(event))
 for _, index in ipairs({keys.due, keys.jobs, keys.pending}) do redis.call('ZADD', index, time, args.job) end
 redis.call('HSET', keys.summary, args.job, change.summary)
-if change.expected ~= '' then
-    redis.call('HSET', keys.expected, change.name, change.expected)
-elseif change.name ~= '' then
-    redis.call('HDEL', keys.expected, change.name)
-end
 if retry_of ~= '' then
     event.kind, event.text = 'RETRIED', 'as job ' .. args.job
     redis.call('XADD', keys.retried_events, 'NOMKSTREAM', '*', 'event', cjson.encode(event))

@@ -129,3 +129,40 @@ local function report(fields)
     end
     redis.call('XADD', keys.reports, '*', unpack(list))
 end
+
+-- How a target of notices stands: who sends to it until when, how often it failed in a row, since when and why, when it
+-- may be tried next, and per problem how often its first notice failed.
+local function target_state(target) return cjson.decode(redis.call('HGET', keys.notices, target) or '{}') end
+
+-- Notes when a target of notices is tried next, if any wait for it. `waiting`: what the keys of the queues begin with.
+local function set_notices_due(waiting, target, state)
+    local first = redis.call('ZRANGE', waiting .. target, 0, 0, 'WITHSCORES')
+    if not first[1] then
+        redis.call('ZREM', keys.notices_due, target)
+        return
+    end
+    local due = math.max(tonumber(first[2]), state.next or 0, state.held_until or 0)
+    redis.call('ZADD', keys.notices_due, stamp(due), target)
+end
+
+-- Keeps how a target stands; nothing is kept of one that is well and has nothing to send.
+local function put_target_state(waiting, target, state)
+    if state.tries and not next(state.tries) then state.tries = nil end
+    if next(state) then
+        redis.call('HSET', keys.notices, target, cjson.encode(state))
+    else
+        redis.call('HDEL', keys.notices, target)
+    end
+    set_notices_due(waiting, target, state)
+end
+
+-- Lets a notice wait for its target, behind those of its problem that wait. One that waits there already does not twice.
+local function add_notice(waiting, target, problem, id, text, time)
+    local list = waiting .. target .. ':' .. problem
+    for _, entry in ipairs(redis.call('LRANGE', list, 0, -1)) do
+        if string.match(entry, '^%S+ (%S+)') == id then return end
+    end
+    redis.call('RPUSH', list, time .. ' ' .. id .. ' ' .. text)
+    redis.call('ZADD', waiting .. target, 'NX', time, problem)
+    set_notices_due(waiting, target, target_state(target))
+end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,15 @@ import redis
 from tests.guarantees.nothing_is_forgotten.test_rolled_back_store import snapshot
 from tests.guarantees.shown_is_true.test_states import staged
 from tests.support.coordinator import Coordinator, failed, group
-from tests.support.failpoints import Death, Died, armed
+from tests.support.failpoints import Death, Died, Once, armed
 from tests.support.servers import wait_until
 from unstuck import Refused, Status
+from unstuck.coordinator.model.records import JOB_SCHEMA
 from unstuck.coordinator.model.schedule_record import Run, tick_text
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.reconcile.wiring import mint
+from unstuck.coordinator.schedules.schedule_commands import BackfillCommand, ScheduleCommand
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.tasks.failpoints import Point
@@ -466,8 +468,12 @@ def test_a_run_that_was_submitted_and_not_noted_is_noted_though_nothing_new_lies
     assert next_run(make_coordinator(lock_ttl=0.5), 0) == job
 
 
-@pytest.mark.parametrize("trouble", ["JOB_DAMAGED", "NEWER_JOB"])
-def test_a_retry_whose_failed_job_cannot_be_read_halts_the_schedule(coordinator: Coordinator, trouble: str) -> None:
+@pytest.mark.parametrize(
+    ("trouble", "status"), [("JOB_DAMAGED", "HALTED"), ("NEWER_JOB", "RETRYING")], ids=["damaged", "newer"]
+)
+def test_a_retry_whose_failed_job_cannot_be_read_halts_the_schedule_unless_a_newer_coordinator_can(
+    coordinator: Coordinator, trouble: str, status: str
+) -> None:
     coordinator.client.schedules.set(spec(retry={"backoff": "1h", "max_backoff": "1h"}))
     coordinator.client.schedules.run("ticking")
     job = next_run(coordinator, 0)
@@ -481,12 +487,96 @@ def test_a_retry_whose_failed_job_cannot_be_read_halts_the_schedule(coordinator:
     else:
         coordinator.redis.hset(coordinator.keys.of(job).job, "schema", 10**6)
     coordinator.client.schedules.run("ticking")
-    wait_until(lambda: coordinator.sweep.run_schedules() or view(coordinator).record.halted, 20, "the halt")
-    standing = view(coordinator).record
-    assert (standing.status, standing.halted and standing.halted.code) == ("HALTED", trouble)
-    assert standing.halted is not None
-    assert job in standing.halted.text
+
+    def told() -> Any:
+        coordinator.sweep.run_schedules()
+        return view(coordinator).record.halted or view(coordinator).record.trouble
+
+    reason = wait_until(told, 20, "the trouble")
+    assert (view(coordinator).record.status, reason.code) == (status, trouble)
+    assert job in reason.text
     assert [one.id for one in coordinator.client.jobs()] == [job]
+
+
+def test_a_run_that_a_newer_release_stored_leaves_its_schedule_to_decide(coordinator: Coordinator) -> None:
+    coordinator.client.schedules.set(spec())
+    coordinator.client.schedules.run("ticking")
+    job = next_run(coordinator, 0)
+    coordinator.redis.hset(coordinator.keys.of(job).job, "schema", 10**6)
+    assert coordinator.client.schedules.stop("ticking").answer == "DONE"
+    coordinator.schedules.decide("ticking")
+    assert [run.job for run in view(coordinator).record.runs] == [job], (
+        "it goes on, and a newer coordinator sees its end"
+    )
+    coordinator.redis.hset(coordinator.keys.of(job).job, "schema", JOB_SCHEMA)
+    assert coordinator.drive(job) is Status.FINISHED
+    coordinator.sweep.run()
+    assert view(coordinator).record.runs == ()
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before the look", "after the look"])
+@pytest.mark.parametrize("given", ["stop", "pause", "cancel"])
+def test_a_submit_that_a_stop_a_pause_or_a_cancel_has_overtaken_stores_no_job(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, given: str, late: bool
+) -> None:
+    """Or it would run for no schedule. However long the warehouse did not answer."""
+    schedules = coordinator.client.schedules
+    schedules.set(spec(every="1h"))
+    record = view(coordinator).record
+    if given == "cancel":
+        schedules.backfill("ticking", "2026-01-01", "2026-01-01")
+    else:
+        decided = replace(record, runs=(Run(view(coordinator).at),))
+        assert ScheduleStore(coordinator.redis, coordinator.keys).commit(
+            ScheduleChange(mint(), record.commit, decided, due=0.0)
+        )
+
+    def overtake() -> None:
+        if given == "cancel":
+            schedules.command_backfill("ticking", BackfillCommand.CANCEL)
+        else:
+            schedules.command("ticking", ScheduleCommand(given))
+        # Its submit hangs before the fence, for as long as it likes: the schedule is decided meanwhile.
+        coordinator.schedules.decide("ticking")
+
+    once, submissions = Once(overtake, [Point.BEFORE_SUBMIT]), coordinator.schedules._submitter.submissions
+    if late:  # it has asked whether the run is wanted
+        script = submissions._submit
+        monkeypatch.setattr(
+            submissions, "_submit", lambda *job, **more: (once(Point.BEFORE_SUBMIT, ""), script(*job, **more))[1]
+        )
+    with nullcontext() if late else armed(once):
+        wait_until(lambda: coordinator.sweep.run() >= 0 and once.at, 20, "the submit")
+    assert coordinator.client.jobs() == []
+    assert len(view(coordinator).record.going_on) == (given == "pause"), "a resume submits it"
+    schedules.resume("ticking")
+    coordinator.sweep.run()
+    assert len(coordinator.client.jobs()) == (given == "pause")
+
+
+@pytest.mark.parametrize("given", ["stop", "cancel"])
+def test_a_job_that_was_stored_before_a_stop_or_a_cancel_is_a_run_although_nobody_had_noted_it(
+    make_coordinator: Callable[..., Coordinator], given: str
+) -> None:
+    first, second = make_coordinator(lock_ttl=0.5), make_coordinator(lock_ttl=0.5)
+    schedules = first.client.schedules
+    schedules.set(spec(every="1h"))
+    if given == "cancel":
+        schedules.backfill("ticking", "2026-01-01", "2026-01-01")
+    else:
+        schedules.run("ticking")
+    with armed(Death([Point.AFTER_SUBMIT])), suppress(Died):
+        first.schedules.run()
+    (job,) = [one.id for one in first.client.jobs()]
+    if given == "cancel":
+        schedules.command_backfill("ticking", BackfillCommand.CANCEL)
+    else:
+        schedules.stop("ticking")
+    second.schedules.decide("ticking")
+    assert [run.job for run in view(second).record.going_on] == runs(second) == [job]
+    assert second.drive(job) is Status.FINISHED
+    second.sweep.run()
+    assert view(second).record.going_on == ()
 
 
 def test_a_schedule_that_is_set_to_another_dataset_follows_the_old_one_no_more(coordinator: Coordinator) -> None:

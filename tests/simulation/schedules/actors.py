@@ -28,7 +28,7 @@ from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.answers import CommitAnswer, Submitted
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
-from unstuck.coordinator.submitter import StandsAlready, Submitter
+from unstuck.coordinator.submitter import OfSchedule, StandsAlready, Submitter
 from unstuck.tasks.settings import Settings
 
 T = TypeVar("T")
@@ -103,7 +103,7 @@ class SubmitterAtHand:
         reason: str,
         again: None,
         fields: Mapping[str, Any],
-        since: float,
+        run: OfSchedule,
     ) -> Submitted:
         print_ = spec.fingerprint
         call = self._connection.call
@@ -112,18 +112,24 @@ class SubmitterAtHand:
         if self._connection.trouble.chance(self._connection.trouble.blind):
             raise OSError("the warehouse cannot be reached")
         base = call("head of the log", self._depot.head, lost=OSError, of_store=False)
-        standing = call(f"find {key} in the log", lambda: self._depot.find(fields["id"], 0), OSError, of_store=False)
-        if standing is not None and standing <= base:
-            raise StandsAlready(PublishResult(standing, self._depot.log[standing - 1].outputs))
+        found = call(f"find {key} in the log", lambda: self._find(run, base), OSError, of_store=False)
+        if found is not None:
+            raise StandsAlready(self._depot.log[found - 1].publish_id, PublishResult(found, {"rows": 1}))
         known = {"base": base, **fields}
         job = JobRecord(name=spec.name, spec="{}", commit="new", key=key, submitted_by=by, **known)
 
-        def effect() -> tuple[str, bool]:
-            answer = self._core.submit(job, print_)
-            self._connection.note(f"submit {key} as {answer[0]}{'' if answer[1] else ', which stands'}")
+        def effect() -> tuple[str, bool] | None:
+            answer = self._core.submit(job, print_, expect)
+            self._connection.note(f"submit {key} as {answer[0]}" if answer else f"{key} is not wanted as it was")
             return answer
 
-        return Submitted(*call(f"submit {key}", effect))
+        while True:
+            expect = run.wanted()
+            if (answer := call(f"submit {key}", effect)) is not None:
+                return Submitted(*answer)
+
+    def _find(self, run: OfSchedule, base: int) -> int | None:
+        return next((slot for slot in range(base, 0, -1) if run.same(self._depot.log[slot - 1].publish_id)), None)
 
 
 class Office:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +15,10 @@ from tests.simulation.rules.broken import Broken
 from tests.simulation.schedules.store import ModelSchedules
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.store.answers import CommitAnswer
+from unstuck.coordinator.store.answers import CommitAnswer, ScheduleChanged, Submission
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
+from unstuck.coordinator.store.submissions import Submissions
 from unstuck.tasks.protocol.keys import Keys
 
 KEYS = Keys("mirrored-schedules")
@@ -38,7 +40,7 @@ class MirroredSchedules(ModelSchedules):
         self._seen: dict[str, str] = {}  # dues as the model writes them → as Redis does
         client.flushall()
         self._real = ScheduleStore(client, KEYS)
-        self._jobs_store = Store(client, KEYS)
+        self._jobs_store, self._submissions = Store(client, KEYS), Submissions(client, KEYS)
 
     def _set_real_clock(self) -> None:
         now = self.now
@@ -98,10 +100,14 @@ class MirroredSchedules(ModelSchedules):
         self._same("forget runs", model, real)
         return model
 
-    def submit(self, job: JobRecord, fingerprint: str) -> tuple[str, bool]:
-        stands = super().submit(job, fingerprint)
-        self._redis.hset(KEYS.of(stands[0]).job, mapping={"status": self.jobs[stands[0]].status, "key": job.key})
-        return stands
+    def submit(self, job: JobRecord, fingerprint: str, expect: str) -> tuple[str, bool] | None:
+        self._set_real_clock()
+        model = super().submit(job, fingerprint, expect)
+        real: tuple[str, bool] | None = None
+        with suppress(ScheduleChanged):
+            real = self._submissions.submit(Submission(job, {}, {}, fingerprint), "{}", expect=expect)
+        self._same("submit", model and (model[0] == job.id, model[1]), real and (real[0] == job.id, real[1]))
+        return model
 
     def take_due(self, term: float) -> tuple[float, dict[str, str]]:
         self._set_real_clock()

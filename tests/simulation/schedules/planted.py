@@ -14,7 +14,7 @@ from tests.simulation.schedules.actors import SubmitterAtHand
 from tests.simulation.schedules.history import simulate_schedules
 from tests.simulation.schedules.store import ModelSchedules
 from tests.simulation.stage.history import HistoryResult
-from unstuck.coordinator.model.schedule_record import derive
+from unstuck.coordinator.model.schedule_record import Run, derive
 from unstuck.coordinator.schedules import backfill, submission
 from unstuck.coordinator.schedules import decide_schedule as decide
 from unstuck.coordinator.schedules import schedule_commands as commands
@@ -209,8 +209,16 @@ IN_SCHEDULES = (
         rules.TWICE,
         588,
         SubmitterAtHand.store_job,
-        "if standing is not None and standing <= base:",
+        "if found is not None:",
         "if False:",
+    ),
+    _bug(
+        "a tick whose retry has published is run again when its jobs are forgotten",
+        rules.TWICE,
+        129,
+        Run.stands_as,
+        "range(MAX_TRIES)",
+        "range(1)",
     ),
     _bug(
         "HALTED is shown as PAUSED",
@@ -219,6 +227,14 @@ IN_SCHEDULES = (
         derive,
         "return ScheduleStatus.HALTED",
         "return ScheduleStatus.PAUSED",
+    ),
+    _bug(
+        "a stop lets go of a run whose submit nobody has noted",
+        rules.ORPHAN,
+        240,
+        backfill.stored_runs,
+        "run.job in seen or run.job not in unnoted.values()",
+        "run.job not in unnoted.values()",
     ),
     _bug(
         "a backfill has one run more than was asked for",

@@ -32,6 +32,7 @@ TWICE = f"{ONE}: a tick is published once"
 OVERLAP = f"{ONE}: no two runs where overlap forbids it"
 PARALLEL = f"{ONE}: no more runs of a backfill than were asked for"
 LOST_TICK = f"{FORGOTTEN}: a tick is run, or skipped with its reason"
+ORPHAN = f"{FORGOTTEN}: a job that is stored is a run that its schedule knows"
 LATE_TICK = f"{FORGOTTEN}: what a schedule waits for happens within a sweep and a term"
 LOST_BACKFILL = f"{FORGOTTEN}: a backfill ends when each of its ticks had a run"
 PAUSED = f"{WORD}: the pause of a person is ended by a person"
@@ -41,7 +42,7 @@ FAILURES = f"{SHOWN}: failures are set back by a success or a resume"
 STATUS = f"{SHOWN}: the status of a schedule follows from its record"
 BACKOFF = f"{WAIT}: the wait before a retry grows with each failure"
 RULES = (
-    *(TWICE, OVERLAP, PARALLEL, LOST_TICK, LATE_TICK, LOST_BACKFILL),
+    *(TWICE, OVERLAP, PARALLEL, LOST_TICK, ORPHAN, LATE_TICK, LOST_BACKFILL),
     *(PAUSED, FROM_NOW, LATEST, FAILURES, STATUS, BACKOFF),
 )
 _SKIPPED = re.compile(r"skipped, (\S+?Z)(?: to (\S+?Z))?:")
@@ -72,7 +73,13 @@ class Rules:
     def submitted(self, job: JobRecord) -> None:
         self._jobs[job.id] = job
         record = self._core.load(job.schedule)
-        if record is None or self._rolled_back:
+        stopped = record is None or record.intent is ScheduleIntent.STOP
+        if record is None or stopped or job.key not in [run.key(record.name) for run in record.going_on]:
+            self.broken(ORPHAN, f"{job.key} is stored, and {record} does not want it")
+        asked = any(run.by and run.key(record.name) == job.key for run in record.runs)
+        if record.intent is ScheduleIntent.PAUSE and not asked:
+            self.broken(PAUSED, f"{job.key} begins, and {record.name} is paused")
+        if self._rolled_back:
             return
         policy = policy_of(record.policy)
         others = [run for run in record.runs if run.job and run.job != job.id]
@@ -107,6 +114,10 @@ class Rules:
         else:
             self._decided(before, after, change)
         self._backfilled(before, after)
+        left = {run.key(after.name) for run in before.going_on} - {run.key(after.name) for run in after.going_on}
+        for job in self._core.jobs.values():
+            if job.schedule == after.name and job.key in left and not job.terminal:
+                self.broken(ORPHAN, f"{job.key} goes on as {job.id}, and {after.name} has let go of it")
 
     def _commanded(self, before: ScheduleRecord, after: ScheduleRecord, resumed: bool, at: float) -> None:
         old, new = policy_of(before.policy), policy_of(after.policy)
@@ -170,7 +181,7 @@ class Rules:
             job = self._jobs[entry.publish_id]
             tick = job.key[: job.key.index("Z", job.key.index("@")) + 1]
             self._published[tick].append(job.key)
-            if len(self._published[tick]) > 1 and "backfill" not in job.submitted_by:
+            if len(self._published[tick]) > 1 and not self._redone(job):
                 self.broken(TWICE, f"{tick} is published by {self._published[tick]}")
         quiet = self._stage.now - self._trouble.quiet_since
         for name in list(self._core.schedules):
@@ -183,6 +194,12 @@ class Rules:
                 since = self._since.setdefault(known, self._stage.now)
                 if min(quiet, self._stage.now - since) > self._bound:
                     self.broken(LATE_TICK, f"{name} waits for {self._bound:.0f}s: {known[1]}; {record}")
+
+    def _redone(self, job: JobRecord) -> bool:
+        """Whether a person wanted the tick to be run although it had been."""
+        record = self._core.load(job.schedule)
+        mine = record is not None and record.backfill is not None and record.backfill.author == job.submitted_by
+        return "backfill" in job.submitted_by and not (mine and record.backfill.redo != "all")
 
     def _waits(self, record: ScheduleRecord) -> Iterator[str]:
         """What somebody should do for the schedule at once."""

@@ -169,15 +169,25 @@ class ModelSchedules:
             raise KeyTaken(standing)
         return standing
 
-    def submit(self, job: JobRecord, fingerprint: str) -> tuple[str, bool]:
-        """The job that stands, and whether it is this one. Raises: KeyTaken."""
+    def submit(self, job: JobRecord, fingerprint: str, expect: str) -> tuple[str, bool] | None:
+        """The job that stands, and whether it is this one; None if its schedule has changed. Raises: KeyTaken."""
+        if job.id in self.jobs:
+            return job.id, True
         if standing := self.submitted(job.key, fingerprint):
             return standing, False
+        schedule = self.schedules.get(job.schedule)
+        if self._changed(schedule, expect):
+            return None
+        if schedule is not None:
+            schedule.commit = job.id
         self.keys[job.key] = (job.id, fingerprint)
         self.jobs[job.id] = replace(job, submitted_at=self.now)
         if self.watching:
             self.watching.submitted(self.jobs[job.id])
         return job.id, True
+
+    def _changed(self, stored: StoredSchedule | None, expect: str) -> bool:
+        return (stored.commit if stored is not None else "") != expect
 
     def end_job(self, job_id: str, status: Status, version: int, reason: Reason | None) -> None:
         """As the commit that ends a job: its schedule is due."""

@@ -478,9 +478,12 @@ def test_a_run_that_is_not_submitted_yet_waits_under_a_pause_and_is_none_after_a
     resumed = settled(command(held.record, ScheduleCommand.RESUME, T0 + 80).record, T0 + 80)
     assert [run.key("s") for run in decide(resumed, {}, T0 + 80).submits(T0 + 80)] == [key(60)]
     stopped = settled(command(pending, ScheduleCommand.STOP, T0 + 61).record, T0 + 61)
-    soon, later = decide(stopped, {}, T0 + 62), decide(stopped, {}, T0 + 130)
-    assert (soon.submits(T0 + 62), len(soon.record.runs)) == ([], 1), "its submit may be under way"
-    assert (later.record.runs, later.due) == ((), None)
+    ended = decide(stopped, {}, T0 + 62)
+    assert (ended.submits(T0 + 62), ended.record.runs, ended.due) == ([], (), None)
+    job = Run(T0 + 60).job_id("s")
+    stored = decide(stopped, {job: RunSeen(Status.RUNNING)}, T0 + 62)
+    assert [run.job for run in stored.record.runs] == [job], "it was stored before the stop, and nobody had noted that"
+    assert stored.events[0]["kind"] == "RUN_SUBMITTED"
 
 
 def test_a_retry_does_not_wait_for_a_clock_that_was_set_back() -> None:

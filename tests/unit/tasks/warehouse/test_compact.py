@@ -28,8 +28,9 @@ from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.warehouse import compact as module
 from unstuck.tasks.warehouse.compact import Compacted, compact, compact_dataset
 from unstuck.tasks.warehouse.files import Files
-from unstuck.tasks.warehouse.log import Warehouse, published_files
+from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import Marker, write_marker
+from unstuck.tasks.warehouse.published import published_files
 
 APPEND = OutputSpec(mode="append")
 BY_DAY = OutputSpec(mode="partition_overwrite", partition_by=("day",))

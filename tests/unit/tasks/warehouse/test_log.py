@@ -18,9 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from unstuck.tasks.errors import DatasetNotFound, LogBroken, WarehouseMismatch, WarehouseNewer
-from unstuck.tasks.warehouse.log import SNAPSHOT_EVERY, Warehouse, published_files
+from unstuck.tasks.warehouse.log import SNAPSHOT_EVERY, Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, Entry, State, fold
 from unstuck.tasks.warehouse.marker import DataFile
+from unstuck.tasks.warehouse.published import published_files
 
 SCHEMA = '{"type":"struct","fields":[{"name":"x","type":"long","nullable":true,"metadata":{}}]}'
 

@@ -1,0 +1,125 @@
+"""``unstuck notify``: tries a target, and shows which notices were sent and which wait."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from unstuck.coordinator.cli.connection import connected, settings_here
+from unstuck.coordinator.cli.exits import ExitCode
+from unstuck.coordinator.cli.options import AsJson
+from unstuck.coordinator.cli.render.terminal import clock, emit, iso, one_line, stderr, stdout, table
+from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.model.notice import Notice
+from unstuck.coordinator.notices.channels.channel import SendFailed
+from unstuck.coordinator.notices.message import message_of
+from unstuck.coordinator.notices.outbox import Sent, Waiting
+from unstuck.coordinator.notices.setting import VARIABLE, notify_setting
+from unstuck.tasks.identity import user_here
+
+notify = typer.Typer(help="Notices: who is told of what.", no_args_is_help=True)
+
+
+@notify.callback()
+def _notices() -> None:
+    """Notices: who is told of what."""
+
+
+@notify.command("test", epilog="Example: unstuck notify test ops")
+def try_target(
+    target: Annotated[str, typer.Argument(metavar="NAME", help=f"Of a target in {VARIABLE}.")], as_json: AsJson = False
+) -> None:
+    """Send one notice to a target, from here, and show what came back. Needs UNSTUCK_NOTIFY, and no Redis.
+
+    Exits with 0 if the target took it, else with 1.
+    """
+    setting = notify_setting(settings_here())
+    if target not in setting.targets:
+        if not setting.targets:
+            raise BadRequest(
+                f"{VARIABLE} is not set here, or names no target: set it as it is set for the coordinators"
+            )
+        raise BadRequest(setting.unknown(target).replace("of this coordinator", "here"))
+    try:
+        said, sent = (
+            setting.targets[target].send(message_of(_trial(target), setting.page, time.time()), setting.allowed),
+            True,
+        )
+    except SendFailed as error:
+        said, sent = str(error), False
+    said = setting.secrets.clean(said)
+    if as_json:
+        emit({"target": target, "sent": sent, "said": said})
+    else:
+        (stdout if sent else stderr).print(
+            Text(one_line(f"{target}: {'' if sent else 'not sent: '}{said}")), soft_wrap=True
+        )
+    if not sent:
+        raise typer.Exit(ExitCode.NOT_WELL)
+
+
+def _trial(target: str) -> Notice:
+    now = time.time()
+    return Notice(
+        id=f"test-{secrets.token_hex(8)}",
+        to=(target,),
+        event="finished",
+        kind="job",
+        name="notify-test",
+        job="",
+        problem=f"test/{target}",
+        at=now,
+        since=now,
+        status="FINISHED",
+        text=f"This is a test of the target {target}, sent by {user_here()}. Nothing has happened.",
+        commands=("unstuck notify list",),
+    )
+
+
+@notify.command("list", epilog="Example: unstuck notify list --limit 20")
+def list_notices(
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many of each.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List the notices that wait, and those that were sent, the newest first. `unstuck dead list` has the others."""
+    with connected() as connection:
+        waiting, sent = connection.client.notices.waiting(limit), connection.client.notices.sent(limit)
+    if as_json:
+        emit({"waiting": [_waiting_json(one) for one in waiting], "sent": [_sent_json(one) for one in sent]})
+        return
+    if not (waiting or sent):
+        stderr.print("No notices.")
+        return
+    if waiting:
+        shown = table("WAITS FOR", "SINCE", "EVENT", "OF", "TRIES", "NEXT TRY", "LAST SAID", right=("TRIES",))
+        for one in waiting:
+            shown.add_row(
+                one.to,
+                clock(one.since),
+                one.notice.event,
+                Text(one_line(f"{one.notice.kind} {one.notice.name}")),
+                str(one.tries),
+                clock(one.next_at),
+                Text(one_line(one.said)),
+            )
+        stdout.print(shown)
+    if sent:
+        shown = table("SENT TO", "WHEN", "EVENT", "OF", "TRIES", "SAID", right=("TRIES",))
+        for done in sent:
+            of = Text(one_line(f"{done.notice.kind} {done.notice.name}"))
+            shown.add_row(done.to, clock(done.at), done.notice.event, of, str(done.tries), Text(one_line(done.said)))
+        stdout.print(shown)
+
+
+def _waiting_json(one: Waiting) -> dict[str, Any]:
+    times = {"since": iso(one.since), "next_at": iso(one.next_at)}
+    return {"to": one.to, **times, "tries": one.tries, "said": one.said or None, "notice": asdict(one.notice)}
+
+
+def _sent_json(one: Sent) -> dict[str, Any]:
+    return {"to": one.to, "at": iso(one.at), "tries": one.tries, "said": one.said, "notice": asdict(one.notice)}

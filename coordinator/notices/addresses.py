@@ -1,0 +1,135 @@
+"""Which hosts notices may be sent to, and connections that keep to it.
+
+The address is checked that the connection goes to, so a name that resolves to another address later passes no check.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+
+METADATA = ("fd00:ec2::254", "100.100.100.200")  # of clouds that keep it outside the link-local networks
+
+
+class NotAllowed(OSError):
+    """No notice may be sent to this address."""
+
+
+class Allowed:
+    """The hosts and networks of ``allow:``; without it, all but those of one link and the metadata of clouds.
+
+    Targets are written by whoever runs the fleet, never by a spec. So an address inside the company is a usual one.
+    """
+
+    def __init__(self, entries: Sequence[str] | None = None) -> None:
+        """``entries``: networks, and host names, in which ``*`` stands for anything."""
+        self._open = entries is None
+        self._names: list[str] = []
+        self._networks = []
+        for entry in entries or ():
+            try:
+                self._networks.append(ip_network(entry, strict=False))
+            except ValueError:
+                self._names.append(entry.lower())
+
+    def names(self, host: str) -> bool:
+        """Whether ``host`` is allowed by its name, whatever address it has."""
+        return any(fnmatchcase(host.lower(), name) for name in self._names)
+
+    def may_be_allowed(self, host: str) -> bool:
+        """Whether some address that ``host`` may have is allowed."""
+        try:
+            ip_address(host)
+        except ValueError:
+            return self._open or self.names(host) or bool(self._networks)
+        return False
+
+    def check_host(self, host: str) -> None:
+        """Of an address that somebody else resolves. Raises: NotAllowed."""
+        if not (self._open or self.names(host)):
+            self.check(host, host)
+
+    def check(self, host: str, address: str) -> None:
+        """Raises: NotAllowed: ``host`` is not allowed, and ``address``, which it has, is in no network that is."""
+        if self.names(host):
+            return
+        try:
+            ip = ip_address(address.partition("%")[0])
+        except ValueError:
+            raise NotAllowed(f"{host} is not among the hosts of allow: in UNSTUCK_NOTIFY") from None
+        if isinstance(ip, IPv6Address) and ip.ipv4_mapped:
+            ip = ip.ipv4_mapped
+        if any(ip in network for network in self._networks):
+            return
+        if not self._open:
+            raise NotAllowed(f"{host} has the address {ip}, which is not in allow: of UNSTUCK_NOTIFY")
+        if _is_local_to_the_machine(ip):
+            raise NotAllowed(
+                f"{host} has the address {ip}, where clouds keep the keys of their machines; "
+                "if notices really go there, name it in allow: of UNSTUCK_NOTIFY"
+            )
+
+
+def _is_local_to_the_machine(ip: IPv4Address | IPv6Address) -> bool:
+    return ip.is_link_local or ip.is_multicast or ip.is_unspecified or str(ip) in METADATA
+
+
+class Connecting:
+    """A time within which all is over: connecting, and what is read and written on the socket.
+
+    A socket alone counts each read anew, so a receiver that answers a byte at a time would hold it for ever.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._ends = time.monotonic() + seconds
+        self._sockets: list[socket.socket] = []
+        self._timer = threading.Timer(seconds, self._cut)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Connecting:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() >= self._ends
+
+    def connect(self, host: str, port: int, allowed: Allowed | None) -> socket.socket:
+        """A connection to the first address of ``host`` that answers. Raises: OSError, NotAllowed."""
+        failed: OSError = OSError(f"{host} has no address")
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            try:
+                if allowed is not None:
+                    allowed.check(host, str(address[0]))
+                return self._connect(family, kind, protocol, address)
+            except OSError as error:
+                failed = error
+        raise failed
+
+    def _connect(self, family: int, kind: int, protocol: int, address: tuple[object, ...]) -> socket.socket:
+        made = socket.socket(family, kind, protocol)
+        try:
+            made.settimeout(max(0.001, self._ends - time.monotonic()))
+            made.connect(address)
+        except OSError:
+            made.close()
+            raise
+        self.watch(made)
+        return made
+
+    def watch(self, made: socket.socket) -> None:
+        self._sockets.append(made)
+
+    def _cut(self) -> None:
+        for made in self._sockets:
+            try:
+                made.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue  # closed, or wrapped in another that stands in the list too

@@ -1,0 +1,50 @@
+"""A hundred services more, by their addresses for Apprise (the extra ``apprise``)."""
+
+from __future__ import annotations
+
+import logging
+from importlib.util import find_spec
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator, Field, SecretStr, field_validator
+
+from unstuck.coordinator.notices.addresses import Allowed
+from unstuck.coordinator.notices.channels.channel import Channel, Message, SendFailed, shortened
+from unstuck.tasks.spec.fields import Listed
+
+
+def _in_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class AppriseTarget(Channel):
+    """``apprise: URL``, or a list."""
+
+    kind: ClassVar[str] = "apprise"
+    apprise: Annotated[Listed[SecretStr], BeforeValidator(_in_list), Field(min_length=1, max_length=50)]
+
+    @field_validator("apprise")
+    @classmethod
+    def _can_be_sent(cls, value: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+        if find_spec("apprise") is None:
+            raise ValueError("Apprise is not installed here: pip install 'unstuck[apprise]'")
+        from apprise import Apprise
+
+        for number, one in enumerate(value, 1):
+            if Apprise.instantiate(one.get_secret_value(), suppress_exceptions=True) is None:
+                raise ValueError(f"address {number} is none that Apprise can read")
+        return value
+
+    def send(self, message: Message, allowed: Allowed) -> str:
+        from apprise import Apprise, LogCapture, NotifyType
+
+        logging.getLogger("apprise").propagate = False  # its lines may hold addresses
+        kind = NotifyType.SUCCESS if message.informs else NotifyType.FAILURE
+        body = message.body + (f"\n\n{message.link}" if message.link else "")
+        sender = Apprise([one.get_secret_value() for one in self.apprise])
+        with LogCapture(level=logging.WARNING) as log:  # type: ignore[no-untyped-call]
+            done = sender.notify(body=body, title=message.title, notify_type=kind)
+            said = shortened(log.getvalue())
+        if not done:
+            raise SendFailed(f"Apprise could not send it: {said or 'it did not say why'}")
+        return "sent by Apprise"

@@ -1,0 +1,76 @@
+"""A channel carries a notice to one target: its fields are those of the target in ``UNSTUCK_NOTIFY``."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from pydantic import Field, SecretStr
+
+from unstuck.coordinator.model.notice import Notice
+from unstuck.coordinator.notices.addresses import Allowed
+from unstuck.tasks.duration import Seconds
+from unstuck.tasks.spec.fields import Strict
+
+LONGEST_ANSWER = 300  # characters of what a receiver said
+
+
+class SendFailed(Exception):
+    """A receiver did not take a notice. ``wait``: seconds for which it asks to be left alone."""
+
+    def __init__(self, reason: str, wait: float = 0.0) -> None:
+        super().__init__(reason)
+        self.wait = wait
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A notice with what all channels say of it. ``link``: to the page, or empty; ``at``: when it is sent."""
+
+    notice: Notice
+    title: str
+    body: str
+    link: str
+    at: float
+
+    @property
+    def ends(self) -> bool:
+        """Whether it tells the end of its problem."""
+        return self.notice.event == "recovered"
+
+    @property
+    def informs(self) -> bool:
+        """Whether nobody need do anything."""
+        return self.notice.event in ("recovered", "finished")
+
+
+class Channel(Strict, ABC):
+    """A target. ``kind``: the field that says which channel it is."""
+
+    kind: ClassVar[str]
+    timeout: Annotated[Seconds, Field(ge=0.1, le=300)] = 10.0
+
+    @abstractmethod
+    def send(self, message: Message, allowed: Allowed) -> str:
+        """Send, within ``timeout``. Returns what the receiver said, in a few words. Raises: SendFailed."""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts that it connects to, where `Allowed` can check them."""
+        return ()
+
+    def secrets(self) -> Iterator[str]:
+        """Texts that must never be shown."""
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            for one in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,):
+                if isinstance(one, SecretStr):
+                    yield one.get_secret_value()
+
+
+def shortened(text: str, most: int = LONGEST_ANSWER) -> str:
+    """``text`` on one line, printable, of at most ``most`` characters."""
+    line = "".join(c if c.isprintable() else " " for c in " ".join(text.split()))
+    return line if len(line) <= most else f"{line[: most - 1]}…"

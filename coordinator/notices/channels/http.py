@@ -1,0 +1,99 @@
+"""Posts a text by HTTP within one time, follows no redirect, and uses the proxy that the environment names."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from pydantic import SecretStr
+
+from unstuck.coordinator.notices.addresses import Allowed, Connecting
+from unstuck.coordinator.notices.channels.channel import SendFailed, shortened
+
+PORTS = {"http": 80, "https": 443}
+MOST = 4096  # bytes of an answer that are read
+
+
+def checked_url(url: SecretStr) -> SecretStr:
+    """Raises: ValueError: no address of HTTP. Holds nothing of it, since its path is a secret with many receivers."""
+    try:
+        parts = urlsplit(url.get_secret_value())
+        _ = parts.port
+    except ValueError:
+        raise ValueError("not an address that can be read") from None
+    if parts.scheme not in PORTS or not parts.hostname:
+        raise ValueError("expected an address such as https://host/path")
+    if "@" in parts.netloc:
+        raise ValueError("the address names a user; write headers: {Authorization: …} instead")
+    if (
+        not url.get_secret_value().isascii()
+        or not url.get_secret_value().isprintable()
+        or " " in url.get_secret_value()
+    ):
+        raise ValueError("the address has characters that must be written as %XX")
+    return url
+
+
+def host_of(url: SecretStr) -> str:
+    return urlsplit(url.get_secret_value()).hostname or ""
+
+
+def post(url: SecretStr, body: bytes, headers: Mapping[str, str], timeout: float, allowed: Allowed) -> str:
+    """Post ``body``, a JSON text. Returns what was answered. Raises: SendFailed: not with a status of 200 to 299."""
+    try:
+        with Connecting(timeout) as connecting:
+            try:
+                return _judged(*_ask(connecting, url.get_secret_value(), body, headers, allowed))
+            except (OSError, HTTPException) as error:
+                if connecting.over:
+                    raise TimeoutError(f"no whole answer within {timeout:g}s") from error
+                raise
+    except (OSError, HTTPException) as error:
+        raise SendFailed(f"{host_of(url)}: {shortened(str(error) or type(error).__name__)}") from None
+
+
+def _ask(
+    connecting: Connecting, url: str, body: bytes, headers: Mapping[str, str], allowed: Allowed
+) -> tuple[HTTPResponse, str]:
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or PORTS[parts.scheme]
+    target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
+    proxy = None if proxy_bypass(host) else urlsplit(getproxies().get(parts.scheme, ""))
+    connection = HTTPConnection(host, port)
+    if proxy and proxy.hostname:
+        allowed.check_host(host)  # the proxy resolves its name
+        connection = HTTPConnection(proxy.hostname, proxy.port or PORTS["http"])
+        connection.sock = connecting.connect(proxy.hostname, proxy.port or PORTS["http"], None)
+        if parts.scheme == "https":
+            connection.set_tunnel(host, port)
+            connection._tunnel()  # type: ignore[attr-defined]
+        else:
+            target = url
+    else:
+        connection.sock = connecting.connect(host, port, allowed)
+    if parts.scheme == "https":
+        connection.sock = ssl.create_default_context().wrap_socket(connection.sock, server_hostname=host)
+        connecting.watch(connection.sock)
+    try:
+        named = parts.netloc.rpartition("@")[2]
+        everything = {"Host": named, "Content-Type": "application/json", "User-Agent": "unstuck", **headers}
+        connection.request("POST", target, body, everything)
+        answer = connection.getresponse()
+        return answer, answer.read(MOST).decode(errors="replace")
+    finally:
+        connection.close()
+
+
+def _judged(answer: HTTPResponse, text: str) -> str:
+    said = shortened(f"{answer.status} {answer.reason}{': ' if text.strip() else ''}{text}")
+    if 200 <= answer.status < 300:
+        return said
+    if 300 <= answer.status < 400:
+        raise SendFailed(f"it answered {answer.status}, a redirect, which is never followed; name the address itself")
+    wait = answer.getheader("Retry-After", "")
+    raise SendFailed(
+        f"it answered {said}", float(wait) if wait.isascii() and wait.isdecimal() and len(wait) < 6 else 0.0
+    )

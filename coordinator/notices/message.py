@@ -1,0 +1,47 @@
+"""A notice as its receivers read it: its title, its text, and the link to the page."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+from unstuck.coordinator.model.notice import Notice
+from unstuck.coordinator.notices.channels.channel import Message
+from unstuck.tasks.duration import format_duration
+
+HAPPENED = {
+    "failed": "failed",
+    "halted": "is halted: it cannot go on alone",
+    "retrying_for": "keeps failing, and is tried again",
+    "running_for": "runs longer than it should",
+    "late": "is late",
+    "behind": "is behind",
+    "waiting_for_worker": "waits for a worker",
+    "finished": "finished",
+    "recovered": "is well again",
+}
+
+
+def message_of(notice: Notice, page: str, now: float) -> Message:
+    """``page``: its address, or empty. ``now``: Unix seconds."""
+    title = f"{notice.kind} {notice.name} {HAPPENED.get(notice.event, notice.event)}"
+    link = f"{page.rstrip('/')}/{_path(notice)}" if page else ""
+    return Message(notice, title, "\n".join(_lines(notice)), link, now)
+
+
+def _path(notice: Notice) -> str:
+    return f"schedules/{quote(notice.name, safe='')}" if notice.kind == "schedule" else f"jobs/{quote(notice.job)}"
+
+
+def _lines(notice: Notice) -> list[str]:
+    since = datetime.fromtimestamp(notice.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    stood = format_duration(max(0.0, notice.at - notice.since))
+    lines = [notice.text]
+    if notice.first_error:
+        lines.append(f"First error: {notice.first_error}")
+    lines.append(f"Since: {since}" + (f" (for {stood})" if notice.at - notice.since >= 1 else ""))
+    if notice.next:
+        lines.append(f"Next: {notice.next}")
+    if notice.commands:
+        lines += ["These commands help:", *(f"  {command}" for command in notice.commands)]
+    return lines

@@ -1,0 +1,176 @@
+"""The outbox in Redis: notices are written with what they tell, wait per target, and are sent, or become dead letters.
+
+Notices of one problem are sent to a target in their order; those of other problems do not wait for them. One sender of
+the fleet at a time sends to a target, so nothing is sent twice unless a sender died or froze.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, cast
+
+import redis
+
+from unstuck.coordinator.model.notice import Notice
+from unstuck.coordinator.store.reports import DEAD_KEPT
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.lua import Script
+
+MOVED_AT_ONCE = 100
+SENT_KEPT = 1000  # notices that were sent, about
+PATIENCE = 3600.0  # seconds for which a notice is tried
+
+
+class Settled(StrEnum):
+    """The end of a try to send a notice."""
+
+    SENT = "SENT"
+    AGAIN = "AGAIN"
+    DEAD = "DEAD"
+    LOST = "LOST"  # another sender has taken it meanwhile, or it is settled already
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A notice that this sender is to send now. ``tries``: how often it failed; ``failed``: the target in a row."""
+
+    target: str
+    problem: str
+    id: str
+    text: str
+    tries: int
+    failed: int
+
+    @property
+    def notice(self) -> Notice:
+        """Raises: ValueError: another release wrote it."""
+        return Notice.from_json(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A notice that waits. Times are Unix seconds. ``said``: what the last try of its target came to."""
+
+    to: str
+    notice: Notice
+    since: float
+    next_at: float
+    tries: int
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A notice that was sent: when, at which try, and what the receiver said."""
+
+    to: str
+    notice: Notice
+    at: float
+    tries: int
+    said: str
+
+
+class Outbox:
+    """The outbox in one Redis. ``client`` must decode responses, and wait longer than a second."""
+
+    def __init__(self, client: redis.Redis, keys: Keys, clock: Callable[[], float] | None = None) -> None:
+        """``clock``: Unix seconds; by default, those of Redis."""
+        self._redis, self._keys = client, keys
+        self._clock = clock or self._redis_time
+        self._scripts = {name: Script(client, keys, __package__, name) for name in ("spread", "take", "settle")}
+        self._waiting = keys.notices_for("")
+
+    def _redis_time(self) -> float:
+        seconds, micros = self._redis.time()
+        return float(seconds + micros / 1e6)
+
+    def await_new(self, seconds: float) -> None:
+        """Wait until a notice stands in the outbox, ``seconds`` at most."""
+        self._redis.xread({self._keys.outbox: "0"}, count=1, block=max(1, round(seconds * 1000)))
+
+    def spread(self) -> list[str]:
+        """Move new notices into the queues of their targets. Returns the targets for which one is to be sent now."""
+        while True:
+            moved, *due = self._scripts["spread"](time=self._time(), most=MOVED_AT_ONCE, waiting=self._waiting)
+            if moved < MOVED_AT_ONCE:
+                return cast(list[str], due)
+
+    def take(self, target: str, sender: str, hold: float) -> Taken | None:
+        """The next notice for ``target``, which no other sender takes for ``hold`` seconds; None: none is to be sent.
+
+        ``sender``: a word of its own for each call, so that what is settled late settles nothing else.
+        """
+        found = self._scripts["take"](target=target, sender=sender, time=self._time(), hold=hold, waiting=self._waiting)
+        if not found:
+            return None
+        problem, tries, failed, entry = found
+        _, id_, text = entry.split(" ", 2)
+        return Taken(target, problem, id_, text, tries, failed)
+
+    def settle(
+        self, taken: Taken, sender: str, outcome: str, said: str, *, wait: float = 0.0, rest: float = 0.0
+    ) -> Settled:
+        """Note what became of a notice: ``sent``, ``failed`` or ``dead``. Idempotent.
+
+        Args:
+            wait: seconds until it is tried again, ``rest``: until anything is sent to its target.
+        """
+        word = self._scripts["settle"](
+            target=taken.target,
+            sender=sender,
+            time=self._time(),
+            problem=taken.problem,
+            id=taken.id,
+            outcome=outcome,
+            said=said,
+            wait=wait,
+            rest=rest,
+            patience=PATIENCE,
+            waiting=self._waiting,
+            kept=SENT_KEPT,
+            dead_kept=DEAD_KEPT,
+        )
+        return Settled(word)
+
+    def waiting(self, most: int = 1000) -> list[Waiting]:
+        """The notices that wait, the longest first, and of each target at most so many."""
+        found = []
+        for target in cast(list[str], self._redis.zrange(self._keys.notices_due, 0, -1)):
+            state = json.loads(cast(str | None, self._redis.hget(self._keys.notices, target)) or "{}")
+            queue = cast(Any, self._redis.zrange(self._keys.notices_for(target), 0, most - 1, withscores=True))
+            with self._redis.pipeline(transaction=False) as pipe:
+                for problem, _ in queue:
+                    pipe.lrange(self._keys.notices_of(target, problem), 0, -1)
+                entries = pipe.execute()
+            for (problem, next_at), lines in zip(queue, entries, strict=True):
+                for number, line in enumerate(lines):
+                    since, _, text = line.split(" ", 2)
+                    if (notice := _read(text)) is None:
+                        continue
+                    tries = 0 if number else int(state.get("tries", {}).get(problem, 0))
+                    at = max(next_at, state.get("next", 0.0))
+                    found.append(Waiting(target, notice, float(since), at, tries, state.get("said", "")))
+        return sorted(found, key=lambda one: one.since)
+
+    def sent(self, most: int = 100) -> list[Sent]:
+        """The notices that were sent, the newest first."""
+        entries = cast(list[tuple[str, Mapping[str, str]]], self._redis.xrevrange(self._keys.notices_sent, count=most))
+        return [
+            Sent(fields["to"], notice, float(fields["at"]), int(fields["tries"]), fields["said"])
+            for _, fields in entries
+            if (notice := _read(fields["notice"])) is not None
+        ]
+
+    def _time(self) -> str:
+        return f"{self._clock():.6f}"
+
+
+def _read(text: str) -> Notice | None:
+    """The notice, unless another release wrote it, which has fields that this one cannot read."""
+    try:
+        return Notice.from_json(text)
+    except ValueError:
+        return None

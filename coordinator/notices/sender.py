@@ -1,0 +1,149 @@
+"""Sends notices: a thread per target, so that one that hangs or is slow holds up no decision and no other target.
+
+A notice is sent at least once, with its id. It is tried for an hour; then it becomes a dead letter with its reason.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Collection
+
+import redis
+
+from unstuck.coordinator.decide.backoff import AWAY_WAIT, Uniform, doubled, random_wait
+from unstuck.coordinator.notices.channels.channel import LONGEST_ANSWER, Channel, SendFailed, shortened
+from unstuck.coordinator.notices.message import message_of
+from unstuck.coordinator.notices.outbox import Outbox, Settled, Taken
+from unstuck.coordinator.notices.setting import NotifySetting
+from unstuck.tasks.transport.redis_client import unavailable
+
+log = logging.getLogger(__name__)
+LOOK = 1.0  # seconds between two looks for notices whose time to be tried again has come
+FIRST_WAIT, LONGEST_WAIT = 2.0, 120.0  # seconds until a notice is tried again
+MARGIN = 5.0  # seconds beyond the timeout of a target, after which another coordinator sends
+
+
+class Sender:
+    """The sender of one coordinator. ``clock``: Unix seconds, which receivers get as the time of a sending."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        setting: NotifySetting,
+        mint: Callable[[], str],
+        known_elsewhere: Callable[[], Collection[str]] = frozenset,
+        clock: Callable[[], float] = time.time,
+        uniform: Uniform = random.uniform,
+    ) -> None:
+        """``known_elsewhere``: targets that other coordinators know, which are left to them."""
+        self._outbox, self._setting, self._mint, self._clock, self._uniform = outbox, setting, mint, clock, uniform
+        self._known_elsewhere = known_elsewhere
+        self._wake: dict[str, threading.Event] = {}
+        self.stopping = threading.Event()
+
+    def run(self) -> None:
+        """Send until ``stopping`` is set. A store that is away is waited for; any other error is raised."""
+        away = 0
+        while not self.stopping.is_set():
+            try:
+                self.look()
+                away = 0
+                self._outbox.await_new(LOOK)
+            except redis.RedisError as error:
+                if not unavailable(error):
+                    raise
+                away += 1
+                self.stopping.wait(random_wait(AWAY_WAIT, away, self._uniform))
+        for event in self._wake.values():
+            event.set()
+
+    def look(self) -> None:
+        """Spread what is new, and wake the thread of each target to which something is to be sent now."""
+        unknown = []
+        for target in self._outbox.spread():
+            if target in self._setting.targets:
+                self._thread(target).set()
+            else:
+                unknown.append(target)
+        if unknown:
+            left = set(self._known_elsewhere())
+            for target in unknown:
+                if target not in left:
+                    self._refuse(target)
+
+    def send_next(self, target: str) -> Settled | None:
+        """Send the next notice for ``target``; None: none is to be sent now. Raises: redis.RedisError."""
+        channel = self._setting.targets[target]
+        sender = self._mint()
+        taken = self._outbox.take(target, sender, channel.timeout + MARGIN)
+        if taken is None:
+            return None
+        outcome, said, asked = self._try(channel, taken)
+        wait = max(asked, self._backoff(taken.tries))
+        rest = max(asked, self._backoff(taken.failed))
+        settled = self._record(taken, sender, outcome, said, wait, rest)
+        if settled is Settled.DEAD:
+            log.error("the notice %s for %s is a dead letter now: %s", taken.id, target, said)
+        elif settled is Settled.AGAIN:
+            log.warning("the notice %s could not be sent to %s, and is tried again: %s", taken.id, target, said)
+        return settled
+
+    def _try(self, channel: Channel, taken: Taken) -> tuple[str, str, float]:
+        """The outcome, what is to be said of it, and for how long the receiver asked to be left alone."""
+        try:
+            notice = taken.notice
+        except ValueError as error:
+            return "dead", f"UNREADABLE: {shortened(str(error))}", 0.0
+        try:
+            said = channel.send(message_of(notice, self._setting.page, self._clock()), self._setting.allowed)
+        except SendFailed as error:
+            return "failed", self._clean(f"NOT_SENT: {error}"), error.wait
+        except Exception as error:  # noqa: BLE001 - whatever a library raises, the notice is tried again
+            return "failed", self._clean(f"NOT_SENT: {type(error).__name__}: {error}"), 0.0
+        return "sent", self._clean(said), 0.0
+
+    def _clean(self, text: str) -> str:
+        return shortened(self._setting.secrets.clean(text), LONGEST_ANSWER + 100)
+
+    def _backoff(self, failures: int) -> float:
+        return doubled(FIRST_WAIT, LONGEST_WAIT, failures) * self._uniform(0.5, 1.0)
+
+    def _record(self, taken: Taken, sender: str, outcome: str, said: str, wait: float, rest: float) -> Settled:
+        """Note the outcome, however long the store is away: what is not noted is sent once more."""
+        away = 0
+        while True:
+            try:
+                return self._outbox.settle(taken, sender, outcome, said, wait=wait, rest=rest)
+            except redis.RedisError as error:
+                if not unavailable(error) or self.stopping.is_set():
+                    raise
+                away += 1
+                self.stopping.wait(random_wait(AWAY_WAIT, away, self._uniform))
+
+    def _refuse(self, target: str) -> None:
+        """Make dead letters of what is for a target that no coordinator knows."""
+        sender = self._mint()
+        while (taken := self._outbox.take(target, sender, MARGIN)) is not None:
+            why = f"UNKNOWN_TARGET: {self._setting.unknown(target)}"
+            self._outbox.settle(taken, sender, "dead", why)
+            log.error("the notice %s is a dead letter now: %s", taken.id, why)
+
+    def _thread(self, target: str) -> threading.Event:
+        """The event that wakes the thread of ``target``, which is started the first time."""
+        event = self._wake.get(target)
+        if event is None:
+            event = self._wake[target] = threading.Event()
+            threading.Thread(target=self._send_all, args=(target, event), name=f"notices-{target}", daemon=True).start()
+        return event
+
+    def _send_all(self, target: str, event: threading.Event) -> None:
+        while event.wait() and not self.stopping.is_set():
+            event.clear()
+            try:
+                while not self.stopping.is_set() and self.send_next(target) is not None:
+                    pass
+            except redis.RedisError as error:
+                log.warning("notices for %s wait: the store cannot be asked: %s", target, error)

@@ -1,0 +1,80 @@
+"""Read what is published, without Spark and without a fleet: where its files are, and its first rows."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.log_entry import DatasetState
+from unstuck.tasks.warehouse.marker import DataFile, are_named
+
+Value = str | int | bool | datetime.date | None
+
+
+def published_files(
+    warehouse: Warehouse | str,
+    dataset: str,
+    version: int | None = None,
+    *,
+    where: Mapping[str, Value | Sequence[Value]] | None = None,
+) -> list[str]:
+    """Where the Parquet files of ``dataset`` are: paths or URIs, as DuckDB, Polars, pandas and pyarrow take them.
+
+    Args:
+        where: columns of its ``partition_by`` and the value, or values, of the partitions that are read.
+
+    Raises:
+        DatasetNotFound: no such dataset, or no such version; or it is a Delta table, which the text names.
+        ValueError: a column of ``where`` does not part the files.
+    """
+    place = Warehouse(warehouse) if isinstance(warehouse, str) else warehouse
+    files = place.files_of(dataset, version).files
+    if where:
+        files = _in_partitions(dataset, files, where)
+    return [place.storage.uri(file.path) for file in files]
+
+
+def head_rows(place: Warehouse, state: DatasetState, count: int) -> list[dict[str, Any]]:
+    """The first rows of a dataset, at most ``count``, in the order of its files. Columns stand as it lists them.
+
+    Raises: ModuleNotFoundError: there is no Arrow.
+    """
+    import pyarrow.parquet as pq
+
+    names = [column["name"] for column in json.loads(state.schema)["fields"]]
+    rows: list[dict[str, Any]] = []
+    for file in state.files:
+        with place.storage.open(file.path) as source:
+            for batch in pq.ParquetFile(source).iter_batches(batch_size=count):
+                rows += ({name: row.get(name) for name in names} for row in batch.to_pylist())
+                if len(rows) >= count:
+                    return rows[:count]
+    return rows
+
+
+def _in_partitions(
+    dataset: str, files: Sequence[DataFile], where: Mapping[str, Value | Sequence[Value]]
+) -> list[DataFile]:
+    for file in files:
+        if unknown := where.keys() - file.partition.keys():
+            parted = f"by {', '.join(file.partition)}" if file.partition else "by no column"
+            raise ValueError(
+                f"where: the files of {dataset} are not parted by {', '.join(sorted(unknown))}, but {parted}; "
+                "read all of them, or publish with partition_by:"
+            )
+    wanted = {
+        column: [_text(one) for one in (values if isinstance(values, list | tuple | set | frozenset) else [values])]
+        for column, values in where.items()
+    }
+    is_named = are_named([wanted])
+    return [file for file in files if is_named(file.partition)]
+
+
+def _text(value: Any) -> str | None:
+    """A value as partitions are named by it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return None if value is None else str(value)

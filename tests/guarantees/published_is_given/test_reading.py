@@ -1,0 +1,95 @@
+"""What a reader finds by ``published_files`` and ``datasets --head`` is what was published."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from unstuck import published_files
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.log_entry import Change, Entry
+from unstuck.tasks.warehouse.marker import DataFile
+from unstuck.tasks.warehouse.published import head_rows
+
+DAYS = ("2026-01-01", "2026-01-02", None)
+FIELDS = [("day", "date"), ("n", "long"), ("late", "boolean"), ("raw", "binary")]
+SCHEMA = json.dumps(
+    {"type": "struct", "fields": [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in FIELDS]}
+)
+
+
+@pytest.fixture
+def parted(tmp_path: Path) -> Warehouse:
+    """Three days of two files each, of which the second holds the delayed; 10 rows a file."""
+    warehouse = Warehouse(str(tmp_path / "warehouse"))
+    warehouse.ensure_id()
+    files = []
+    for number, (day, late) in enumerate((day, late) for day in DAYS for late in (False, True)):
+        path = tmp_path / "warehouse" / f"_staging/j/{number}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        at = None if day is None else date.fromisoformat(day)
+        # The columns stand in another order than the dataset lists them, and one is not there.
+        rows = {"n": range(10 * number, 10 * number + 10), "late": [late] * 10, "day": pa.array([at] * 10, pa.date32())}
+        pq.write_table(pa.table({name: list(v) if name == "n" else v for name, v in rows.items()}), path)
+        partition = {"day": day, "late": str(late).lower()}
+        files.append(DataFile(f"_staging/j/{number}.parquet", 10, path.stat().st_size, partition))
+    change = {"flights": Change("replace", files, [], 60, SCHEMA)}
+    assert warehouse.create_entry(1, Entry(1, 0, "job", "package", "job", "flights", 1e9, {}, change))
+    return warehouse
+
+
+@pytest.mark.parametrize(
+    ("where", "numbers"),
+    [
+        ({"day": "2026-01-02"}, [2, 3]),
+        ({"day": date(2026, 1, 2), "late": True}, [3]),
+        ({"day": ["2026-01-01", None]}, [0, 1, 4, 5]),
+        ({"day": None, "late": [True]}, [5]),
+        ({"day": "2026-02-30"}, []),
+        ({}, [0, 1, 2, 3, 4, 5]),
+    ],
+)
+def test_the_files_of_some_partitions_are_named(parted: Warehouse, where: dict[str, Any], numbers: list[int]) -> None:
+    assert [int(Path(path).stem) for path in published_files(parted, "flights", where=where)] == numbers
+
+
+def test_a_column_that_does_not_part_the_files_is_refused(parted: Warehouse) -> None:
+    with pytest.raises(ValueError, match="not parted by n, but by day, late"):
+        published_files(parted, "flights", where={"n": 1})
+
+
+def test_the_first_rows_come_in_the_order_of_files_with_the_columns_as_they_are_listed(parted: Warehouse) -> None:
+    rows = head_rows(parted, parted.dataset("flights"), 12)
+    assert [row["n"] for row in rows] == list(range(12))
+    assert list(rows[11]) == ["day", "n", "late", "raw"]
+    assert rows[11] == {"day": date(2026, 1, 1), "n": 11, "late": True, "raw": None}
+
+
+def test_the_command_shows_rows_for_people_and_for_machines_and_bare_paths_in_a_pipe(parted: Warehouse) -> None:
+    def run(*arguments: str) -> str:
+        command = [
+            sys.executable,
+            "-m",
+            "unstuck.coordinator.cli",
+            "datasets",
+            "flights",
+            "--warehouse",
+            parted.storage.uri(""),
+        ]
+        return subprocess.run([*command, *arguments], capture_output=True, text=True, check=True).stdout
+
+    assert json.loads(run("--head", "1", "--json")) == [{"day": "2026-01-01", "n": 0, "late": False, "raw": None}]
+    assert [line.split() for line in run("--head", "2").splitlines()] == [
+        ["day", "n", "late", "raw"],
+        ["2026-01-01", "0", "False", "null"],
+        ["2026-01-01", "1", "False", "null"],
+    ]
+    assert run("--files").splitlines() == published_files(parted, "flights")

@@ -1,0 +1,311 @@
+"""From the outbox to a receiver: on a real store, with real receivers, and a clock that the test sets."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import redis
+
+from tests.support.receivers import Receiver, answers_twice, hangs, notice, receiver, status
+from tests.support.servers import RedisServer, wait_until
+from unstuck.coordinator.model.notice import Notice
+from unstuck.coordinator.notices.outbox import Outbox, Settled
+from unstuck.coordinator.notices.sender import LONGEST_WAIT, Sender
+from unstuck.coordinator.notices.setting import NotifySetting, notify_setting
+from unstuck.coordinator.reconcile.wiring import mint
+from unstuck.coordinator.store.dead_letters import DeadLetterAnswer, DeadLetters
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.transport.redis_client import connect
+
+KEYS = Keys()
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = time.time()  # a replay counts from the clock of Redis
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def setting(**targets: Any) -> NotifySetting:
+    return notify_setting(Settings(notify=json.dumps({"targets": targets})), {})
+
+
+class Fleet:
+    """Coordinators that send, one step at a time, by one clock."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.client, self.clock = client, Clock()
+        self.outbox = Outbox(client, KEYS, self.clock)
+
+    def coordinator(self, elsewhere: Callable[[], Any] = frozenset, **targets: Any) -> Sender:
+        return Sender(self.outbox, setting(**targets), mint, elsewhere, self.clock, lambda low, high: high)
+
+    def tell(self, *notices: Notice) -> None:
+        for one in notices:
+            self.client.xadd(KEYS.outbox, {"notice": one.to_json()})
+        self.outbox.spread()
+
+    def letters(self) -> list[dict[str, str]]:
+        return [fields for _, fields in self.client.xrange(KEYS.dead)]  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def fleet(client: redis.Redis) -> Fleet:
+    return Fleet(client)
+
+
+@pytest.fixture
+def ops() -> Iterator[Receiver]:
+    with receiver() as made:
+        yield made
+
+
+def hook(to: Receiver, **more: Any) -> dict[str, Any]:
+    return {"webhook": to.url, "timeout": "2s", **more}
+
+
+def test_a_notice_goes_to_each_of_its_targets_once_and_nothing_of_it_is_left(fleet: Fleet, ops: Receiver) -> None:
+    with receiver() as team:
+        sender = fleet.coordinator(ops=hook(ops), team=hook(team))
+        fleet.tell(notice(1, to=("ops", "team")))
+        assert [sender.send_next(name) for name in ("ops", "team", "ops")] == [Settled.SENT, Settled.SENT, None]
+        assert (ops.ids, team.ids) == (["n1"], ["n1"])
+    kept = set(fleet.client.keys("*"))
+    assert kept <= {KEYS.outbox, KEYS.notices_sent, KEYS.counters}
+    assert fleet.client.xlen(KEYS.outbox) == 0
+    assert [(one.to, one.notice.id, one.tries, one.said) for one in fleet.outbox.sent()] == [
+        ("team", "n1", 1, "200 OK: thanks"),
+        ("ops", "n1", 1, "200 OK: thanks"),
+    ]
+
+
+def test_a_receiver_that_is_away_for_minutes_gets_every_notice_in_its_order_with_its_id(fleet: Fleet) -> None:
+    away = Receiver()
+    sender = fleet.coordinator(ops=hook(away))
+    fleet.tell(notice(1, problem="p"), notice(2, problem="p", event="recovered"), notice(3, problem="q"))
+    began, waits = fleet.clock.now, []
+    while fleet.clock.now < began + 600:
+        settled = sender.send_next("ops")
+        assert settled in (Settled.AGAIN, None)
+        if settled is None:
+            fleet.clock.now += 1
+        else:
+            waits.append(fleet.clock.now - began)
+    assert max(b - a for a, b in pairwise(waits)) <= LONGEST_WAIT + 1
+    assert len(waits) < 20
+    away.start()
+    try:
+        fleet.clock.now += LONGEST_WAIT
+        sent = [sender.send_next("ops") for _ in range(4)]
+    finally:
+        away.stop()
+    assert sorted(map(str, sent)) == ["None", "SENT", "SENT", "SENT"]
+    assert sorted(away.ids) == ["n1", "n2", "n3"]
+    assert away.ids.index("n1") < away.ids.index("n2")
+    assert fleet.letters() == []
+
+
+def test_what_an_hour_of_tries_could_not_send_is_a_dead_letter_with_its_reason_and_can_be_replayed(
+    fleet: Fleet, ops: Receiver
+) -> None:
+    ops.answer = status(500, "no")
+    sender = fleet.coordinator(ops=hook(ops))
+    fleet.tell(notice(1), notice(2))
+    began = fleet.clock.now
+    while fleet.client.xlen(KEYS.dead) < 2:
+        sender.send_next("ops")
+        fleet.clock.now += 10
+        assert fleet.clock.now < began + 4000
+    assert fleet.clock.now >= began + 3600
+    assert len(ops.received) < 60
+    for letter in fleet.letters():
+        assert letter["reason"] == "NOT_SENT: it answered 500 Internal Server Error: no"
+        assert letter["to"] == "ops"
+    assert fleet.outbox.waiting() == []
+    letters = DeadLetters(fleet.client, KEYS)
+    ops.answer, first = status(200), letters.all()[0]
+    assert letters.replay(first.id, "tester").word is DeadLetterAnswer.REPLAYED
+    assert letters.replay(first.id, "tester").word is DeadLetterAnswer.ALREADY
+    assert letters.drop(letters.all()[0].id, "tester").word is DeadLetterAnswer.DROPPED
+    fleet.clock.now += 200
+    assert sender.send_next("ops") is Settled.SENT
+    assert [one.notice.id for one in fleet.outbox.sent()] == [first.fields["id"]]
+    assert letters.all() == []
+
+
+def test_a_notice_that_is_refused_holds_up_no_notice_of_another_problem(fleet: Fleet, ops: Receiver) -> None:
+    def refuses_one(request: Any) -> None:
+        status(400 if ops.ids[-1] == "n1" else 200)(request)
+
+    ops.answer = refuses_one
+    sender = fleet.coordinator(ops=hook(ops))
+    fleet.tell(notice(1, problem="p"), notice(2, problem="p", event="recovered"), notice(3, problem="q"))
+    assert sender.send_next("ops") is Settled.AGAIN
+    fleet.clock.now += 5
+    assert sender.send_next("ops") is Settled.SENT
+    assert ops.ids == ["n1", "n3"]
+
+
+def test_a_receiver_that_asks_for_its_peace_gets_it(fleet: Fleet, ops: Receiver) -> None:
+    ops.answer = status(429, Retry_After="100")
+    sender = fleet.coordinator(ops=hook(ops))
+    fleet.tell(notice(1))
+    assert sender.send_next("ops") is Settled.AGAIN
+    fleet.clock.now += 99
+    assert sender.send_next("ops") is None
+    fleet.clock.now += 2
+    assert sender.send_next("ops") is Settled.AGAIN
+
+
+def test_a_receiver_that_takes_a_notice_and_does_not_say_so_gets_it_again_with_the_same_id(
+    fleet: Fleet, ops: Receiver
+) -> None:
+    ops.answer = answers_twice
+    sender = fleet.coordinator(ops=hook(ops))
+    fleet.tell(notice(1))
+    assert sender.send_next("ops") is Settled.AGAIN
+    ops.answer = status(200)
+    fleet.clock.now += 5
+    assert sender.send_next("ops") is Settled.SENT
+    assert ops.ids == ["n1", "n1"]
+    assert [one.headers["webhook-id"] for one in ops.received] == ["n1", "n1"]
+
+
+def test_what_one_coordinator_sends_no_other_takes_until_its_time_is_over(fleet: Fleet, ops: Receiver) -> None:
+    ops.answer = hangs
+    first, second = fleet.coordinator(ops=hook(ops)), fleet.coordinator(ops=hook(ops))
+    fleet.tell(notice(1), notice(2))
+    lost: list[Any] = []
+    thread = threading.Thread(target=lambda: lost.append(first.send_next("ops")))
+    thread.start()
+    wait_until(lambda: ops.ids == ["n1"], 5, "the first coordinator to send")
+    assert second.send_next("ops") is None
+    # The first one counts as dead when its time is over, and the second one sends what it had.
+    fleet.clock.now += 8
+    ops.answer = status(200)
+    assert second.send_next("ops") is Settled.SENT
+    assert ops.ids == ["n1", "n1"]
+    thread.join()
+    assert lost == [Settled.LOST], "who was taken for dead changes nothing"
+    assert second.send_next("ops") is Settled.SENT
+    assert ops.ids[2:] == ["n2"]
+    assert fleet.outbox.waiting() == []
+
+
+def test_a_target_that_hangs_holds_up_no_other_target_and_not_the_look_for_new_ones(
+    fleet: Fleet, ops: Receiver, redis_server: RedisServer
+) -> None:
+    ops.answer = hangs
+    with receiver() as team:
+        outbox = Outbox(connect(redis_server.url), KEYS)
+        sender = Sender(outbox, setting(ops=hook(ops, timeout="30s"), team=hook(team)), mint)
+        thread = threading.Thread(target=sender.run)
+        thread.start()
+        try:
+            for number in range(1, 6):
+                fleet.client.xadd(KEYS.outbox, {"notice": notice(number, to=("ops", "team")).to_json()})
+                wait_until(lambda number=number: len(team.ids) == number, 10, "the team to be told")
+            assert ops.ids == ["n1"]
+            assert [one.notice.id for one in outbox.waiting() if one.to == "ops"] == ["n1", "n2", "n3", "n4", "n5"]
+        finally:
+            sender.stopping.set()
+            thread.join()
+    assert team.ids == ["n1", "n2", "n3", "n4", "n5"]
+
+
+def test_a_target_that_nobody_knows_is_a_dead_letter_at_once_that_says_what_to_do(fleet: Fleet, ops: Receiver) -> None:
+    sender = fleet.coordinator(ops=hook(ops))
+    fleet.tell(notice(1, to=("opps",)), notice(2, to=("opps",)))
+    sender.look()
+    first, _second = fleet.letters()
+    assert first["reason"] == (
+        "UNKNOWN_TARGET: no target 'opps' is in UNSTUCK_NOTIFY of this coordinator; it knows ops; did you mean 'ops'?. "
+        "Add it there and restart the coordinators, or correct to: in the spec"
+    )
+
+
+def test_a_target_that_another_coordinator_knows_is_left_to_that_one(fleet: Fleet, ops: Receiver) -> None:
+    old, new = fleet.coordinator(lambda: {"ops"}), fleet.coordinator(ops=hook(ops))
+    fleet.tell(notice(1))
+    old.look()
+    assert fleet.letters() == []
+    assert new.send_next("ops") is Settled.SENT
+
+
+def test_a_notice_that_cannot_be_read_is_a_dead_letter_and_the_others_are_sent(fleet: Fleet, ops: Receiver) -> None:
+    fleet.client.xadd(KEYS.outbox, {"notice": "{"})
+    fleet.client.xadd(KEYS.outbox, {"other": "x"})
+    strange = json.loads(notice(1).to_json()) | {"at": "never"}
+    fleet.client.xadd(KEYS.outbox, {"notice": json.dumps(strange)})
+    fleet.tell(notice(2, problem="q"))
+    sender = fleet.coordinator(ops=hook(ops))
+    assert sender.send_next("ops") is Settled.DEAD
+    assert sender.send_next("ops") is Settled.SENT
+    reasons = [letter["reason"].partition(":")[0] for letter in fleet.letters()]
+    assert reasons == ["UNREADABLE"] * 3
+
+
+def test_a_notice_that_is_told_twice_waits_once(fleet: Fleet) -> None:
+    fleet.tell(notice(1, problem="p"), notice(1, problem="p"), notice(2, problem="p"))
+    fleet.tell(notice(1, problem="p"))
+    assert [one.notice.id for one in fleet.outbox.waiting()] == ["n1", "n2"]
+
+
+def test_what_is_settled_twice_since_the_reply_was_lost_counts_once(fleet: Fleet) -> None:
+    fleet.tell(notice(1, problem="p"), notice(2, problem="p"))
+    taken = fleet.outbox.take("ops", "me", 10)
+    assert taken == fleet.outbox.take("ops", "me", 10), "the reply to a take may be lost as well"
+    assert taken is not None
+    assert fleet.outbox.settle(taken, "me", "sent", "ok") is Settled.SENT
+    assert fleet.outbox.settle(taken, "me", "sent", "ok") is Settled.LOST
+    assert [one.notice.id for one in fleet.outbox.waiting()] == ["n2"]
+    assert fleet.client.hget(KEYS.counters, "NOTICE_SENT") == "1"
+
+
+def test_what_was_sent_is_kept_for_people_within_bounds(fleet: Fleet) -> None:
+    for number in range(1150):
+        fleet.tell(notice(number, problem="p"))
+        taken = fleet.outbox.take("ops", "me", 10)
+        assert taken is not None
+        fleet.outbox.settle(taken, "me", "sent", "ok")
+    assert 1000 <= fleet.client.xlen(KEYS.notices_sent) <= 1200
+    assert fleet.outbox.sent(1)[0].notice.id == "n1149"
+
+
+def test_no_reason_log_or_list_holds_the_secret_of_a_target(
+    fleet: Fleet, ops: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    def echoes(request: Any) -> None:
+        status(500, f"bad {request.path} of {request.headers['X-Key']}")(request)
+
+    ops.answer = echoes
+    target = {"webhook": f"{ops.url}/services/T0/B0/hushhushhush", "headers": {"X-Key": "hush-hush"}}
+    sender = fleet.coordinator(ops=target)
+    fleet.tell(notice(1))
+    with caplog.at_level("DEBUG"):
+        assert sender.send_next("ops") is Settled.AGAIN
+        fleet.clock.now += 4000
+        assert sender.send_next("ops") is Settled.DEAD
+    stored = [json.dumps(fleet.client.xrange(KEYS.dead)), json.dumps(fleet.client.hgetall(KEYS.notices))]
+    assert "it answered 500" in stored[0]
+    for text in (*stored, caplog.text, repr(sender._setting)):
+        assert "hush" not in text
+
+
+@pytest.mark.parametrize("targets", [50])
+def test_a_look_at_nothing_costs_one_script(fleet: Fleet, targets: int) -> None:
+    sender = fleet.coordinator(**{f"t{n}": {"slack": "https://h/x"} for n in range(targets)})
+    before = int(fleet.client.info("commandstats")["cmdstat_evalsha"]["calls"])
+    sender.look()
+    assert int(fleet.client.info("commandstats")["cmdstat_evalsha"]["calls"]) == before + 1

@@ -1,0 +1,147 @@
+"""``UNSTUCK_NOTIFY``: what is read, and that an error names its place, and never what is written there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unstuck.coordinator.notices.channels.mail import Mail
+from unstuck.coordinator.notices.channels.webhook import Webhook
+from unstuck.coordinator.notices.setting import NotifySetting, notify_setting
+from unstuck.tasks.errors import SettingsInvalid
+from unstuck.tasks.settings import Settings
+
+WHOLE = """
+targets:
+  ops:
+    webhook: https://hooks.example.com/${secret:OPS_PATH}
+    secret: ${secret:OPS_KEY}
+    timeout: 5s
+  oncall: {pagerduty: R0UT1NGKEYR0UT1NGKEY}
+  team: {slack: https://hooks.slack.com/services/T0/B0/hushhush}
+  people:
+    mail: [a@example.com, b@example.com]
+    from: unstuck@example.com
+    server: smtp.example.com:2525
+  script: {command: [/usr/local/bin/tell, --loud]}
+  task: {celery: alerts.tell, broker: "redis://:a-password@other/0", queue: alerts}
+rules:
+  - {on: [failed, {late: "06:00"}, recovered], to: ops}
+  - {on: [failed], to: [oncall, team], names: ["nightly-*", billing]}
+page: https://unstuck.example.com
+"""
+ENVIRON = {"OPS_PATH": "hush-path", "OPS_KEY": "hush-key-hush"}
+
+
+def read(text: str, **environ: str) -> NotifySetting:
+    return notify_setting(Settings(notify=text), {**ENVIRON, **environ})
+
+
+def wrong(text: str, **environ: str) -> str:
+    with pytest.raises(SettingsInvalid) as failed:
+        read(text, **environ)
+    return str(failed.value)
+
+
+def targets(**named: Any) -> str:
+    return json.dumps({"targets": named})
+
+
+def test_no_setting_is_no_target_and_no_rule() -> None:
+    assert notify_setting(Settings(), {}).targets == {}
+    assert notify_setting(Settings(), {}).rules == ()
+
+
+def test_the_whole_setting_is_read_from_a_text_or_from_a_file_with_secrets_from_variables_and_files(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "notify.yaml"
+    file.write_text(WHOLE)
+    key = tmp_path / "key"
+    key.write_text("key-of-a-file\n")
+    for setting in (read(WHOLE), read(str(file))):
+        assert sorted(setting.targets) == ["oncall", "ops", "people", "script", "task", "team"]
+        ops, people = setting.targets["ops"], setting.targets["people"]
+        assert isinstance(ops, Webhook)
+        assert ops.webhook.get_secret_value() == "https://hooks.example.com/hush-path"
+        assert ops.timeout == 5.0
+        assert isinstance(people, Mail)
+        assert people.sender == "unstuck@example.com"
+        assert setting.page == "https://unstuck.example.com"
+        assert [(rule.to, rule.names) for rule in setting.rules] == [
+            (("ops",), ("*",)),
+            (("oncall", "team"), ("nightly-*", "billing")),
+        ]
+        assert [one.word for one in setting.rules[0].conditions] == ["failed", "late", "recovered"]
+    filed = notify_setting(
+        Settings(notify=targets(ops={"webhook": "http://h/", "secret": "${secret:KEY}"})), {"KEY_FILE": str(key)}
+    ).targets["ops"]
+    assert isinstance(filed, Webhook)
+    assert filed.secret is not None
+    assert filed.secret.get_secret_value() == "key-of-a-file"
+
+
+def test_nothing_that_is_printed_of_the_setting_holds_a_secret() -> None:
+    setting = read(WHOLE)
+    printed = f"{setting!r} {setting} {Settings(notify=WHOLE)!r} {Settings(notify=WHOLE).model_dump()}"
+    for secret in ("hush", "R0UT1NG", "a-password"):
+        assert secret not in printed
+    said = setting.secrets.clean("at /services/T0/B0/hushhush with R0UT1NGKEYR0UT1NGKEY, a-password and hush-key-hush")
+    for secret in ("hush", "R0UT1NG", "a-password"):
+        assert secret not in said
+
+
+@pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (targets(ops={"webhok": "http://h/"}), "UNSTUCK_NOTIFY:1:21: targets.ops: expected one of webhook, slack,"),
+        (targets(ops={"webhook": "h"}), "targets.ops.webhook: expected an address such as https://host/path"),
+        (targets(ops={"webhook": "http://h/", "slack": "http://h/"}), "not webhook and slack"),
+        (targets(ops={"webhook": "http://h/", "secrt": "x"}), "unknown field 'secrt'; did you mean 'secret'?"),
+        (targets(ops={"mail": "a@b.c", "server": "h"}), "targets.ops: 'from' is missing"),
+        (targets(ops={"webhook": "http://h/", "timeout": "1h"}), "targets.ops.timeout: expected 300 or less"),
+        (targets(ops={"webhook": "http://h/", "secret": "${secret:NO}"}), "${secret:NO} asks for the environment"),
+        (targets(**{"a b": {"slack": "http://h/"}}), "targets"),
+        ('{"targets": {}, "rules": [{"on": ["failed"], "to": "ops"}]}', "there is no target 'ops'; known: none"),
+        ('{"targets": {}, "rules": [{"on": ["faild"], "to": "ops"}]}', "did you mean 'failed'?"),
+        ('{"page": "ftp://h"}', "page: expected the address of the page"),
+        ('{"allow": ["10.0.0.0/8"], "targets": {"ops": {"webhook": "http://127.0.0.1/"}}}', "which is not in allow:"),
+        ('{"allow": ["h"], "targets": {"ops": {"webhook": "http://g/"}}}', "g is not among the hosts of allow:"),
+        ('{"allow": [], "targets": {"ops": {"apprise": "json://h"}}}', "allow: cannot hold for it"),
+        ("targets: [", "not readable as YAML"),
+        ("/no/such/file.yaml", "the file '/no/such/file.yaml' cannot be read: No such file or directory"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(text: str, says: str) -> None:
+    assert says in wrong(text)
+
+
+def test_a_file_is_named_with_the_line_and_column(tmp_path: Path) -> None:
+    file = tmp_path / "notify.yaml"
+    file.write_text("targets:\n  ops:\n    webhook: ftp://h\n")
+    assert wrong(str(file)).startswith(f"UNSTUCK_NOTIFY: {file}:3:14: targets.ops.webhook: ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        targets(ops={"webhook": "hush-hush"}),
+        targets(ops={"webhook": "http://h/", "secret": "hush", "timeout": "hush-hush"}),
+        targets(ops={"webhook": "http://h/", "secret": "whsec_hush hush"}),
+        targets(ops={"mail": "hush hush", "server": "hush/hush", "from": "hush,hush"}),
+        targets(ops={"apprise": "hush://hush"}),
+        targets(ops={"celery": "hush hush", "broker": "hush", "queue": "hush hush"}),
+        targets(ops="hush-hush"),
+        "targets: {ops: {pagerduty: 012345678901234567890, hush: 1}}",
+        "targets:\n  ops: {webhook: http://h/, secret: hush-hush-hush, secret: hush-hush}\n",
+    ],
+)
+@pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
+def test_no_error_shows_what_a_target_is_set_to(text: str) -> None:
+    said = wrong(text)
+    for secret in ("hush-hush", "hush hush", "hush://", "hush/hush", "hush,hush", "0123456789"):
+        assert secret not in said
