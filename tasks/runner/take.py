@@ -63,25 +63,19 @@ def _next(runner: Runner, queues: deque[str], last: _Taken | None) -> _Taken | N
         last.next.queues = [queue for queue in queues if queue in last.queues]
         queues.rotate(-1)
         return last.next
-    for lingered in (False, True):
-        if not runner.may_take():
-            # Else no wake-up would come until the watchdog has said that this runner is idle.
-            with suppress(redis.RedisError):
-                runner.lease.sleep()
-            break
-        able = runner.takes_from(queues)
-        queues.rotate(-1)
-        asked = last is not None and last.answer is TakeAnswer.EMPTY  # together with its outcome
-        if (lingered or not asked) and (taken := _take(runner, able, leaves=lingered)) is not None:
-            return taken
-        if lingered or not able:
-            break
-        hang_alarm.start()
-        runner.lease.wait(able, LINGER)
-    return None
+    if not runner.may_take():
+        # Else no wake-up would come until the watchdog has said that this runner is idle.
+        with suppress(redis.RedisError):
+            runner.lease.sleep()
+        return None
+    able = runner.takes_from(queues)
+    queues.rotate(-1)
+    asked = last is not None and last.answer is TakeAnswer.EMPTY  # together with its outcome
+    taken = None if asked else _take(runner, able)
+    return taken or (_take(runner, [*able[1:], able[0]], linger=LINGER) if able else None)
 
 
-def _take(runner: Runner, queues: Sequence[str], *, leaves: bool) -> _Taken | None:
+def _take(runner: Runner, queues: Sequence[str], *, linger: float = 0.0) -> _Taken | None:
     """Take the next attempt; None if nothing stands ready.
 
     Raises: redis.RedisError: Redis did not answer.
@@ -91,7 +85,7 @@ def _take(runner: Runner, queues: Sequence[str], *, leaves: bool) -> _Taken | No
 
     def try_to_take() -> Claim | None:
         hang_alarm.start()  # one try takes a minute at most; all tries together may take longer
-        return runner.lease.take(queues, claimant, runner.name, event, leaves=leaves)
+        return runner.lease.take(queues, claimant, runner.name, event, linger=linger)
 
     try:
         claim = persistently(runner.settings.dispatch_timeout, try_to_take)

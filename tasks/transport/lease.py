@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 from typing import Any, cast
 
 import redis
+from redis.exceptions import NoScriptError
 
 from unstuck.tasks.errors import WorkOrderUnreadable
 from unstuck.tasks.failpoints import Point, reach
@@ -129,20 +130,22 @@ class Lease:
         worker: str,
         event: str,
         *,
-        leaves: bool = False,
+        linger: float = 0.0,
     ) -> Claim | None:
         """Claim the offer whose turn is next, on the first of ``queues`` on which one may be taken; None if none may.
 
         Args:
             claimant, event: made before the first try and reused in retries.
-            leaves: if no offer stands ready, this runner takes none by itself any more, and wants a wake-up.
+            linger: seconds to wait first until a coordinator adds an offer. If none stands ready then, this runner
+                takes none by itself any more, and wants a wake-up.
 
         Raises:
             redis.RedisError: the store could not be asked; ask again with the same ``claimant``.
         """
         while True:
-            arguments = self._taking(queues, claimant, worker, event, leaves=leaves)
-            answer, claim = self._read(claimant, self._take(**arguments))
+            arguments = self._taking(queues, claimant, worker, event, leaves=linger > 0)
+            found = self._wait_and_take(queues, linger, arguments) if linger else self._take(**arguments)
+            answer, claim = self._read(claimant, found)
             if answer is not TakeAnswer.MORE:
                 return claim
             self._takes += 1
@@ -182,12 +185,15 @@ class Lease:
         holder, offer = cast(list[str | None], self._client.hmget(self._answer, ["claimant", "offer"]))
         return Offer.parse(offer).held_by(claimant) if holder == claimant and offer else None
 
-    def wait(self, queues: Iterable[str], seconds: float) -> None:
-        """Wait until a coordinator adds an offer to one of ``queues``, but no longer than ``seconds``.
-
-        Raises: redis.RedisError.
-        """
-        self._client.blpop([self._keys.notify(queue) for queue in queues], timeout=seconds)
+    def _wait_and_take(self, queues: Iterable[str], seconds: float, arguments: dict[str, Any]) -> Any:
+        """Send both at once: Redis takes as soon as the wait ends, and this process is woken once."""
+        pipe = self._client.pipeline(transaction=False)
+        pipe.blpop([self._keys.notify(queue) for queue in queues], timeout=seconds)
+        self._take.put_into(pipe, "", **arguments)
+        try:
+            return pipe.execute()[1]
+        except NoScriptError:
+            return self._take(**arguments)
 
     def sleep(self) -> None:
         """This runner takes no offers by itself any more. Raises: redis.RedisError."""

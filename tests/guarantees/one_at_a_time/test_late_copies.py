@@ -139,7 +139,7 @@ def test_an_error_of_our_own_replaces_the_runner() -> None:
 def test_a_wake_up_of_a_queue_that_was_added_later_is_served() -> None:
     """`celery control add_consumer` gives a worker a queue of which its runners were not told."""
     asked: list[list[str]] = []
-    lease = SimpleNamespace(take=lambda queues, *_, **__: asked.append(list(queues)), wait=lambda *_: None)
+    lease = SimpleNamespace(take=lambda queues, *_, **__: asked.append(list(queues)))
     runner: Any = SimpleNamespace(
         watchdog=SimpleNamespace(taken=lambda: None),
         queues=("light",),

@@ -14,17 +14,18 @@ from unstuck.tasks.transport.lease import _plan
 WAIT = 60.0
 NOTES_ITS_WAITS = f"""
 import time
-from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.transport.lease import Lease
+from unstuck.tasks.runner import take
 from unstuck.tasks.transport.redis_client import connect
-patient = connect(runner.settings.redis_url, timeout={2 * WAIT})
-wait, waits = Lease(patient, Keys(runner.settings.prefix), 3.0, "waits").wait, []
-def noted(queues, seconds):
+runner.lease._client = connect(runner.settings.redis_url, timeout={2 * WAIT})
+take.LINGER, at_once = {WAIT}, runner.lease.take
+def noted(*arguments, linger=0.0):
     began = time.monotonic()
-    wait(queues, 0.05 if waits else {WAIT})
-    waits.append(time.monotonic() - began)
-    print(f"waited {{waits[-1]}}", flush=True)
-runner.lease.wait = noted
+    claim = at_once(*arguments, linger=linger)
+    if linger:
+        take.LINGER = 0.05
+        print(f"waited {{time.monotonic() - began}}", flush=True)
+    return claim
+runner.lease.take = noted
 """
 
 
