@@ -146,7 +146,7 @@ def children() -> set[int]:
         for thread in os.listdir("/proc/self/task"):
             with (
                 contextlib.suppress(FileNotFoundError, ProcessLookupError),  # a thread that has just ended
-                open(f"/proc/self/task/{thread}/children", "rb") as file,
+                open(f"/proc/self/task/{thread}/children", "rb", buffering=0) as file,
             ):
                 lists.append(file.read())
     if not lists:  # a kernel without these files

@@ -6,7 +6,7 @@ The outcome on the attempt record is the truth.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -100,7 +100,8 @@ class Outcome:
     done: Done | None = None
 
     def to_json(self) -> str:
-        return json.dumps({name: value for name, value in asdict(self).items() if value}, separators=(",", ":"))
+        given = {name: value for name in _FIELDS if (value := getattr(self, name))}
+        return json.dumps(given, separators=(",", ":"), default=asdict)
 
     @classmethod
     def from_json(cls, text: str) -> Outcome:
@@ -111,6 +112,7 @@ class Outcome:
             raise Malformed(f"not an outcome: {text[:200]!r} ({in_short(error)})") from error
 
 
+_FIELDS = tuple(one.name for one in fields(Outcome))
 _OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
 
 

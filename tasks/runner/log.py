@@ -14,8 +14,9 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from unstuck.tasks.errors import WarehouseMismatch
 from unstuck.tasks.log_lines import LogAs, formatter, one_line
@@ -164,13 +165,15 @@ def _plain(record: logging.LogRecord) -> logging.LogRecord:
             trace = logging.Formatter().formatException(record.exc_info)
         except Exception as error:  # noqa: BLE001 - the error is a step's, and may be of any kind
             trace = f"(the traceback cannot be shown: {type(error).__name__})"
-    plain = logging.LogRecord("", 0, "", 0, text, None, None)
+    plain = logging.LogRecord.__new__(logging.LogRecord)  # asks for no thread and no process, which stand in `record`
     vars(plain).update({**vars(record), "msg": text, "args": None, "exc_info": None, "exc_text": trace})
     return plain
 
 
 def _clean(record: logging.LogRecord, secrets: Secrets) -> None:
     """Take ``secrets`` out of all texts of ``record``, such as the names of its logger, its level and its thread."""
+    if not secrets.given:
+        return
     for name, value in vars(record).items():
         if isinstance(value, str):
             setattr(record, name, secrets.clean(value))
@@ -225,32 +228,30 @@ def _reaches_root(logger: logging.Logger) -> bool:
 def logging_restored() -> Iterator[None]:
     """Restore the settings of logging after the block: of every logger that exists now, and of root's handlers."""
     root = logging.getLogger()
-    loggers = [one for one in list(root.manager.loggerDict.values()) if isinstance(one, logging.Logger)]
-    before = [(now := vars(one), now.copy(), _lists(now)) for one in (root, *loggers, *root.handlers)]
+    loggers = [root, *(one for one in list(root.manager.loggerDict.values()) if isinstance(one, logging.Logger))]
+    settings = [vars(one) for one in (*loggers, *root.handlers)]
+    lists = [*map(itemgetter("filters"), settings), *(now["handlers"] for now in settings[: len(loggers)])]
+    before, held = [*map(dict.copy, settings)], [*map(list.copy, lists)]
     disabled, factory = root.manager.disable, logging.getLogRecordFactory()
     try:
         yield
     finally:
-        logging.disable(disabled)
+        if root.manager.disable != disabled:
+            logging.disable(disabled)
         logging.setLogRecordFactory(factory)
-        changed = [one for one in before if _differs(*one)]
-        for now, then, lists in changed:
-            kept = {name: lists.get(name, []) for name in _LISTS if name in then}
-            now.update({name: value for name, value in then.items() if name in _RESTORED} | kept)
-        if changed:
+        if not _equal((settings, lists), (before, held)):
+            copies = {id(there): copy for there, copy in zip(lists, held, strict=True)}
+            for now, then in zip(settings, before, strict=True):
+                kept = {name: copies[id(then[name])] for name in _LISTS if name in then}
+                now.update({name: value for name, value in then.items() if name in _RESTORED} | kept)
             root.setLevel(root.level)  # makes every logger forget the levels that it had cached
 
 
-def _lists(settings: dict[str, Any]) -> dict[str, list[Any]]:
-    """Copies of its lists of handlers and of filters. Most loggers have none in them."""
-    return {name: [*there] for name in _LISTS if (there := settings.get(name))}
-
-
-def _differs(now: dict[str, Any], then: dict[str, Any], lists: dict[str, list[Any]]) -> bool:
+def _equal(now: object, then: object) -> bool:
     try:
-        return now != then or _lists(now) != lists
+        return now == then
     except Exception:  # noqa: BLE001 - what a step has put there is compared, and may be of any kind
-        return True
+        return False
 
 
 def _complain(text: str) -> None:

@@ -129,7 +129,7 @@ class WorkOrder(Strict):
 
         All, if ``read`` is None. A name in a string or a comment counts, too: work is rather done again.
         """
-        if read is None:
+        if read is None or not self.params:
             return self.params
         texts = (
             self.group.model_dump_json(exclude={"params", "description"}),

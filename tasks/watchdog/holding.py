@@ -10,7 +10,7 @@ import mmap
 import os
 import tempfile
 import zlib
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from unstuck.tasks.watchdog.policy import Clock
 
@@ -51,14 +51,13 @@ class Holding:
 
         The reader is a process of the same Python, so `marshal` will do, which takes a third of the time of JSON.
         """
-        for progress, code, most in ((self.progress, self.code, _HALF), ("", {}, 500)):
-            clocks = [(c.code, c.seconds, c.began, c.step[:most], c.index) for c in self.clocks.values()]
-            short = {"remark": self.remark[:most], "unfit": self.unfit[:most], "progress": progress, "code": code}
-            values = {**vars(self), "clocks": clocks, **short}
-            data = marshal.dumps([values[name] for name in _FIELDS])
-            if len(data) <= _HALF - _HEAD:
-                break
-        return data
+        clocks = [(c.code, c.seconds, c.began, c.step, c.index) for c in self.clocks.values()]
+        data = marshal.dumps([*{**vars(self), "clocks": clocks}.values()])
+        if len(data) <= _HALF - _HEAD:
+            return data
+        cut = {name: replace(clock, step=clock.step[:500]) for name, clock in self.clocks.items()}
+        short = Holding(self.token, self.since, self.idle, self.taken, self.log, cut, remark=self.remark[:500])
+        return replace(short, unfit=self.unfit[:500]).to_bytes()
 
     @classmethod
     def parse(cls, data: bytes) -> Holding:
