@@ -323,8 +323,10 @@ class Place:
 
 def rows(read: ReadFiles) -> list[dict[str, Any]]:
     frame = read.frame
-    if not isinstance(frame, pa.Table):  # Spark 3.5 has no toArrow
-        frame = frame.toArrow() if hasattr(frame, "toArrow") else pa.Table.from_batches(frame._collect_as_arrow())
+    if not isinstance(frame, pa.Table):
+        if not hasattr(frame, "toArrow"):  # Spark 3.5
+            return [row for batch in frame._collect_as_arrow() for row in batch.to_pylist()]
+        frame = frame.toArrow()
     return frame.to_pylist()  # type: ignore[no-any-return]
 
 
@@ -437,7 +439,7 @@ def test_objects_are_read_whatever_their_names_are(bucket: str, tmp_path: Path) 
         data = b"id,name\n%d,ann\n" % number
         landing.write_durable(f"in/{name}", gzip.compress(data) if name.endswith("gz") else data)
     listed = list(ObjectStore(bucket).listed("in"))
-    arrived = [ArrivedFile(f"{bucket}/{path}", size, etag) for path, size, etag in listed]
+    arrived = [ArrivedFile(f"{bucket}/{path}", size, etag) for path, size, etag, _ in listed]
     assert sorted(file.path for file in arrived) == sorted(f"{bucket}/in/{name}" for name in names)
     found = Place(tmp_path, None).of(case, arrived)
     assert sorted(row["id"] for row in rows(found)) == [0, 1, 2, 3]
@@ -518,6 +520,8 @@ def test_files_that_spark_has_written_are_read_as_they_were(place: Place, driver
         }
     ]
     with driver.attempt("job/other/1/n/c", {}) as session:
+        if session.version < "4":  # it refuses to write old days unless it is told of which calendar they are
+            session.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", "CORRECTED")
 
         def written(format: str, sql: str) -> bytes:
             folder = place.home / format

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
+import json
 import random
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,47 +20,69 @@ from tests.support.failpoints import OF_A_RUNNER, Effect, arming, order, reached
 from tests.support.programs.coordinator_processes import CoordinatorProcesses, coordinator_processes
 from tests.support.s3_server import S3Server
 from tests.support.servers import RedisServer
+from tests.support.spark.jars import class_path
 from unstuck import Client, Settings, Status
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.warehouse.log import Warehouse
 
 FILES, ROWS = 200, 5
+EVERY = 0.3  # seconds between two files
+BEGIN, LAST = datetime.datetime(2026, 1, 1), datetime.datetime(2030, 1, 1)
+# With state, a row that was read twice is counted twice, and one that a watermark has passed over is lost.
 STEPS = """
 def load(spark, ctx):
     return ctx.input("events")
+
+def windows(spark, ctx):
+    from pyspark.sql.functions import window
+    events = ctx.input("events").withWatermark("at", "0 seconds")
+    return events.groupBy(window("at", "1 second"), "id").count().select("id", "count")
 """
 
 
 @dataclass
 class Feed:
-    """A feeder that lets files arrive one by one, and jobs that load them."""
+    """A feeder that lets files arrive one by one, and jobs that load them.
+
+    Attributes:
+        reader: ``list``, also by a ``fork``; or ``state``: Structured Streaming with a watermark.
+        restart: kill the main process of the worker, and start another worker.
+    """
 
     stream: str
+    reader: str
     warehouse: Warehouse
     put: Callable[[str, bytes], None]
     client: Client
     coordinators: CoordinatorProcesses
+    restart: Callable[[], None]
     arms: Path
     fed: int = 0
     over: threading.Event = field(default_factory=threading.Event)
 
-    def feed(self) -> None:
-        while self.fed < FILES and not self.over.is_set():
+    def feed(self, files: int) -> None:
+        while self.fed < files and not self.over.is_set():
             ids = range(self.fed * ROWS, (self.fed + 1) * ROWS)
             # Names come in no order, so that a position that is one name would lose some.
-            self.put(f"{(self.fed * 7919) % 1000:03d}.json", "".join(f'{{"id": {n}}}\n' for n in ids).encode())
+            self.arrive(f"{(self.fed * 7919) % 1000:03d}.json", BEGIN + datetime.timedelta(seconds=self.fed), *ids)
             self.fed += 1
-            self.over.wait(0.3)
+            self.over.wait(EVERY)
+
+    def arrive(self, name: str, at: datetime.datetime, *ids: int) -> None:
+        self.put(name, "".join(f"{json.dumps({'id': n, 'at': f'{at.isoformat()}Z'})}\n" for n in ids).encode())
 
     def submit(self) -> str:
-        events = {"stream": self.stream, "format": "json", "schema": "id BIGINT"}
-        group = {
+        events = {"stream": self.stream, "format": "json", "schema": "id BIGINT, at TIMESTAMP"}
+        state = self.reader == "state"
+        group: dict[str, Any] = {
             "name": "load",
-            "spark": False,
+            "spark": state,
             "retry": {"max": 20, "backoff": "1s"},
-            "inputs": {"events": events},
-            "steps": [{"python": "kill_steps:load", "output": "loads"}],
+            "inputs": {"events": {**events, "state": state}},
+            "steps": [{"python": f"kill_steps:{'windows' if state else 'load'}", "output": "loads"}],
         }
+        if self.reader == "fork":
+            group["for_each"] = {"part": [0, 1, 2]}
         return self.client.submit({"name": "load", "groups": [group], "outputs": {"loads": {"mode": "append"}}}).id
 
     def ended(self, *jobs: str) -> None:
@@ -80,19 +104,27 @@ class Feed:
         yield
         assert len(reached_by(shot)) == before + 1
 
+    def last(self) -> None:
+        """Load what is left. A watermark closes the windows of all rows before it."""
+        if self.reader == "state":
+            self.arrive("last.json", LAST, -1)
+        for _ in range(2):
+            self.ended(self.submit())
+
     def ids(self) -> list[int]:
-        """Those of all published rows."""
+        """Those of all published rows, each as often as it was read."""
         found = []
         for one in self.warehouse.dataset("loads").files:
             with self.warehouse.storage.open(one.path) as file:
-                found += [row["id"] for row in pq.read_table(file).to_pylist()]
+                found += [row["id"] for row in pq.read_table(file).to_pylist() for _ in range(row.get("count", 1))]
         return sorted(found)
 
 
-@pytest.fixture(params=["disk", "s3"])
+@pytest.fixture
 def feed(
     redis_server: RedisServer, s3_server: S3Server, bucket: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Feed]:
+    place, reader = request.param
     (arms := tmp_path / "arms").mkdir()
     (tmp_path / "kill_steps.py").write_text(STEPS)
     environ = {
@@ -100,6 +132,7 @@ def feed(
         "UNSTUCK_LEASE_TTL": "6s",
         "UNSTUCK_SWEEP_EVERY": "500ms",
         "UNSTUCK_SPARK_MASTER": "none",
+        **(with_spark(place) if reader == "state" else {}),
         **s3_server.environ,
         **arming(arms),
     }
@@ -112,23 +145,54 @@ def feed(
     def put(name: str, data: bytes) -> None:
         s3_server.client("s3").put_object(Bucket=bucket.removeprefix("s3://"), Key=f"in/{name}", Body=data)
 
-    on_disk = request.param == "disk"
-    place = str(tmp_path / "warehouse") if on_disk else f"{bucket}/warehouse"
+    on_disk = place == "disk"
+    warehouse = str(tmp_path / "warehouse") if on_disk else f"{bucket}/warehouse"
     stream = str(landing) if on_disk else f"{bucket}/in"
-    with (
-        fleet.worker(redis_server.url, tmp_path, environ=environ),
-        coordinator_processes(tmp_path, environ) as coordinators,
-    ):
+    with ExitStack() as stack, coordinator_processes(tmp_path, environ) as coordinators:
+        workers: list[fleet.FleetWorker] = []
+
+        def start() -> None:
+            for one in workers[-1:]:
+                one.process.kill()
+                one.process.wait()
+            queues = "spark" if reader == "state" else "light"
+            started = fleet.worker(redis_server.url, tmp_path, queues=queues, environ=environ)
+            workers.append(stack.enter_context(started))
+
+        start()
         coordinators.tend(1)
-        client = Client(Settings(redis_url=redis_server.url, warehouse=place))
-        yield Feed(stream, Warehouse(place), write if on_disk else put, client, coordinators, arms)
+        client = Client(Settings(redis_url=redis_server.url, warehouse=warehouse))
+        feeds = write if on_disk else put
+        yield Feed(stream, reader, Warehouse(warehouse), feeds, client, coordinators, start, arms)
+
+
+def with_spark(place: str) -> dict[str, str]:
+    conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "1"}
+    conf |= {} if place == "disk" else {"spark.driver.extraClassPath": class_path()}
+    return {"UNSTUCK_SPARK_MASTER": "local[1]", "UNSTUCK_SPARK_CONF": json.dumps(conf)}
 
 
 @pytest.mark.long
+@pytest.mark.timeout(800)
+@pytest.mark.parametrize(
+    "feed",
+    [("disk", "list"), ("s3", "list"), ("disk", "fork"), ("disk", "state"), ("s3", "state")],
+    indirect=True,
+    ids="-".join,
+)
 def test_what_is_published_is_what_arrived_whoever_is_killed_meanwhile(feed: Feed) -> None:
-    feeder = threading.Thread(target=feed.feed)
+    deeds: list[Any] = [*OF_A_RUNNER, "coordinator", "twins", "worker", "coordinator", "twins", "worker"]
+    played(feed, deeds * (1 if feed.reader == "state" else 2), FILES)
+
+
+@pytest.mark.parametrize("feed", [("disk", "fork")], indirect=True, ids="-".join)
+def test_the_same_with_few_files_and_one_death_of_each_kind(feed: Feed) -> None:
+    played(feed, [Point.BEFORE_MARKER, Point.AFTER_MARKER, "coordinator", "worker", "twins"], 30)
+
+
+def played(feed: Feed, deeds: list[Any], files: int) -> None:
+    feeder = threading.Thread(target=feed.feed, args=(files,))
     feeder.start()
-    deeds: list[Any] = [*OF_A_RUNNER, "coordinator", "twins", "coordinator", "twins", "twins"] * 2
     random.Random(7).shuffle(deeds)
     try:
         for deed in deeds:
@@ -142,13 +206,16 @@ def test_what_is_published_is_what_arrived_whoever_is_killed_meanwhile(feed: Fee
                 feed.ended(*jobs)
             else:
                 job = feed.submit()
-                feed.coordinators.kill()
-                feed.coordinators.tend(1)
+                if deed == "worker":
+                    feed.restart()
+                else:
+                    feed.coordinators.kill()
+                    feed.coordinators.tend(1)
                 feed.ended(job)
         feeder.join()
     finally:
         feed.over.set()
         feeder.join()
-    feed.ended(feed.submit())
-    assert feed.fed == FILES
-    assert feed.ids() == [*range(FILES * ROWS)]
+    feed.last()
+    assert feed.fed == files
+    assert feed.ids() == [*range(files * ROWS)]
