@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, StrictStr, field_validator, model_validator
 
 from unstuck.tasks.settings import without_user
+from unstuck.tasks.spec.avro_schema import avro_columns
 from unstuck.tasks.spec.fields import MAX_COUNT, Listed, Strict
 from unstuck.tasks.spec.schemas import Fields
 from unstuck.tasks.spec.stream_columns import declared
@@ -57,8 +58,8 @@ class KafkaInput(Strict):
     stream: str = Field(
         strict=True, min_length=1, max_length=2000, description="kafka://broker:port,broker:port/topic; port 9092."
     )
-    format: Literal["json", "text", "raw"] = Field(
-        description="What the value of a message is: a JSON object, text in UTF-8, or bytes."
+    format: Literal["json", "avro", "text", "raw"] = Field(
+        description="What the value of a message is: a JSON object, an Avro record, text in UTF-8, or bytes."
     )
     columns: str | None = Field(
         default=None,
@@ -66,11 +67,13 @@ class KafkaInput(Strict):
         strict=True,
         min_length=1,
         max_length=100_000,
-        description="For json: the columns and their types in SQL, such as id BIGINT, at STRING.",
+        description="For json: the columns and their types in SQL, such as id BIGINT, at STRING; for avro: the Avro "
+        "schema of the records, in JSON.",
     )
     metadata: Listed[MetadataColumn] | None = Field(
         default=None,
-        description="Columns beside: key, headers, timestamp, partition, offset, topic. Left out: all; for json none.",
+        description="Columns beside: key, headers, timestamp, partition, offset, topic. Left out: all, or none with "
+        "a schema.",
     )
     options: dict[StrictStr, StrictStr] = Field(
         default_factory=dict, description="Options of librdkafka, such as security.protocol or sasl.username."
@@ -119,8 +122,8 @@ class KafkaInput(Strict):
 
     @model_validator(mode="after")
     def _has_columns(self) -> KafkaInput:
-        if (self.format == "json") != (self.columns is not None):
-            raise ValueError("format: json wants a schema:, and no other format has one")
+        if (self.format in ("json", "avro")) != (self.columns is not None):
+            raise ValueError("format: json or avro wants a schema:, and no other format has one")
         names = [one["name"].lower() for one in self.fields]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"the column {twice} is there twice; it is named by metadata:, too")
@@ -137,7 +140,7 @@ class KafkaInput(Strict):
     def value_fields(self) -> Fields:
         """The columns that the value of a message becomes. Raises: as `fields`."""
         if self.columns is not None:
-            return declared(self.columns)
+            return avro_columns(self.columns) if self.format == "avro" else declared(self.columns)
         return [field("value", "string" if self.format == "text" else "binary")]
 
     @property

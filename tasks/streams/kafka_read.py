@@ -11,6 +11,7 @@ from typing import Any
 
 from unstuck.tasks.errors import BadRecord, OffsetsOutOfRange, SourceReplaced, SourceUnavailable
 from unstuck.tasks.formats.arrived import PutAside
+from unstuck.tasks.formats.avro_records import avro_rows
 from unstuck.tasks.formats.json_records import arrow_schema, json_columns
 from unstuck.tasks.formats.rows import Parts, Rows
 from unstuck.tasks.frames.spark import read_parquet
@@ -175,7 +176,9 @@ def _tables(stream: KafkaInput, batches: Iterator[list[Any]], put_aside: list[Pu
     beside = schema.names[len(value_fields) :]
     for messages in batches:
         values = [message.value() for message in messages]
-        if stream.columns is not None:
+        if stream.format == "avro" and stream.columns is not None:
+            table, bad = avro_rows(stream.columns, values)
+        elif stream.columns is not None:
             table, bad = json_columns(value_fields, values, stream.on_other_columns)
         elif stream.format == "text":
             table, bad = _text(values)

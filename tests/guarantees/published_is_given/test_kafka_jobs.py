@@ -19,6 +19,7 @@ from tests.support.failpoints import OF_A_RUNNER, Effect, arming, order, reached
 from tests.support.kafka import Broker, mock_broker
 from tests.support.kafka_server import kafka_server
 from tests.support.programs.coordinator_processes import CoordinatorProcesses, coordinator_processes
+from tests.support.s3_server import S3Server
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status, published_files
 from unstuck.coordinator.cli.app import app
@@ -72,8 +73,11 @@ class Topic:
 
     def ids(self, dataset: str = "loads") -> list[int]:
         """Those of all published rows."""
-        paths = published_files(Warehouse(self.warehouse), dataset)
-        return sorted(row["id"] for path in paths for row in pq.read_table(path).to_pylist())
+        found, place = [], Warehouse(self.warehouse)
+        for one in place.dataset(dataset).files:
+            with place.storage.open(one.path) as file:
+                found += [row["id"] for row in pq.read_table(file).to_pylist()]
+        return sorted(found)
 
     @property
     def version(self) -> int:
@@ -89,7 +93,9 @@ class Topic:
 
 
 @pytest.fixture(scope="module")
-def running(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def running(
+    redis_server: RedisServer, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Fleet]:
     home = tmp_path_factory.mktemp("fleet")
     (arms := home / "arms").mkdir()
     (home / "kafka_steps.py").write_text(STEPS)
@@ -98,6 +104,7 @@ def running(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory)
         "UNSTUCK_LEASE_TTL": "6s",
         "UNSTUCK_SWEEP_EVERY": "500ms",
         "UNSTUCK_SPARK_MASTER": "none",
+        **s3_server.environ,
         **arming(arms),
     }
     with (
@@ -286,7 +293,13 @@ def test_a_secret_that_a_worker_lacks_is_named(topic: Topic) -> None:
 
 
 @pytest.mark.long
-def test_what_is_published_is_what_was_produced_whoever_is_killed_meanwhile(topic: Topic, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["disk", "s3"])
+def test_what_is_published_is_what_was_produced_whoever_is_killed_meanwhile(
+    topic: Topic, tmp_path: Path, bucket: str, place: str
+) -> None:
+    if place == "s3":
+        topic.warehouse = f"{bucket}/warehouse"
+        topic.client = Client(Settings(redis_url=topic.fleet.redis_url, warehouse=topic.warehouse))
     (home := tmp_path / "kafka").mkdir()
     produced, over = 0, threading.Event()
     with kafka_server(home) as server:

@@ -38,6 +38,10 @@ def test_a_topic_has_brokers_a_name_and_columns() -> None:
     assert read(stream="kafka://[::1]/a.b-c_1").brokers == "[::1]:9092"
 
 
+def avro(name: str, kind: Any) -> str:
+    return json.dumps({"type": "record", "name": "event", "fields": [{"name": name, "type": kind}]})
+
+
 def test_the_same_topic_is_known_again_when_other_brokers_are_named() -> None:
     assert read().identity == read(stream="kafka://three/events").identity
 
@@ -51,9 +55,17 @@ def test_the_same_topic_is_known_again_when_other_brokers_are_named() -> None:
         ({"stream": "kafka://one/a/b"}, "must be kafka://broker:port"),
         ({"stream": "kafka://one/.."}, "must be kafka://broker:port"),
         ({"stream": "kafka://user:word@one/events"}, "holds a user or a key"),
-        ({"format": "csv"}, "format: expected json, text or raw, not 'csv'"),
-        ({"format": "raw"}, "format: json wants a schema:, and no other format has one"),
-        ({"schema": None}, "format: json wants a schema:"),
+        ({"format": "csv"}, "format: expected json, avro, text or raw, not 'csv'"),
+        ({"format": "raw"}, "format: json or avro wants a schema:, and no other format has one"),
+        ({"schema": None}, "format: json or avro wants a schema:"),
+        ({"format": "avro"}, "format: avro wants an Avro schema in JSON as schema:, and this is none"),
+        ({"format": "avro", "schema": '"long"'}, "the Avro schema must be that of a record"),
+        ({"format": "avro", "schema": avro("a", ["int", "string"])}, "a union of Avro wants one type beside null"),
+        ({"format": "avro", "schema": avro("a", "node")}, "'node' is no type of Avro that becomes a column"),
+        (
+            {"format": "avro", "schema": avro("a", {"type": "int", "logicalType": "time-millis"})},
+            "values of Avro's time-millis are not read",
+        ),
         ({"schema": "id BIGNT"}, "no column"),
         ({"schema": "id INTERVAL"}, "no type of a column"),
         ({"schema": "id BIGINT, Key STRING", "metadata": ["key"]}, "the column key is there twice"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,17 @@ def test_the_columns_say_what_a_message_is_beside_its_value(broker: Broker, topi
         "topic": name_of(topic),
     }
     assert (second["value"], second["key"], second["headers"]) == (None, None, None)
+
+
+def test_a_message_that_is_no_avro_is_told_with_its_partition_and_offset(broker: Broker, topic: str) -> None:
+    fields = [{"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"]}]
+    schema = json.dumps({"type": "record", "name": "event", "fields": fields})
+    broker.produce(name_of(topic), b"\x02\x02\x02a", b"\x04\x00", b"junk!", partition=2)
+    with pytest.raises(BadRecord, match=r"offset 2 of partition 2 is no row: it is no Avro of this schema"):
+        read(topic, format="avro", schema=schema)
+    found = read(topic, format="avro", schema=schema, on_bad_record="skip", metadata=["offset"])
+    assert found.frame.to_pylist() == [{"id": 1, "name": "a", "offset": 0}, {"id": 2, "name": None, "offset": 1}]
+    assert [(one.path.rpartition("/")[2], one.line) for one in found.put_aside] == [("2", 2)]
 
 
 def test_json_becomes_the_columns_of_the_schema_and_those_that_metadata_names(broker: Broker, topic: str) -> None:
