@@ -27,6 +27,7 @@ from unstuck.coordinator.commands.retry import retried
 from unstuck.coordinator.errors import BadRequest, KeyConflict, NewerJob, NoSuchJob, Refused
 from unstuck.coordinator.explain.explanation import Explanation, FleetFacts
 from unstuck.coordinator.explain.job import explain
+from unstuck.coordinator.fleet_address import with_local_fleet
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
@@ -62,7 +63,11 @@ _BREAKER = CircuitBreaker()  # of this process: what hangs in a warehouse outliv
 
 
 class Client:
-    """Submit jobs and ask about them. Settings come from ``UNSTUCK_*`` unless given."""
+    """Submit jobs and ask about them.
+
+    Settings come from ``UNSTUCK_*`` unless given; where these name no Redis, it is that of the fleet which `unstuck up`
+    runs in this folder.
+    """
 
     def __init__(
         self,
@@ -72,7 +77,7 @@ class Client:
         breaker: CircuitBreaker = _BREAKER,
     ) -> None:
         """``breaker``: with warehouses that do not answer. Raises: SettingsInvalid: those of the environment."""
-        self.settings = settings or default_settings()
+        self.settings = settings or with_local_fleet(default_settings())
         # WAITAOF and WAIT take up to five seconds.
         within = REPLY_WITHIN if self.settings.durability == "everysec" else 6.0
         self._redis = redis_client or connect(self.settings.redis_url, timeout=within)

@@ -12,7 +12,8 @@ from redis.retry import Retry
 
 from unstuck.coordinator.cli.exits import ELSEWHERE, unreachable
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.local.home import Home, discover_redis_url
+from unstuck.coordinator.fleet_address import with_local_fleet
+from unstuck.coordinator.local.home import Home
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import connect
 
@@ -30,7 +31,7 @@ class Connection:
 
 def settings_here() -> Settings:
     """The settings of this process, with the Redis of the local fleet where none is set."""
-    return Settings().model_copy(update={"redis_url": discover_redis_url()})
+    return with_local_fleet(Settings())
 
 
 @contextmanager

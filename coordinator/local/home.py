@@ -17,10 +17,9 @@ from pathlib import Path
 import psutil
 
 from unstuck.coordinator.errors import FleetRunning
-from unstuck.tasks.settings import Settings
+from unstuck.coordinator.fleet_address import DEFAULT_HOME, address_file, address_of
 from unstuck.tasks.transport.redis_client import connect
 
-DEFAULT_HOME = Path(".unstuck")
 _PORTS = range(20_000, 32_000)
 
 
@@ -35,7 +34,7 @@ class Home:
         self.path = Path(path or DEFAULT_HOME).expanduser().resolve()
         self.valkey = self.path / "valkey"  # the folder of the embedded server's data
         self.logs = self.path / "log"
-        self._url_file = self.path / "redis.url"  # where other terminals read the address of the running fleet
+        self._url_file = address_file(self.path)
         self._lock: int | None = None
 
     def lock(self) -> int:
@@ -120,10 +119,7 @@ class Home:
     @property
     def address(self) -> str | None:
         """The address of the fleet that was started here and has not ended in good order, or None."""
-        try:
-            return self._url_file.read_text().strip() or None
-        except OSError:
-            return None
+        return address_of(self.path)
 
     @property
     def silent(self) -> str:
@@ -141,20 +137,6 @@ def _write_privately(path: Path, line: str) -> None:
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(f"{line}\n")
     draft.replace(path)
-
-
-def discover_redis_url() -> str:
-    """The Redis to talk to: ``UNSTUCK_REDIS_URL``, else the local fleet of this folder, else the default.
-
-    A local fleet that does not answer is nevertheless the one: a command must not reach another.
-
-    Raises:
-        pydantic.ValidationError: a setting is wrong, the address among them.
-    """
-    settings = Settings()
-    if "redis_url" in settings.model_fields_set:
-        return settings.redis_url
-    return Home().address or settings.redis_url
 
 
 def ping(url: str) -> None:

@@ -206,7 +206,7 @@ class LocalFleet:
     def welcome(self) -> str:
         """The greeting once the fleet is ready: the line to submit with names all that no other terminal knows."""
         url = self.redis_url
-        found = self._valkey is not None and self.home.path == Home().path  # by discover_redis_url()
+        found = self._valkey is not None and self.home.path == Home().path  # by `with_local_fleet`
         secret = self._valkey is None and has_password(url)  # it is not written on a terminal; the reader has it
         reach = self.home.reach if self._valkey is not None else f"UNSTUCK_REDIS_URL={shlex.quote(url)}"
         prefix = "" if found or secret else f"{reach} "

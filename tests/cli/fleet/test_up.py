@@ -26,7 +26,8 @@ from tests.support.servers import free_port, wait_until
 from unstuck import Client, Settings
 from unstuck.coordinator.cli.ops.demo import further
 from unstuck.coordinator.cli.render.terminal import program
-from unstuck.coordinator.local.home import Home, discover_redis_url
+from unstuck.coordinator.fleet_address import with_local_fleet
+from unstuck.coordinator.local.home import Home
 from unstuck.coordinator.local.local_fleet import LocalFleet
 from unstuck.coordinator.local.process import FIRST_DELAY, LONGEST_DELAY, restart_delay
 from unstuck.coordinator.local.programs import Size, program_list
@@ -213,15 +214,16 @@ def test_other_commands_find_the_fleet_of_this_folder(
     fleet = up(home=str(tmp_path / ".unstuck"))
     ready = fleet.says("Ready")
     assert "submit     unstuck submit SPEC" in ready
-    assert discover_redis_url() == fleet.address()
+    app = "from unstuck import Client; print(Client().settings.redis_url)"
+    assert subprocess.check_output([sys.executable, "-c", app], text=True).strip() == fleet.address()
 
     monkeypatch.setenv("UNSTUCK_REDIS_URL", "redis://elsewhere:1/0")
-    assert discover_redis_url() == "redis://elsewhere:1/0"
+    assert with_local_fleet(Settings()).redis_url == "redis://elsewhere:1/0"
     monkeypatch.delenv("UNSTUCK_REDIS_URL")
 
     fleet.signal(signal.SIGTERM)
     assert fleet.code() == 0
-    assert discover_redis_url() == "redis://localhost:6379/0"
+    assert with_local_fleet(Settings()).redis_url == "redis://localhost:6379/0"
 
 
 def test_the_line_to_submit_with_names_all_that_another_terminal_would_not_know(
