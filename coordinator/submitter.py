@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState, summary_of
+from unstuck.coordinator.notices.expected import expecting
 from unstuck.coordinator.publishing.breaker import LISTING, CircuitBreaker
 from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
 from unstuck.coordinator.spec.model import JobSpec
@@ -123,7 +125,9 @@ class Submitter:
             priority=job_spec.priority,
             mixed=job_spec.mixed,
         )
-        submission = Submission(job, job.group_plans(compiled.plan), compiled.plan.params, compiled.fingerprint)
+        plan, late = compiled.plan, expecting(compiled.plan.notify)
+        expected = json.dumps([rule.model_dump(mode="json", exclude_none=True) for rule in late]) if late else ""
+        submission = Submission(job, job.group_plans(plan), plan.params, compiled.fingerprint, expected)
         summary = summary_of(JobState(compiled.plan, job, {}, {}, {}))
         while True:
             try:

@@ -16,6 +16,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
+from unstuck.coordinator.model.notice import Told
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import IllegalMove
 
@@ -227,6 +228,8 @@ class ScheduleRecord:
         first_error, last_error: of these failures.
         halted: why it cannot go on by itself, if so.
         over: no tick is left.
+        made_at: from when on its ticks counted when it was made: no run is expected for what came before.
+        told: by condition, the problems of which somebody was told.
         backfill: the last one that was given; its runs are not among ``runs``.
     """
 
@@ -260,6 +263,8 @@ class ScheduleRecord:
     halted: Reason | None = None
     over: bool = False
     backfill: Backfill | None = None
+    made_at: float = 0.0
+    told: dict[str, Told] = field(default_factory=dict)
 
     @property
     def going_on(self) -> tuple[Run, ...]:

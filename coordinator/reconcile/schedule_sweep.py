@@ -6,7 +6,7 @@ import datetime
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import Run, ScheduleRecord
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.background import Background
+from unstuck.coordinator.reconcile.schedule_notices import NO_RULES, ScheduleNotices
 from unstuck.coordinator.reconcile.stream_looks import LOOK_EVERY, StreamLooks, place_of, reads_streams
 from unstuck.coordinator.schedules.decide_schedule import (
     CLOCKS_DIFFER,
@@ -66,6 +67,7 @@ class Schedules:
         ids: Callable[[], str],
         lock_ttl: float,
         clock: Callable[[], float] = time.monotonic,
+        notices: ScheduleNotices = NO_RULES,
     ) -> None:
         """
         Args:
@@ -73,11 +75,13 @@ class Schedules:
             ids: mints fresh random words; they become commit ids.
             lock_ttl: seconds for which a schedule is left to the coordinator that took it.
             clock: monotonic seconds.
+            notices: what is told with its commits.
         """
+        self._notices = notices
         self._schedules, self._jobs, self._submitter = schedules, jobs, submitter
         self._background, self._ids, self._lock_ttl = background, ids, lock_ttl
         self._clock, self._next_repair = clock, 0.0
-        self._looks = StreamLooks(schedules, background)
+        self._looks = StreamLooks(schedules, background, notices.concern_backlog)
 
     def run(self, after_each: Callable[[], None] = lambda: None) -> int:
         """Decide the schedules that are due. Returns how many.
@@ -122,7 +126,13 @@ class Schedules:
             decision = decide(record, runs, now, published)
             if streams and decision.due is not None:
                 decision = replace(decision, due=min(decision.due, now + LOOK_EVERY))
-            if self._commit(record, decision, due_seen) is CommitAnswer.APPLIED:
+            standing = {job: seen.status for job, seen in runs.items()}
+            seen_now: dict[str, Any] = {"jobs": standing, "published": published, "backlog": backlog}
+            told, notices, due = self._notices.completed(
+                record, decision.record, decision.events, decision.due, now, **seen_now
+            )
+            decision = replace(decision, record=told, due=due)
+            if self._commit(record, decision, due_seen, notices) is CommitAnswer.APPLIED:
                 self._forget_runs(decision)
                 if streams:
                     self._looks.begin(record, backlog, now)
@@ -132,10 +142,13 @@ class Schedules:
                     self._background((name, run.tick, run.number), place, partial(self._submit, name, run))
                 return
 
-    def _commit(self, old: ScheduleRecord, decision: ScheduleDecision, due_seen: str = "") -> CommitAnswer:
+    def _commit(
+        self, old: ScheduleRecord, decision: ScheduleDecision, due_seen: str, notices: Sequence[str]
+    ) -> CommitAnswer:
         runs = {event["job"]: event["at"] for event in decision.events if event["kind"] == "RUN_SUBMITTED"}
-        record, events, due = decision.record, decision.events, decision.due
-        return self._schedules.commit(ScheduleChange(self._ids(), old.commit, record, events, runs, due, due_seen))
+        more: dict[str, Any] = {"due": decision.due, "due_seen": due_seen, "notices": notices}
+        change = ScheduleChange(self._ids(), old.commit, decision.record, decision.events, runs, **more)
+        return self._schedules.commit(change)
 
     def _forget_runs(self, decision: ScheduleDecision) -> None:
         """Let runs beyond those that the schedule keeps leave the store, but none whose work another try takes over."""
@@ -252,6 +265,7 @@ class Schedules:
             changed, event = settled(result[0], now), result[1]
             runs = {event["job"]: now} if event and event.get("job") else {}
             events = [event] if event else []
-            change = ScheduleChange(self._ids(), record.commit, changed, events, runs, due=now)
+            changed, notices, _ = self._notices.completed(record, changed, events, now, now)
+            change = ScheduleChange(self._ids(), record.commit, changed, events, runs, due=now, notices=notices)
             if self._schedules.commit(change) is CommitAnswer.APPLIED:
                 return

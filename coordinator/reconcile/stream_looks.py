@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
@@ -39,7 +40,11 @@ def reads_streams(spec: str) -> bool:
 class StreamLooks:
     """Looks at streams; one object for the life of a process, so that an idle stream costs little."""
 
-    def __init__(self, schedules: ScheduleStore, background: Background) -> None:
+    def __init__(
+        self, schedules: ScheduleStore, background: Background, concern: Callable[[ScheduleRecord], bool]
+    ) -> None:
+        """``concern``: whether somebody is told of the backlog of a schedule, which is then decided after each look."""
+        self._concern = concern
         self._schedules, self._background = schedules, background
         self._looks, self._breaker = BacklogLooks(), CircuitBreaker(LOOK_WITHIN)
 
@@ -65,16 +70,17 @@ class StreamLooks:
             LogBroken, WarehouseNewer, OSError: the warehouse could not be read.
         """
         place, last = Warehouse(record.warehouse), self._schedules.backlogs([record.name])[0]
+        now = self._schedules.now()  # before it looks: what a run reads meanwhile may be seen as unread
         try:
             looks = self._breaker.call(record.name, "", lambda: self._looks.look(spec, place))
         except WarehouseSilent:
             text = f"a look at its streams was not answered within {LOOK_WITHIN:.0f}s; see whether they are mounted"
             known = {"its streams": StreamBacklog()} if last is None else last.streams
             troubled = {address: replace(one, trouble=text) for address, one in known.items()}
-            self._schedules.note_backlog(record.name, Backlog(self._schedules.now(), troubled))
+            self._schedules.note_backlog(record.name, Backlog(now, troubled), told=self._concern(record))
             raise SourceUnavailable(text) from None
-        found = backlog_of(looks, last, self._schedules.now())
-        self._schedules.note_backlog(record.name, found)
+        found = backlog_of(looks, last, now)
+        self._schedules.note_backlog(record.name, found, told=self._concern(record))
         return found
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from unstuck.coordinator.publishing.staging_gc import StagingCollector
+from unstuck.coordinator.reconcile.expected_jobs import ExpectedJobs
 from unstuck.coordinator.reconcile.reconciler import PassResult, Reconciler
 from unstuck.coordinator.reconcile.schedule_sweep import Schedules
 from unstuck.coordinator.store.indexes import Indexes
@@ -31,6 +32,7 @@ class Sweep:
         collector: StagingCollector | None = None,
         indexes: Indexes | None = None,
         schedules: Schedules | None = None,
+        expected: ExpectedJobs | None = None,
     ) -> None:
         """
         Args:
@@ -38,6 +40,7 @@ class Sweep:
             collector: removes the staging of jobs that have ended; None: it stays.
             indexes: are repaired, a piece in each sweep; None: they stay as they are.
             schedules: are decided where they are due, before the jobs; None: nobody decides them here.
+            expected: judges names whose jobs no schedule submits; None: nobody does here.
         """
         self._clock = clock
         self._store = store
@@ -46,6 +49,7 @@ class Sweep:
         self._collector = collector
         self._indexes = indexes
         self._schedules = schedules
+        self._expected = expected
         self.ended_at: float | None = None  # the last sweep of this process, by ``clock``; for people only
 
     def run(self, after_each: Callable[[], None] = lambda: None) -> int:
@@ -82,6 +86,8 @@ class Sweep:
 
         if self._schedules is not None:
             self._schedules.run(goes_on)
+        if self._expected is not None:
+            self._expected.run()
         met: set[str] = set()
         more: list[str] = []  # jobs with so much to decide that the others come first
         # All jobs that are due now, in batches. A decided job is due later. A job is met again only

@@ -7,6 +7,7 @@ import secrets
 import threading
 from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 from unstuck.coordinator.notices.outbox import Outbox
 from unstuck.coordinator.notices.sender import Sender
@@ -16,10 +17,13 @@ from unstuck.coordinator.publishing.background_tries import Warehouses
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.publishing.staging_gc import StagingCollector
 from unstuck.coordinator.reconcile.consumer import Consumer
+from unstuck.coordinator.reconcile.expected_jobs import ExpectedJobs
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.coordinator.reconcile.reconciler import Reconciler
+from unstuck.coordinator.reconcile.schedule_notices import ScheduleNotices
 from unstuck.coordinator.reconcile.schedule_sweep import Schedules
 from unstuck.coordinator.reconcile.sweep import Sweep
+from unstuck.coordinator.store.expected_jobs import ExpectedJobsStore
 from unstuck.coordinator.store.indexes import Indexes
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.reports import ReportStream
@@ -64,9 +68,14 @@ def assemble(settings: Settings) -> Consumer:
     collector = StagingCollector(StagingIndex(client, keys), store, collecting, settings)
     submitter = Submitter(settings, client, Submissions(client, keys), CircuitBreaker())
     submitting = Background(SUBMITTERS, "run-submitter")
-    schedules = Schedules(ScheduleStore(client, keys), store, submitter, submitting, mint, settings.lock_ttl)
+    telling = ScheduleNotices(told.rules, settings.time_zone)
+    schedules = Schedules(
+        ScheduleStore(client, keys), store, submitter, submitting, mint, settings.lock_ttl, notices=telling
+    )
     indexes = Indexes(client, keys, store)
-    sweep = Sweep(store, reconciler, settings, collector=collector, indexes=indexes, schedules=schedules)
+    expected = ExpectedJobs(ExpectedJobsStore(client, keys), telling.rules, telling.zone)
+    parts: dict[str, Any] = {"collector": collector, "indexes": indexes, "schedules": schedules, "expected": expected}
+    sweep = Sweep(store, reconciler, settings, **parts)
     name = f"{os.uname().nodename}:{os.getpid()}:{mint()[:4]}"
     stream = ReportStream(client, keys, name)
     heartbeat = Heartbeat(client, keys, name, WarehouseProbe(settings), told.targets)

@@ -55,7 +55,7 @@ def set_again(old: ScheduleRecord | None, new: ScheduleRecord, now: float, reaso
     event = _event("SET", now, by=new.set_by, text=reason)
     if old is None:
         cursor = now if new.last_success is None else min(now, new.last_success.tick)
-        made = replace(new, cursor=cursor, since=now, set_at=now)
+        made = replace(new, cursor=cursor, since=now, set_at=now, made_at=cursor)
         return ScheduleCommanded(Answer.DONE, made, f"schedule {new.name} is set", (event,))
     if old.status.terminal:
         return _refused(old, f"and a schedule that has ended never changes; {_set_anew(old)}")

@@ -27,6 +27,8 @@ def run_spec(spec: JobSpec, tick: datetime) -> JobSpec:
         if (value := _value_of(written, schedule, name, tick)) is not None
     }
     written = {name: getattr(spec, name) for name in spec.model_fields_set - {"schedule"}}
+    if spec.notify:
+        written["notify"] = [rule for one in spec.notify if (rule := one.of_run()) is not None]
     return JobSpec.from_values(written, given)
 
 

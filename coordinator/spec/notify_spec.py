@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, field_validator, model_validator
 
 from unstuck.coordinator.spec.problems import Loc, Problem, describe, listed, suggestion
-from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
+from unstuck.coordinator.spec.schedule_spec import ScheduleSpec, zone_of
 from unstuck.tasks.duration import Seconds, parse_duration
 from unstuck.tasks.spec.fields import Listed, Strict
 from unstuck.tasks.spec.group import GroupSpec
@@ -25,7 +25,8 @@ EXAMPLES = {
 }
 _DAYS = ("MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")
 _USUAL = re.compile(r"\s*([0-9]{1,4}(?:\.[0-9]{1,3})?)\s*x\s*usual\s*")
-_LATE = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])(?: +(.+))?", re.ASCII)
+_LATE = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])(?: +(.+?))??(?: +(UTC|[A-Za-z_]+/[A-Za-z0-9_/+-]+))?", re.ASCII)
+OF_SCHEDULES = ("late", "behind")  # conditions of what repeats
 MAX_RULES = 50
 MAX_TARGETS = 20  # of one rule
 
@@ -39,11 +40,12 @@ class Usual:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """A local time of some days of the week (Monday is 0), by which a run must have ended well."""
+    """A local time of some days of the week (Monday is 0), by which a run must have ended well; see ``late_of``."""
 
     hour: int
     minute: int
     days: frozenset[int]
+    zone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +56,18 @@ class Condition:
     value: float | Usual | Late | None = None
 
     @property
+    def seconds(self) -> float:
+        """Its time; 0 if it has another value, or none."""
+        return self.value if isinstance(self.value, float) else 0.0
+
+    @property
     def key(self) -> str:
         """A text that no other condition has."""
         if self.value is None:
             return self.word
         if isinstance(self.value, Late):
             days = "".join(str(day) for day in sorted(self.value.days))
-            return f"{self.word}:{self.value.hour:02}:{self.value.minute:02}/{days}"
+            return f"{self.word}:{self.value.hour:02}:{self.value.minute:02}/{days}{self.value.zone}"
         return f"{self.word}:{self.value.times:g}x" if isinstance(self.value, Usual) else f"{self.word}:{self.value:g}"
 
 
@@ -74,13 +81,18 @@ def usual_of(value: Any) -> Usual | None:
 
 
 def late_of(value: Any) -> Late:
-    """The local time in a text such as ``06:00`` or ``06:00 MON-FRI,SUN``. Raises: ValueError."""
+    """The local time in a text such as ``06:00``, ``06:00 MON-FRI,SUN`` or ``06:00 MON-FRI Europe/Berlin``.
+
+    Raises: ValueError.
+    """
     found = _LATE.fullmatch(value.strip()) if isinstance(value, str) and len(value) <= 100 else None
     if not found:
-        expected = "a local time, and days of the week if not all, such as 06:00 or 06:00 MON-FRI"
+        expected = "a local time, days of the week if not all, and a time zone if it is another, such as 06:00 MON-FRI"
         raise ValueError(f"expected {expected}, not {describe(value)}")
+    if zone := found[4] or "":
+        zone_of(zone)
     days = frozenset[int]().union(*(_days(part) for part in (found[3] or "MON-SUN").split(",")))
-    return Late(int(found[1]), int(found[2]), days)
+    return Late(int(found[1]), int(found[2]), days, zone)
 
 
 def _days(part: str) -> frozenset[int]:
@@ -201,6 +213,11 @@ class NotifyRule(Strict):
             )
         return value
 
+    def of_run(self) -> NotifyRule | None:
+        """This rule as it holds for one run of a schedule, which tells of the rest; None: it does not."""
+        on = tuple(one for one in self.on if isinstance(one, str) or one.condition.word not in OF_SCHEDULES)
+        return self.model_copy(update={"on": on}) if set(on) - {"recovered"} else None
+
     @property
     def conditions(self) -> tuple[Condition, ...]:
         return tuple(Condition(one) if isinstance(one, str) else one.condition for one in self.on)
@@ -221,7 +238,7 @@ def notify_problems(
     for i, rule in enumerate(rules):
         for j, condition in enumerate(rule.conditions):
             place: Loc = ("notify", i, "on", j, condition.word)
-            if condition.word in ("late", "behind") and schedule is None:
-                yield Problem(f"{condition.word} is told of a schedule, and this job has no schedule:", place)
+            if condition.word == "behind" and schedule is None:
+                yield Problem("behind is told of a schedule, and this job has no schedule:", place)
             elif condition.word == "behind" and not any(group.streams for group in groups):
                 yield Problem("no group of the job reads a stream, so nothing can be behind", place)

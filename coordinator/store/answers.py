@@ -52,12 +52,13 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job about to be stored. ``id`` is made before the first try."""
+    """A job about to be stored. ``id`` is made before the first try; ``expected``: its rules ``late``, as JSON."""
 
     job: JobRecord
     plans: Mapping[str, str]
     params: Mapping[str, Any]
     fingerprint: str
+    expected: str = ""
 
 
 class KeyTaken(Exception):

@@ -26,6 +26,7 @@ class ScheduleChange:
     Attributes:
         id: made before the first try; it becomes the schedule's commit.
         expect: the commit that the change was judged by; empty to make the schedule.
+        notices: for the outbox, as JSON.
         runs: jobs that it has submitted, each with when it did.
         due: when it is decided next; None: never again.
         due_seen: its due when it was taken.
@@ -40,6 +41,7 @@ class ScheduleChange:
     due: float | None = None
     due_seen: str = ""
     commanded: bool = False
+    notices: Sequence[str] = ()
 
 
 class ScheduleStore:
@@ -92,6 +94,7 @@ class ScheduleStore:
                 }
             ),
             "events": [json.dumps(dict(event), separators=(",", ":")) for event in change.events],
+            "notices": list(change.notices),
             "runs": dict(change.runs or {}),
             "due": None if change.due is None else f"{change.due:.6f}",
             "due_seen": change.due_seen,

@@ -69,6 +69,8 @@ class Submissions:
             "reason": reason,
             "vacuums": vacuums,
             "expect": expect,
+            "name": "" if job.schedule else job.name,
+            "expected": "" if job.schedule else submission.expected,
         }
         answer, subject = self._submit(
             job.id,

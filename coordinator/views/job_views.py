@@ -233,7 +233,7 @@ class Queries:
     def listed(self, jobs: Sequence[str]) -> list[ListedJob]:
         """Those of these jobs that are in the store, in their order."""
         texts = cast(list[str | None], self._redis.hmget(self._keys.summary, jobs)) if jobs else []
-        return [_listed(text) for text in texts if text is not None]
+        return [read_line(text) for text in texts if text is not None]
 
     def events(self, job: str, after: str = "-", count: int = 10_000) -> list[tuple[str, dict[str, Any]]]:
         """The job's event log from the entry after ``after`` (``-``: from its beginning), the oldest first."""
@@ -261,7 +261,7 @@ class Queries:
         ids = cast(list[str], self._redis.zrevrangebyscore(self._keys.jobs, low, "-inf", start=0, num=EARLIER))
         summaries = cast(list[str | None], self._redis.hmget(self._keys.summary, ids)) if ids else []
         name = state.job.name
-        same = [other for other, text in zip(ids, summaries, strict=True) if text and _listed(text).name == name]
+        same = [other for other, text in zip(ids, summaries, strict=True) if text and read_line(text).name == name]
         pipe = self._redis.pipeline(transaction=False)
         for other in same[:SAME_NAME]:
             pipe.hmget(self._keys.of(other).groups, groups)
@@ -324,6 +324,7 @@ def _group_view(state: JobState, name: str, member: str) -> GroupView:
 _LISTED: TypeAdapter[ListedJob] = TypeAdapter(ListedJob)
 
 
-def _listed(text: str) -> ListedJob:
+def read_line(text: str) -> ListedJob:
+    """The line of a job, as it is stored."""
     # Not pydantic's own JSON, which refuses half of a surrogate pair.
     return _LISTED.validate_python(json.loads(text))

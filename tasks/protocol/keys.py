@@ -47,6 +47,8 @@ class Keys:
         self.schedules = f"{prefix}:schedules"  # hash: schedule → one line of JSON for ``schedule list``
         self.schedules_due = f"{prefix}:schedules:due"  # zset: schedule → when it must be decided again
         self.backlogs = f"{prefix}:backlogs"  # hash: schedule → JSON: what its streams have unread, by the last look
+        self.expected = f"{prefix}:expected"  # hash: name of jobs → JSON: the rules ``late`` by which one is expected
+        self.expected_state = f"{prefix}:expected:state"  # hash: such a name → JSON: what was judged and told of it
         self.published = f"{prefix}:published"  # hash: ``dataset@warehouse`` → newest version of a job, and when
         self.due = f"{prefix}:due"  # zset: job → when it must be decided again; every non-terminal job is here
         self.jobs = f"{prefix}:jobs"  # zset: job → submit time

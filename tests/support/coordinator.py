@@ -23,12 +23,15 @@ from unstuck.coordinator.publishing.background_tries import Warehouses
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.publishing.staging_gc import StagingCollector
 from unstuck.coordinator.reconcile.consumer import Consumer
+from unstuck.coordinator.reconcile.expected_jobs import ExpectedJobs
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.coordinator.reconcile.reconciler import Reconciler
+from unstuck.coordinator.reconcile.schedule_notices import ScheduleNotices
 from unstuck.coordinator.reconcile.schedule_sweep import Schedules
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.coordinator.spec.notify_spec import FleetRule
+from unstuck.coordinator.store.expected_jobs import ExpectedJobsStore
 from unstuck.coordinator.store.indexes import Indexes
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.reports import ReportStream
@@ -86,8 +89,11 @@ class Coordinator:
         indexes = Indexes(self.redis, self.keys, self.store)
         submitter = Submitter(self.settings, self.redis, Submissions(self.redis, self.keys), CircuitBreaker())
         schedules = ScheduleStore(self.redis, self.keys)
-        self.schedules = Schedules(schedules, self.store, submitter, background, mint, self.settings.lock_ttl)
+        notices, term = ScheduleNotices(rules, self.settings.time_zone), self.settings.lock_ttl
+        self.schedules = Schedules(schedules, self.store, submitter, background, mint, term, notices=notices)
+        self.expected = ExpectedJobs(ExpectedJobsStore(self.redis, self.keys), rules, self.settings.time_zone)
         parts: dict[str, Any] = {"collector": self.collector, "indexes": indexes, "schedules": self.schedules}
+        parts["expected"] = self.expected
         self.sweep = Sweep(self.store, self.reconciler, self.settings, **parts)
         name = f"host:1:{mint()}"
         self.stream = ReportStream(self.redis, self.keys, name)

@@ -1,9 +1,9 @@
 -- commit: what a decision or a command changed of a schedule, all or nothing. Compare-and-set on the last commit.
 --
--- keys: schedule schedule_events schedule_runs schedules schedules_due
+-- keys: schedule schedule_events schedule_runs schedules schedules_due outbox
 -- args: change after
 --
--- change: {name, id, expect, commanded, record, spec, line, events: [], runs: {job: when it was submitted}, due, due_seen, follows: [dataset]} (JSON)
+-- change: {name, id, expect, commanded, record, spec, line, events: [], notices: [], runs: {job: when it was submitted}, due, due_seen, follows: [dataset]} (JSON)
 -- expect: '' to make the schedule. commanded: whether a person asked for it. due: never again where it is null
 -- Answers APPLIED | CONFLICT | MISSING
 --
@@ -22,6 +22,7 @@ if commit == '' then redis.call('PERSIST', keys.schedule_events) end  -- one of 
 for _, event in ipairs(change.events) do
     redis.call('XADD', keys.schedule_events, 'MAXLEN', '~', 2000, '*', 'event', event)
 end
+for _, notice in ipairs(change.notices) do tell(notice) end
 for job, at in pairs(change.runs) do redis.call('ZADD', keys.schedule_runs, at, job) end
 for _, dataset in ipairs(cjson.decode(follows or '[]')) do redis.call('SREM', args.after .. dataset, change.name) end
 redis.call('HSET', keys.schedule, 'follows', cjson.encode(change.follows))

@@ -45,7 +45,7 @@ def refused(rule: str, more: str = "") -> str:
         ("{on: [failed], to: a b}", "notify[0].to: expected a name (letters, digits, _ . and -"),
         ("{on: [failed], to: 7}", "notify[0].to: expected a list, not the number 7"),
         ("{on: [failed], to: ops, for: 5m}", "unknown field 'for'"),
-        ("{on: [{late: '06:00'}], to: ops}", "notify[0].on[0].late: late is told of a schedule, and this job has no"),
+        ("{on: [{late: '06:00 MON Europe/Berlim'}], to: ops}", "did you mean Europe/Berlin"),
         ("{on: [{behind: 5m}], to: ops}", "notify[0].on[0].behind: behind is told of a schedule"),
         ("failed", "notify[0]: expected a mapping, not 'failed'"),
     ],
@@ -70,6 +70,8 @@ def test_days_of_a_local_time_may_be_a_list_with_ranges_that_pass_the_end_of_the
     assert late_of("23:59  mon-fri") == Late(23, 59, frozenset(range(5)))
     assert late_of("00:00 SAT-MON, wed") == Late(0, 0, frozenset((5, 6, 0, 2)))
     assert late_of("06:00 SUN") == Late(6, 0, frozenset((6,)))
+    assert late_of("06:00 SUN America/Argentina/Salta") == Late(6, 0, frozenset((6,)), "America/Argentina/Salta")
+    assert late_of("06:00 UTC") == Late(6, 0, frozenset(range(7)), "UTC")
 
 
 def test_a_rule_is_stored_as_it_means_and_read_back() -> None:

@@ -1,0 +1,66 @@
+"""The deadlines of ``late``: instants by which a run must have ended well, and the ticks that count for each (pure).
+
+They are ticks of a cron expression, so they come once on the nights when clocks change, on every host alike.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from functools import lru_cache
+
+from unstuck.coordinator.schedules.trigger import next_tick, previous_tick
+from unstuck.coordinator.spec.notify_spec import Late
+from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
+
+_EVERY_DAY = frozenset(range(7))
+_JUST = datetime.timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """The deadlines around one moment, in Unix seconds.
+
+    Attributes:
+        at: the last one that has come; 0 if there is none.
+        counts_from: a run counts for it whose tick is later than this.
+        asks_for: the last tick before it; where no clock makes ticks, it itself.
+        next_at: the one that comes next.
+    """
+
+    at: float
+    counts_from: float
+    asks_for: float
+    next_at: float
+
+
+def deadlines(late: Late, zone: str, now: float, policy: ScheduleSpec | None = None) -> Deadlines:
+    """The deadlines of ``late`` at ``now``.
+
+    Runs of the day before a deadline count for it; where ``policy`` has no tick in that day, so does its last tick.
+
+    Args:
+        zone: where ``late`` names none.
+    """
+    of_days, daily = _clock(late, zone), _clock(Late(late.hour, late.minute, _EVERY_DAY, late.zone), zone)
+    moment = datetime.datetime.fromtimestamp(now, datetime.UTC)
+    last, following = previous_tick(of_days, moment + _JUST), next_tick(of_days, moment)
+    next_at = following.timestamp() if following is not None else 0.0
+    if last is None:
+        return Deadlines(0.0, 0.0, 0.0, next_at)
+    day_before = previous_tick(daily, last) or last - datetime.timedelta(days=1)
+    tick = None if policy is None else previous_tick(policy, last)
+    begins = day_before if tick is None or tick > day_before else tick - _JUST
+    return Deadlines(last.timestamp(), begins.timestamp(), (tick or last).timestamp(), next_at)
+
+
+def zone_name(late: Late, zone: str) -> str:
+    """The zone in which the local time of ``late`` is."""
+    return late.zone or zone
+
+
+@lru_cache(1024)
+def _clock(late: Late, zone: str) -> ScheduleSpec:
+    # Monday is 0 here, and 1 in cron.
+    days = "*" if late.days == _EVERY_DAY else ",".join(str(day + 1) for day in sorted(late.days))
+    return ScheduleSpec(cron=f"{late.minute} {late.hour} * * {days}", zone=zone_name(late, zone))

@@ -1,0 +1,237 @@
+"""Of which changes of a schedule somebody is told (pure): from its record before a commit and after it.
+
+A problem that was told stands on the record until a run ends well, so it is told once, not for each retry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from unstuck.coordinator.model.notice import TOLD_AGAIN_AFTER, Notice, Told, notice_id
+from unstuck.coordinator.model.schedule_record import ScheduleRecord, ScheduleStatus
+from unstuck.coordinator.notices.deadlines import Deadlines, deadlines
+from unstuck.coordinator.notices.rules import Subscriptions
+from unstuck.coordinator.notices.schedule_wording import Words, words
+from unstuck.coordinator.schedules.decide_schedule import policy_of
+from unstuck.coordinator.schedules.schedule_view import ScheduleView
+from unstuck.coordinator.spec.notify_spec import Condition, Late
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleTelling:
+    """The notices of a commit of a schedule.
+
+    Attributes:
+        told: `ScheduleRecord.told` after it.
+        look_at: when the next condition may come true by itself; None: none will.
+    """
+
+    told: dict[str, Told]
+    notices: tuple[Notice, ...]
+    look_at: float | None
+
+
+def tell_of_schedule(
+    asked: Subscriptions,
+    before: ScheduleRecord,
+    view: ScheduleView,
+    events: Sequence[Mapping[str, Any]],
+    zone: str,
+) -> ScheduleTelling:
+    """Judge the commit that leads from ``before`` to the record of ``view``, with ``events``.
+
+    Args:
+        zone: of local times, where neither the rule nor the schedule names one.
+    """
+    one = _Telling(asked, before, view, events, policy_of(view.record.policy).zone or zone)
+    if view.record.status.terminal:
+        one.told = {}
+    one.runs()
+    if not view.record.status.terminal:
+        one.failing()
+        one.waiting()
+    one.recovered()
+    return ScheduleTelling(one.told, tuple(one.notices), one.look_at)
+
+
+class _Telling:
+    def __init__(
+        self,
+        asked: Subscriptions,
+        before: ScheduleRecord,
+        view: ScheduleView,
+        events: Sequence[Mapping[str, Any]],
+        zone: str,
+    ) -> None:
+        self._asked, self._before, self._view, self._zone = asked, before, view, zone
+        self._record, self._now = view.record, view.at
+        self._runs = {kind: [one for one in events if one["kind"] == kind] for kind in ("RUN_FINISHED", "RUN_FAILED")}
+        self._events = events
+        self.told = dict(view.record.told)
+        self.notices: list[Notice] = []
+        self.look_at: float | None = None
+        self._over: list[str] = []
+
+    def runs(self) -> None:
+        """Tell of each run that has ended well, and of a backfill that has."""
+        for event in self._runs["RUN_FINISHED"]:
+            self._tell("finished", str(event["job"]), self._asked.to("finished"), self._now, job=str(event["job"]))
+        backfill = self._record.backfill
+        for event in self._events:
+            if event["kind"] == "BACKFILL_ENDED" and backfill is not None:
+                self._tell("finished", f"backfill {backfill.at}", self._asked.to("finished"), backfill.at)
+
+    def failing(self) -> None:
+        """Judge failures: a problem begins with the first one, and ends when a run ends well."""
+        record, before, failed = self._record, self._before, self._runs["RUN_FAILED"]
+        if self._runs["RUN_FINISHED"] and not record.failures and record.halted is None:
+            if failed and not self._stands("failed"):  # it failed and ended well within one look
+                self._open("failed", "failed", float(failed[0]["at"]), str(failed[0]["job"]))
+            for key in [key for key, told in self.told.items() if not told.over and _ends_with_success(key)]:
+                self._close(key)
+        if record.failures and record.first_error is not None:
+            self._open("failed", "failed", record.first_error.at, record.first_error.job)
+        if record.halted is not None and (before.halted is None or not self._stands("halted")):
+            # It was not halted before: a person's word has ended that, and it is told anew.
+            last = self.told.get("halted")
+            self._open("halted", "halted", self._now, *self._halted_by(), last.at if last else 0.0, again=True)
+        backfill, old = record.backfill, before.backfill
+        if backfill is not None and backfill.halted is not None and (old is None or old.halted is None):
+            text = f"backfill {backfill.at} {backfill.last_error.job if backfill.last_error else backfill.next}"
+            self._tell("halted", text, self._asked.to("halted"), self._now)
+
+    def waiting(self) -> None:
+        """Judge what holds for a time, and deadlines."""
+        for key, (condition, _) in self._asked.conditions.items():
+            if isinstance(condition.value, Late):
+                self._late(key, condition.value)
+            elif condition.word == "retrying_for":
+                self._retrying(key, condition)
+            elif condition.word == "behind":
+                self._behind(key, condition)
+
+    def recovered(self) -> None:
+        """Problems are over, and none that the same target was told of stands."""
+        if not self._over:
+            return
+        standing = {target for told in self.told.values() if not told.over for target in told.to}
+        targets = dict.fromkeys(target for key in self._over for target in self.told[key].to)
+        to = tuple(target for target in targets if target in self._asked.recovered and target not in standing)
+        since = min(self.told[key].since for key in self._over)
+        began = sorted(f"{key} {self.told[key].since}" for key in self._over)
+        self._tell("recovered", " ".join(self._over), to, since, *began)
+
+    def _retrying(self, key: str, condition: Condition) -> None:
+        record, limit = self._record, condition.seconds
+        if record.status is not ScheduleStatus.RETRYING:
+            return
+        tried = [run for run in record.runs if run.trouble is not None]
+        since, mark = min((run.at, run.key(record.name)) for run in tried) if tried else (self._now, "")
+        if record.first_error is not None:
+            since, mark = record.first_error.at, record.first_error.job
+        since = min(since, self._now)
+        if self._now < since + limit:
+            self._look_by(since + limit)
+        else:
+            self._open(key, condition.word, since, mark)
+
+    def _behind(self, key: str, condition: Condition) -> None:
+        backlog, well, limit = self._view.backlog, self._record.last_success, condition.seconds
+        if backlog is None or (well is not None and backlog.at <= well.at):
+            return  # what it saw may have been read since
+        if backlog.since and backlog.at - backlog.since >= limit:
+            self._open(key, condition.word, backlog.since, str(backlog.since))
+        elif self._stands(key):
+            self._close(key)
+
+    def _late(self, key: str, late: Late) -> None:
+        record, told = self._record, self.told.get(key)
+        found = deadlines(late, self._zone, self._now, policy_of(record.policy))
+        if found.next_at:
+            self._look_by(found.next_at)
+        well = record.last_success
+        if well is not None and well.tick > found.counts_from:
+            if self._stands(key):
+                self._close(key)
+        elif found.asks_for > record.made_at and (told is None or not found.at <= told.since <= self._now):
+            self._open(key, "late", found.at, str(found.at), again=True, late=late, deadline=found)
+
+    def _halted_by(self) -> tuple[str, str]:
+        """The run for which it is halted, and the spec with which it was tried."""
+        run = next((run for run in self._record.retries if run.final), None)
+        return "" if run is None else run.key(self._record.name), str(self._record.set_at)
+
+    def _stands(self, key: str) -> bool:
+        return key in self.told and not self.told[key].over
+
+    def _look_by(self, at: float) -> None:
+        self.look_at = at if self.look_at is None else min(self.look_at, at)
+
+    def _open(
+        self,
+        key: str,
+        word: str,
+        since: float,
+        *marks: str | float,
+        again: bool = False,
+        late: Late | None = None,
+        deadline: Deadlines | None = None,
+    ) -> None:
+        """A problem stands: it is told, unless it was already, or a short while ago; ``again``: in any case."""
+        if key not in self._asked.conditions:
+            return
+        last = self.told.get(key)
+        if last is not None and not again:
+            if not last.over:
+                return
+            if self._now < min(last.at, self._now) + TOLD_AGAIN_AFTER:
+                self._look_by(last.at + TOLD_AGAIN_AFTER)
+                return
+        targets = self._asked.conditions[key][1]
+        self.told[key] = Told(since, self._now, targets)
+        self._tell(word, key, targets, since, *marks, late=late, deadline=deadline)
+
+    def _close(self, key: str) -> None:
+        self.told[key] = replace(self.told[key], over=self._now)
+        self._over.append(key)
+
+    def _tell(
+        self,
+        event: str,
+        key: str,
+        to: tuple[str, ...],
+        since: float,
+        *marks: str | float,
+        job: str = "",
+        late: Late | None = None,
+        deadline: Deadlines | None = None,
+    ) -> None:
+        if not to:
+            return
+        record = self._record
+        said: Words = words(self._view, event, job=job, late=late, deadline=deadline, zone=self._zone)
+        self.notices.append(
+            Notice(
+                id=notice_id("schedule", record.name, event, key, *marks),
+                to=to,
+                event=event,
+                kind="schedule",
+                name=record.name,
+                job=job or said.job,
+                problem=f"schedule:{record.name}",
+                at=self._now,
+                since=since,
+                status=record.status,
+                text=said.text,
+                first_error=said.first_error,
+                next=said.next,
+                commands=said.commands,
+            )
+        )
+
+
+def _ends_with_success(key: str) -> bool:
+    """Whether a run that ends well ends the problem; lateness and backlogs have ends of their own."""
+    return key.partition(":")[0] in ("failed", "halted", "retrying_for")

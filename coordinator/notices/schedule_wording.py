@@ -1,0 +1,90 @@
+"""The words of a notice of a schedule (pure): what ``schedule why`` says, what comes next, and what helps."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from unstuck.coordinator.explain.explanation import AT_WORK
+from unstuck.coordinator.model.schedule_record import ScheduleRecord, ScheduleStatus, tick_text
+from unstuck.coordinator.notices.deadlines import Deadlines, zone_name
+from unstuck.coordinator.schedules.explain import Fact, explain_schedule
+from unstuck.coordinator.schedules.schedule_view import ScheduleView
+from unstuck.coordinator.spec.notify_spec import Late
+from unstuck.coordinator.spec.schedule_spec import zone_of
+
+MAX_TEXT = 2000
+
+
+class Words(NamedTuple):
+    text: str
+    first_error: str
+    next: str
+    commands: tuple[str, ...]
+    job: str
+
+
+def words(
+    view: ScheduleView,
+    event: str,
+    *,
+    job: str = "",
+    late: Late | None = None,
+    deadline: Deadlines | None = None,
+    zone: str = "UTC",
+) -> Words:
+    """The words for ``event``, as the schedule stands.
+
+    Args:
+        job: that of the run of which it is told.
+        late, deadline: of an event ``late``; ``zone``: where ``late`` names none.
+    """
+    record, explained = view.record, explain_schedule(view, AT_WORK, {})
+    text = explained.what
+    if event == "late" and late is not None and deadline is not None:
+        text = f"{late_text(late, deadline, zone)}; {_last_success(record)}; {_holds(record)}{text}"
+    elif event == "failed" and record.last_error is not None:
+        text = f"its run of {tick_text(record.last_error.tick)} failed: {record.last_error.text}; {text}"
+    elif event == "retrying_for":
+        text = f"{record.failures} runs failed in a row; {text}" if record.failures > 1 else text
+    elif event == "behind" and view.backlog is not None:
+        told = "; ".join(f"{name}: {one.told(view.backlog.at)}" for name, one in view.backlog.streams.items())
+        text = f"{told}; {text}"
+    elif event in ("finished", "recovered") and (well := record.last_success) is not None:
+        version = f", version {well.version}" if well.version else ""
+        done = f"job {well.job} has ended well{version}" if job in ("", well.job) else f"job {job} has ended well"
+        text = f"{done}; {text}"
+    first = record.first_error
+    comes = next((fact for fact in explained.facts if fact.what == "next"), None)
+    latest = record.last_error if event == "failed" else record.last_success if event == "recovered" else None
+    running = next((run.job for run in record.going_on if run.job), "")
+    return Words(
+        text[:MAX_TEXT],
+        "" if first is None else f"{first.code}: {first.text}"[:MAX_TEXT],
+        "" if comes is None else _next(comes),
+        (f"unstuck schedule why {record.name}", *explained.help),
+        job or (latest.job if latest is not None else running),
+    )
+
+
+def late_text(late: Late, deadline: Deadlines, zone: str) -> str:
+    """Say by when no run had ended well: ``no run has ended well by 06:00 of 2026-11-27 (Europe/Berlin)``."""
+    name = zone_name(late, zone)
+    day = datetime.fromtimestamp(deadline.at, zone_of(name))
+    return f"no run has ended well by {late.hour:02}:{late.minute:02} of {day:%Y-%m-%d} ({name})"
+
+
+def _last_success(record: ScheduleRecord) -> str:
+    well = record.last_success
+    return "none has yet" if well is None else f"the last that did was that of {tick_text(well.tick)}"
+
+
+def _holds(record: ScheduleRecord) -> str:
+    """Since when a person or the system holds it up; empty if nobody does."""
+    if record.status is ScheduleStatus.PAUSED:
+        return f"since {tick_text(int(record.intent_at))} "
+    return "it is HALTED: " if record.status is ScheduleStatus.HALTED else ""
+
+
+def _next(fact: Fact) -> str:
+    return f"{fact.text}, at {datetime.fromtimestamp(int(fact.at), UTC).isoformat().replace('+00:00', 'Z')}"

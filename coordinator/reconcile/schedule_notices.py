@@ -1,0 +1,69 @@
+"""Completes the commit of a schedule with what is told with it, by its own rules and those of the fleet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from unstuck.coordinator.model.backlog import Backlog
+from unstuck.coordinator.model.schedule_record import ScheduleRecord
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.notices.rules import subscriptions
+from unstuck.coordinator.notices.schedule_rules import tell_of_schedule
+from unstuck.coordinator.schedules.decide_schedule import NOTHING, Published
+from unstuck.coordinator.schedules.schedule_view import view_of
+from unstuck.coordinator.spec.notify_spec import FleetRule, NotifyRule
+from unstuck.tasks.spec.fields import STORED
+
+
+@lru_cache(1024)
+def rules_of(spec: str) -> tuple[NotifyRule, ...]:
+    """The rules in a job spec, as JSON."""
+    return tuple(NotifyRule.model_validate(one, context=STORED) for one in json.loads(spec).get("notify") or ())
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleNotices:
+    """The rules of the fleet, and the zone of local times where neither rule nor schedule names one."""
+
+    rules: tuple[FleetRule, ...] = ()
+    zone: str = "UTC"
+
+    def completed(
+        self,
+        before: ScheduleRecord,
+        after: ScheduleRecord,
+        events: Sequence[Mapping[str, Any]],
+        due: float | None,
+        now: float,
+        *,
+        jobs: Mapping[str, Status] = MappingProxyType({}),
+        published: Published = NOTHING,
+        backlog: Backlog | None = None,
+    ) -> tuple[ScheduleRecord, tuple[str, ...], float | None]:
+        """The record to commit after ``before``, its notices as JSON, and its due.
+
+        Args:
+            jobs, published, backlog: as for `view_of`.
+        """
+        asked = subscriptions(after.name, rules_of(after.spec), self.rules)
+        if not asked.conditions:
+            return after, (), due
+        view = view_of(after, now, due, published, jobs, backlog)
+        told = tell_of_schedule(asked, before, view, events, self.zone)
+        after = replace(after, told=told.told)
+        if told.look_at is not None and due is not None:
+            due = min(due, told.look_at)
+        return after, tuple(notice.to_json() for notice in told.notices), due
+
+    def concern_backlog(self, record: ScheduleRecord) -> bool:
+        """Whether somebody is told of its backlog."""
+        asked = subscriptions(record.name, rules_of(record.spec), self.rules)
+        return any(condition.word == "behind" for condition, _ in asked.conditions.values())
+
+
+NO_RULES = ScheduleNotices()

@@ -1,0 +1,58 @@
+"""Stores which jobs are expected by name, and what was judged of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
+
+import redis
+
+from unstuck.coordinator.store.answers import CommitAnswer
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.lua import Script
+
+AT_ONCE = 500  # lines of jobs that are read at once
+
+
+class ExpectedJobsStore:
+    """The expected names of one Redis. ``client`` must decode responses."""
+
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self._redis, self._keys = client, keys
+        self._note = Script(client, keys, __package__, "note_expected")
+
+    def now(self) -> float:
+        """Seconds, by the clock of Redis."""
+        seconds, micros = self._redis.time()
+        return float(seconds + micros / 1e6)
+
+    def all(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Each expected name with the rules that a submit has left, and each name with its state, as JSON."""
+        pipe = self._redis.pipeline(transaction=False)
+        for key in (self._keys.expected, self._keys.expected_state):
+            pipe.hgetall(key)
+        rules, states = pipe.execute()
+        return rules, states
+
+    def are_schedules(self, names: Sequence[str]) -> set[str]:
+        """Those of these names that a schedule has."""
+        lines = cast(list[str | None], self._redis.hmget(self._keys.schedules, list(names))) if names else []
+        return {name for name, line in zip(names, lines, strict=True) if line is not None}
+
+    def lines(self, names: Iterable[str], since: float, most: int) -> Iterator[str]:
+        """The lines of the list, as JSON, that may be of jobs of these names: submitted since then, the newest first.
+
+        ``most``: of so many jobs of any name.
+        """
+        wanted = [f'"name":{json.dumps(name)}' for name in names]
+        found = cast(list[str], self._redis.zrevrangebyscore(self._keys.jobs, "+inf", since, start=0, num=most))
+        for start in range(0, len(found), AT_ONCE):
+            for line in cast(list[str | None], self._redis.hmget(self._keys.summary, found[start : start + AT_ONCE])):
+                if line is not None and any(one in line for one in wanted):
+                    yield line
+
+    def note(self, name: str, before: str, after: str, notices: Sequence[str]) -> CommitAnswer:
+        """Write what was judged of a name, with its notices, unless another coordinator has done so."""
+        notices_text = json.dumps(list(notices))
+        return CommitAnswer(self._note(name=name, before=before, after=after, notices=notices_text))

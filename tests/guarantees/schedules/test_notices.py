@@ -1,0 +1,202 @@
+"""Of what happens to a schedule, or to a job that is expected, somebody is told once, with the commit that it is of."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.guarantees.schedules.test_backlog import spec as stream_spec
+from tests.support.coordinator import Coordinator, failed, group
+from tests.support.failpoints import Death, Died, armed
+from tests.support.servers import wait_until
+from unstuck import Status
+from unstuck.coordinator.model.notice import Notice
+from unstuck.coordinator.notices.expected import GIVEN_UP
+from unstuck.coordinator.spec.notify_spec import FleetRule
+from unstuck.tasks.failpoints import Point
+from unstuck.tasks.protocol.report import Outcome
+
+
+def told(coordinator: Coordinator) -> list[Notice]:
+    entries: Any = coordinator.redis.xrange(coordinator.keys.outbox)
+    return [Notice.from_json(fields["notice"]) for _, fields in entries]
+
+
+def events(coordinator: Coordinator) -> list[str]:
+    return [one.event for one in told(coordinator)]
+
+
+def spec(*on: Any, **schedule: Any) -> dict[str, Any]:
+    rules = [{"on": list(on), "to": "ops"}]
+    return {"name": "ticking", "schedule": schedule, "groups": [group("a", retry={"max": 0})], "notify": rules}
+
+
+def run_of(coordinator: Coordinator, known: int = 0) -> str:
+    def found() -> bool:
+        coordinator.schedules.run()
+        return len(coordinator.client.schedules.runs("ticking")) > known
+
+    wait_until(found, 20, "a run")
+    return coordinator.client.schedules.runs("ticking")[0].id
+
+
+def fail(coordinator: Coordinator, job: str, outcome: Outcome | None = None) -> None:
+    coordinator.read()
+    coordinator.work(coordinator.offers(job)[0], outcome or failed())
+    coordinator.read()
+    assert coordinator.status(job) is Status.FAILED
+    coordinator.schedules.run()
+
+
+def test_a_run_that_fails_is_told_by_its_schedule_alone_and_its_retry_that_ends_well_too(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
+    coordinator = make_coordinator()
+    coordinator.client.schedules.set(spec("failed", "recovered", retry={"max": 3, "backoff": "100ms"}))
+    coordinator.client.schedules.run("ticking")
+    fail(coordinator, run_of(coordinator))
+    assert events(coordinator) == ["failed"]
+    again = run_of(coordinator, 1)
+    assert coordinator.drive(again) is Status.FINISHED
+    coordinator.schedules.run()
+    assert events(coordinator) == ["failed", "recovered"]
+    assert {one.problem for one in told(coordinator)} == {"schedule:ticking"}
+
+
+def test_a_lost_reply_and_a_second_coordinator_tell_nothing_twice(
+    make_coordinator: Callable[..., Coordinator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = make_coordinator(), make_coordinator()
+    first.client.schedules.set(spec("failed"))
+    first.client.schedules.run("ticking")
+    job = run_of(first)
+    script = first.schedules._schedules._scripts["commit"]
+
+    def twice(**values: Any) -> Any:
+        once, again = script(**values), script(**values)
+        assert once == again
+        return again
+
+    monkeypatch.setitem(first.schedules._schedules._scripts, "commit", twice)
+    fail(first, job)
+    second.schedules.decide("ticking")
+    assert events(first) == ["failed"]
+
+
+def test_a_failure_that_no_try_can_mend_halts_and_is_told(coordinator: Coordinator) -> None:
+    coordinator.client.schedules.set(spec("halted", "recovered"))
+    coordinator.client.schedules.run("ticking")
+    fail(coordinator, run_of(coordinator), failed("TOO_MANY_REJECTED_ROWS", recoverable=False))
+    (one,) = told(coordinator)
+    assert (one.event, one.status) == ("halted", "HALTED")
+    assert "no further try can mend it" in one.text
+    assert "TOO_MANY_REJECTED_ROWS" in one.first_error
+    assert "unstuck schedule resume ticking" in one.commands
+
+
+def test_a_stream_is_told_to_be_behind_though_its_schedule_is_paused(coordinator: Coordinator, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.json").write_text('{"id": 1}')
+    os.utime(folder / "a.json", (time.time() - 700, time.time() - 700))
+    loads = {**stream_spec(folder, every="1d"), "notify": [{"on": [{"behind": "10m"}], "to": "ops"}]}
+    coordinator.client.schedules.set(loads)
+    coordinator.client.schedules.pause("loads", by="anna")
+    coordinator.schedules.run()
+    coordinator.schedules.run()  # the look has made it due
+    (one,) = told(coordinator)
+    assert (one.event, one.status) == ("behind", "PAUSED")
+    assert "1 unread file" in one.text
+    assert "paused by anna" in one.text
+
+
+def a_minute_ago() -> str:
+    return f"{datetime.now(UTC) - timedelta(minutes=1):%H:%M} UTC"
+
+
+def test_a_job_that_a_crontab_submits_is_late_until_it_has_ended_well(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
+    coordinator = make_coordinator()
+    rules = [{"on": [{"late": a_minute_ago()}, "recovered"], "to": "ops"}]
+    job = coordinator.submit(group("a"), name="nightly", notify=rules)
+    look(coordinator)
+    assert told(coordinator) == [], "it is expected from now on"
+    as_if_expected_for_days(coordinator, "nightly")
+    look(coordinator)
+    look(coordinator)
+    assert events(coordinator) == ["late"]
+    assert f"job {job}, the newest, is PENDING" in told(coordinator)[0].text
+    assert coordinator.drive(job) is Status.FINISHED
+    look(coordinator)
+    assert events(coordinator) == ["late", "recovered"]
+    coordinator.submit(group("a"), name="nightly")
+    look(coordinator)
+    assert coordinator.redis.hlen(coordinator.keys.expected_state) == 0, "its spec expects nothing any more"
+
+
+def test_a_job_that_ended_well_is_not_late_and_one_that_does_not_come_any_more_is_given_up(
+    coordinator: Coordinator,
+) -> None:
+    rules = [{"on": [{"late": a_minute_ago()}], "to": "ops"}]
+    coordinator.drive(coordinator.submit(group("a"), name="nightly", notify=rules))
+    look(coordinator)
+    as_if_expected_for_days(coordinator, "nightly")
+    look(coordinator)
+    assert told(coordinator) == []
+    coordinator.redis.delete(coordinator.keys.jobs)  # as if that had been days ago
+    for _ in range(GIVEN_UP):
+        as_if_expected_for_days(coordinator, "nightly", judged={})
+        look(coordinator)
+    assert events(coordinator) == ["late"] * GIVEN_UP
+    assert "until it is submitted again, it is not expected" in told(coordinator)[-1].text
+    assert coordinator.redis.hlen(coordinator.keys.expected) == 0
+
+
+def test_a_rule_of_the_fleet_is_told_of_a_job_that_was_never_submitted(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
+    written = {"on": [{"late": a_minute_ago()}], "to": "ops", "names": ["never", "some*"]}
+    rules = (FleetRule.model_validate(written),)
+    first, second = make_coordinator(rules=rules), make_coordinator(rules=rules)
+    look(first)
+    as_if_expected_for_days(first, "never")
+    look(first)
+    look(second)
+    (one,) = told(first)
+    assert (one.event, one.name, one.job, one.status) == ("late", "never", "", "ABSENT")
+    assert "none was submitted" in one.text
+
+
+def test_a_coordinator_that_dies_while_it_submits_tells_nothing_of_what_was_not_committed(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
+    first = make_coordinator(lock_ttl=0.5)
+    first.client.schedules.set(spec("failed", "finished"))
+    first.client.schedules.run("ticking")
+    with armed(Death([Point.AFTER_SUBMIT])), pytest.raises(Died):
+        first.schedules.run()
+    assert told(first) == []
+    second = make_coordinator(lock_ttl=0.5)
+    assert second.drive(run_of(second)) is Status.FINISHED
+    second.schedules.run()
+    assert events(second) == ["finished"]
+
+
+def look(coordinator: Coordinator) -> None:
+    coordinator.expected._next = 0.0
+    coordinator.expected.run()
+
+
+def as_if_expected_for_days(coordinator: Coordinator, name: str, **more: Any) -> None:
+    state = json.loads(str(coordinator.redis.hget(coordinator.keys.expected_state, name)))
+    coordinator.redis.hset(
+        coordinator.keys.expected_state, name, json.dumps({**state, "since": time.time() - 9 * 86400, **more})
+    )
