@@ -15,7 +15,21 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from bench import report
 from bench.case import Case, Size, Stage
-from bench.cases import chain, floor, join, kafka, outputs, recovery, reports, schedules, spark, store, tpch, wide
+from bench.cases import (
+    chain,
+    floor,
+    join,
+    kafka,
+    metrics,
+    outputs,
+    recovery,
+    reports,
+    schedules,
+    spark,
+    store,
+    tpch,
+    wide,
+)
 
 CASES = {
     "a": wide.run,
@@ -31,10 +45,11 @@ CASES = {
     "k": spark.submits,
     "l": kafka.run,
     "m": schedules.run,
+    "n": metrics.run,
 }
 ROUNDS: dict[Size, int] = {"tiny": 1, "quick": 2, "full": 3}
 LONG = "fg"  # JVMs, and kills at random moments: not in a quick run
-APART = "iklm"  # minutes of JVMs, a consumer of Kafka, and 20,000 files: only where they are asked for
+APART = "iklmn"  # minutes of JVMs, a consumer of Kafka, 20,000 files and 10,000 jobs: only where they are asked for
 
 
 def main() -> None:
@@ -42,7 +57,7 @@ def main() -> None:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="one small size of each case, two rounds; not f and g")
     size.add_argument("--tiny", action="store_true", help="as small as can be: shows that it runs, measures nothing")
-    parser.add_argument("--cases", help="letters, separated by commas (default: all but i, k, l and m)")
+    parser.add_argument("--cases", help="letters, separated by commas (default: all but i, k, l, m and n)")
     parser.add_argument("--peers", help="peers that may be asked, separated by commas; none: ours alone (default: all)")
     parser.add_argument("--rounds", type=int, help="rounds of each case")
     parser.add_argument("--json", type=Path, default=Path("build/bench.json"), help="where the figures are written")

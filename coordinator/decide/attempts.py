@@ -71,6 +71,7 @@ def apply_outcome(draft: Draft, group_id: str, outcome: Outcome) -> None:
     """An attempt has ended: its outcome decides what becomes of the group."""
     record, attempt = draft.state.record(group_id), draft.state.attempts.get(group_id)
     draft.drop_attempt(group_id)
+    draft.decision.ended[outcome.kind] += 1
     if outcome.zone:
         record = replace(record, zone=outcome.zone)
     if outcome.kind is OutcomeKind.SUCCEEDED:

@@ -104,6 +104,9 @@ def finished(draft: Draft, result: PublishResult) -> None:
         for name, one in sorted(replaced.items())
         if one.shrunk
     ]
+    if result.version:
+        done_at = max((record.since for record in draft.state.groups.values()), default=draft.env.now)
+        draft.decision.publishing = draft.env.now - done_at
     finish(draft, Status.FINISHED, Reason("DONE", f"all groups are done{what}{''.join(warnings)}"))
 
 

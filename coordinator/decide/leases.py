@@ -15,6 +15,7 @@ from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.report import Failure
 
 S = GroupState
+LAPSED = "lapsed"  # how the attempt of a dead worker is counted
 
 
 def lease_end(record: GroupRecord, attempt: AttemptRecord, env: Environment) -> float:
@@ -40,6 +41,7 @@ def end_lapsed(draft: Draft, group_id: str, record: GroupRecord, attempt: Attemp
     kind: Literal["lapsed", "unclaimed"] = "lapsed" if attempt.claimant else "unclaimed"
     draft.decision.guards.append(Guard(group_id, record.epoch, record.nonce, kind))
     draft.drop_attempt(group_id)
+    draft.decision.ended[LAPSED] += 1
     unheard = f"worker {record.worker} was not heard of"
     if record.state is not S.CANCELING:
         text = f"{unheard} for a whole lease ({format_duration(draft.env.lease_ttl)})"

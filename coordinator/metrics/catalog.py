@@ -10,6 +10,8 @@ from typing import Literal
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
+from unstuck.coordinator.store.totals import MOST_NAMES
+
 Kind = Literal["gauge", "counter", "histogram"]
 Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
 _FAMILIES: dict[Kind, type[Family]] = {
@@ -62,6 +64,35 @@ LEFT_OUT = _metric(
 
 JOBS = _metric("gauge", "jobs", "Jobs in the store.", "status")
 
+JOBS_ENDED = _metric(
+    "counter",
+    "jobs_ended_total",
+    f"Jobs that have ended, by name and how; of {MOST_NAMES} names, and of all others together as `(other)`.",
+    "job",
+    "status",
+    most=2000,
+)
+JOB_DURATION = _metric(
+    "histogram",
+    "job_duration_seconds",
+    "Time of jobs that have ended, from their first claim to their end, whatever that was.",
+    "job",
+)
+ATTEMPTS_ENDED = _metric(
+    "counter",
+    "attempts_ended_total",
+    "Attempts of groups that have ended: succeeded, failed, canceled, handed back (released), or lost with a worker.",
+    "outcome",
+)
+TAKEOVERS = _metric(
+    "counter", "takeovers_total", "Attempts whose worker was not heard of for a whole lease; they count as lost, too."
+)
+PUBLISH_DURATION = _metric(
+    "histogram",
+    "publish_duration_seconds",
+    "Time of publishing, from the end of the last group of a job to its version.",
+)
+
 OFFER_AGE = _metric(
     "gauge",
     "offer_oldest_age_seconds",
@@ -93,6 +124,20 @@ DUE_AGE = _metric(
     "gauge", "due_oldest_age_seconds", "By how long the most overdue job or schedule waits to be decided; else 0.", "of"
 )
 
+DATASET_ROWS = _metric(
+    "counter",
+    "dataset_rows_total",
+    "Rows of all versions of a dataset that jobs have published.",
+    "dataset",
+    most=500,
+)
+DATASET_REJECTED = _metric(
+    "counter",
+    "dataset_rejected_rows_total",
+    "Rows that jobs have rejected of a dataset, in versions that they have published.",
+    "dataset",
+    most=500,
+)
 VERSION_TIME = _metric(
     "gauge",
     "dataset_last_version_timestamp_seconds",
@@ -111,6 +156,21 @@ LAST_SUCCESS = _metric(
 )
 FAILURES = _metric(
     "gauge", "schedule_consecutive_failures", "Failures in a row of the runs of a schedule.", "schedule", most=1000
+)
+
+BACKLOG_AGE = _metric(
+    "gauge",
+    "schedule_backlog_oldest_age_seconds",
+    "How long the oldest unread file or record of the streams of a schedule has lain there; else 0.",
+    "schedule",
+    most=1000,
+)
+BACKLOG = _metric(
+    "gauge",
+    "schedule_backlog_unread",
+    "Unread files and offsets of the streams of a schedule, when a coordinator looked last.",
+    "schedule",
+    most=1000,
 )
 
 MEMORY_USED = _metric("gauge", "redis_memory_used_bytes", "Memory that Redis uses.")

@@ -15,17 +15,23 @@ from typing import Any
 import redis
 from redis.client import Pipeline
 
+from unstuck.coordinator.decide.leases import LAPSED
 from unstuck.coordinator.metrics import catalog
 from unstuck.coordinator.metrics.sheet import Sheet
+from unstuck.coordinator.model.backlog import Backlog
 from unstuck.coordinator.model.schedule_record import ScheduleStatus
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.store.job_store import REPORT_GROUP
+from unstuck.coordinator.store.totals import PUBLISHING, Totals, job_of
 from unstuck.tasks.protocol.keys import Keys, members_of, pool_of, queue_of
 from unstuck.tasks.protocol.processes import RunnerStatus, status_of
+from unstuck.tasks.protocol.report import OutcomeKind
+from unstuck.tasks.spec.outputs import REJECTED
 
 Answers = list[Any]
 Part = Generator[None, Answers, None]
 
+OTHER_JOBS = "(other)"  # no name of a job
 COORDINATOR_SILENCE = 10.0  # seconds; one that is well notes itself about once a second
 MOST_LANES = 200  # whose offers are looked at
 HEADS = 10  # offers of a lane that are looked at: those whose turn is next
@@ -36,6 +42,20 @@ def jobs(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
         pipe.zcard(keys.status(status))
     for status, count in zip(Status, (yield), strict=True):
         sheet.add(catalog.JOBS, count, status.lower())
+
+
+def ended_jobs(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
+    pipe.hgetall(keys.totals)
+    (fields,) = yield
+    for field, text in sorted(fields.items()):
+        with sheet.reading("totals"):
+            totals, job = Totals.from_json(text), job_of(field)
+            if job is not None:
+                for status, count in totals.counts.items():
+                    sheet.add(catalog.JOBS_ENDED, count, job or OTHER_JOBS, status.lower())
+                sheet.add_histogram(catalog.JOB_DURATION, totals, job or OTHER_JOBS)
+            elif field == PUBLISHING:
+                sheet.add_histogram(catalog.PUBLISH_DURATION, totals)
 
 
 def decisions(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
@@ -74,6 +94,11 @@ def counters(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
     for reason in ("STALE", "TERMINAL"):
         sheet.add(catalog.REPORTS_REFUSED, _number(counted.get(reason, "0")), reason.lower())
     sheet.add(catalog.DEAD_LETTERS, dead)
+    attempts = {kind: _number(counted.get(f"ATTEMPT_{kind.upper()}", "0")) for kind in (*OutcomeKind, LAPSED)}
+    sheet.add(catalog.TAKEOVERS, taken_over := attempts.pop(LAPSED))
+    attempts[OutcomeKind.LOST] += taken_over
+    for kind, count in attempts.items():
+        sheet.add(catalog.ATTEMPTS_ENDED, count, kind)
 
 
 def processes(pipe: Pipeline, keys: Keys, sheet: Sheet, runner_silence: float) -> Part:
@@ -142,13 +167,18 @@ def offers(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
 def datasets(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
     pipe.hgetall(keys.published)
     (published,) = yield
-    times: dict[str, float] = {}
+    times, rows = dict[str, float](), Counter[str]()
     for name, text in published.items():
         with sheet.reading("published"):
-            dataset, at = name.partition("@")[0], float(text.split()[1])
-            times[dataset] = max(at, times.get(dataset, 0.0))
-    newest = sorted(times.items(), key=lambda one: -one[1])
-    sheet.add_all(catalog.VERSION_TIME, (((name,), at) for name, at in newest))
+            dataset, (_, at, *more) = name.partition("@")[0], text.split()
+            times[dataset] = max(float(at), times.get(dataset, 0.0))
+            rows[dataset] += int(more[0]) if more else 0
+    newest = sorted(times, key=lambda name: -times[name])
+    whole = [name for name in newest if not name.endswith(REJECTED)]
+    sheet.add_all(catalog.VERSION_TIME, (((name,), times[name]) for name in whole))
+    sheet.add_all(catalog.DATASET_ROWS, (((name,), rows[name]) for name in whole))
+    rejected = [name.removesuffix(REJECTED) for name in newest if name.endswith(REJECTED)]
+    sheet.add_all(catalog.DATASET_REJECTED, (((name,), rows[name + REJECTED]) for name in rejected))
 
 
 def schedules(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
@@ -169,6 +199,20 @@ def schedules(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
     sheet.add_all(catalog.LAST_SUCCESS, (((name,), at) for _, at, name in worst if at))
 
 
+def backlogs(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
+    pipe.hgetall(keys.backlogs)
+    (texts,) = yield
+    found = list[tuple[float, str, int]]()
+    for name, text in texts.items():
+        with sheet.reading("backlogs"):
+            backlog = Backlog.from_json(text)
+            age = sheet.age_since(backlog.since) if backlog.since else 0.0
+            found.append((age, name, sum(one.new for one in backlog.streams.values())))
+    found.sort(reverse=True)
+    sheet.add_all(catalog.BACKLOG_AGE, (((name,), age) for age, name, _ in found))
+    sheet.add_all(catalog.BACKLOG, (((name,), unread) for _, name, unread in found))
+
+
 def memory(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
     pipe.info("memory")
     (info,) = yield
@@ -178,12 +222,14 @@ def memory(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
 
 PARTS: tuple[Callable[[Pipeline, Keys, Sheet], Part], ...] = (
     jobs,
+    ended_jobs,
     decisions,
     reports,
     counters,
     offers,
     datasets,
     schedules,
+    backlogs,
     memory,
 )
 

@@ -58,7 +58,8 @@ def _app(registry: CollectorRegistry) -> Any:
 
     def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if environ["PATH_INFO"] == "/metrics":
-            body: Iterable[bytes] = metrics(environ, start_response)
+            # OpenMetrics, for which Prometheus asks first, says the same and takes more than twice the time to write.
+            body: Iterable[bytes] = metrics({**environ, "HTTP_ACCEPT": "text/plain"}, start_response)
             return body
         found = environ["PATH_INFO"] == "/"
         start_response("200 OK" if found else "404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 
 from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.utils import floatToGoString
 
 from unstuck.coordinator.metrics import catalog
 from unstuck.coordinator.metrics.catalog import Family, MetricSpec
+from unstuck.coordinator.store.totals import BUCKETS, Totals
 
 
 class Sheet:
@@ -34,6 +37,13 @@ class Sheet:
             self._left_out[metric.name] += left
         for labels, value in found[: metric.most]:
             self.add(metric, value, *labels)
+
+    def add_histogram(self, metric: MetricSpec, totals: Totals, *labels: str) -> None:
+        """The times of ``totals`` as a histogram."""
+        family = self._families.setdefault(metric.name, metric.family())
+        assert isinstance(family, HistogramMetricFamily)
+        ends = [*map(floatToGoString, BUCKETS), "+Inf"]
+        family.add_metric(labels, list(zip(ends, accumulate(totals.buckets), strict=True)), totals.seconds)
 
     def age_since(self, at: float) -> float:
         """Seconds since ``at``; 0 if that lies ahead, as after the clock was set back."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
 
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord, Reason
@@ -12,6 +14,7 @@ from unstuck.tasks.protocol.replaced import Replaced
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.spec.fields import Scalar
 
+NOTHING: Mapping[str, int] = MappingProxyType({})
 MAX_TRANSITIONS = 500  # in one commit; the rest follow with due = now
 
 
@@ -98,6 +101,8 @@ class Decision:
     abort: Reason | None = None  # make sure that the package is never published, and say why
     new_try: bool = False  # publish or abort is a new try, and not one that goes on
     notices: tuple[str, ...] = ()  # for the outbox, as JSON
+    ended: Counter[str] = field(default_factory=Counter)  # attempts that have ended, by their outcome
+    publishing: float | None = None  # seconds that publishing took, if this ends the job with a version
     due: float | None = None  # None: terminal, never again
     moves: int = 0
     more: bool = False  # the limit of one commit was reached: decide again at once
@@ -122,5 +127,7 @@ class Acks:
     counts: Mapping[str, int] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"acks": list(self.ids), "counts": dict(self.counts), "refused": dict(self.refused)}
+    def to_dict(self, ended: Mapping[str, int] = NOTHING) -> dict[str, Any]:
+        """``ended``: attempts that end with it, by their outcome; the same counters have them."""
+        counts = {**self.counts, **{f"ATTEMPT_{outcome.upper()}": count for outcome, count in ended.items()}}
+        return {"acks": list(self.ids), "counts": counts, "refused": dict(self.refused)}

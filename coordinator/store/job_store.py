@@ -32,6 +32,7 @@ from unstuck.coordinator.store.answers import (
 )
 from unstuck.coordinator.store.runner_wake_ups import idle_runner, served, share_wake_ups
 from unstuck.coordinator.store.staging_index import staging_record
+from unstuck.coordinator.store.totals import ended_as
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.keys import Keys, at_warehouse, members_of, pool_of, queue_of
 from unstuck.tasks.protocol.lua import Script
@@ -203,13 +204,14 @@ class Store:
             "due_seen": due_seen,
             "withdrawn": [[lane, str(offer)] for offer, lane in decision.withdrawn.items()],
             **self._offers(decision.offers, [*decision.offers.values(), *decision.withdrawn.values()]),
-            **acks.to_dict(),
+            **acks.to_dict(decision.ended),
             "summary": summary,
             "submitted_at": f"{old.submitted_at:.6f}",
             "expire": self._retention,
             "notify": bool(decision.instructions) or (new.terminal and new.status is not Status.FINISHED),
             "lease_ttl": self._lease_ttl,
             "published": _published(new) if new.status is Status.FINISHED else {},
+            "ended": ended_as(new, decision.publishing) if new.terminal else None,
             "published_as": f"{new.version} {new.published_at:.6f}",
             "staged": staging_record(new, self._released_after) if new.terminal else None,
         }
@@ -418,9 +420,10 @@ class Store:
         return share_wake_ups(offers, waiting, idle, listening)
 
 
-def _published(job: JobRecord) -> dict[str, str]:
-    """The datasets of which a job has published a new version, by how the store names them."""
-    return {at_warehouse(name, job.warehouse): name for name in job.published} if job.version else {}
+def _published(job: JobRecord) -> dict[str, tuple[str, int]]:
+    """The datasets of which a job has published a new version, and its rows, by how the store names them."""
+    published = job.published.items() if job.version else ()
+    return {at_warehouse(name, job.warehouse): (name, rows) for name, rows in published}
 
 
 def _stamp(due: float | None) -> str | None:

@@ -144,7 +144,7 @@ class ScheduleStore:
         names = [at_warehouse(name, warehouse) for name in datasets]
         texts = cast(list[str | None], self._redis.hmget(self._keys.published, names))
         found = {name: text.split() for name, text in zip(datasets, texts, strict=True) if text}
-        return {name: (int(version), float(at)) for name, (version, at) in found.items()}
+        return {name: (int(version), float(at)) for name, (version, at, *_) in found.items()}
 
     def note_backlog(self, name: str, backlog: Backlog, *, told: bool = False) -> None:
         """Note what the streams of a schedule have unread. ``told``: a rule concerns it, so it is decided at once."""

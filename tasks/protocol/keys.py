@@ -49,7 +49,7 @@ class Keys:
         self.backlogs = f"{prefix}:backlogs"  # hash: schedule → JSON: what its streams have unread, by the last look
         self.expected = f"{prefix}:expected"  # hash: name of jobs → JSON: the rules ``late`` by which one is expected
         self.expected_state = f"{prefix}:expected:state"  # hash: such a name → JSON: what was judged and told of it
-        self.published = f"{prefix}:published"  # hash: ``dataset@warehouse`` → newest version of a job, and when
+        self.published = f"{prefix}:published"  # hash: ``dataset@warehouse`` → newest version of a job, when, all rows
         self.due = f"{prefix}:due"  # zset: job → when it must be decided again; every non-terminal job is here
         self.jobs = f"{prefix}:jobs"  # zset: job → submit time
         self.ended = f"{prefix}:ended"  # zset: job → when it may be forgotten (retention)
@@ -60,7 +60,9 @@ class Keys:
         self.reports = f"{prefix}:reports"  # stream: reports of workers; consumer group ``coordinators``
         self.dead = f"{prefix}:dead"  # stream: reports nobody can apply, with the reason and the raw fields
         self.alive = f"{prefix}:alive"  # hash: ``at``: last tick of the sweep; ``grace_until``: no takeover before
-        self.counters = f"{prefix}:counters"  # hash: how many reports were APPLIED, DUPLICATE, STALE, …
+        self.counters = f"{prefix}:counters"  # hash: reports by what they came to; attempts that ended, by how
+        self.totals = f"{prefix}:totals"  # hash: ``job NAME``, ``publishing`` → JSON: how many ended, and their times
+        self.totals_names = f"{prefix}:totals:names"  # zset: name of a job that is counted by itself → its last end
         self.processes = f"{prefix}:processes"  # hash: runner or coordinator → JSON: its ProcessStatus
         self.stalled = f"{prefix}:stalled"  # zset: host:pid → when that worker or coordinator found that it had stalled
         self.vacuums = f"{prefix}:vacuums"  # zset: warehouse id → the oldest version that a vacuum wished to keep

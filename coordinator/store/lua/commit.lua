@@ -1,17 +1,18 @@
 -- commit: everything a decision changed, all or nothing. Compare-and-set on the uuid of the last commit.
 --
--- calls: add_offers
+-- calls: add_offers count_ended
 -- keys: job groups inputs forks attempts events due reports counters summary alive status_before status_after ended
--- keys: plans submit_key chain_key staging_index staged turn turns lanes versions schedules_due published outbox
+-- keys: plans submit_key chain_key staging_index staged turn turns lanes versions schedules_due published totals
+-- keys: totals_names outbox
 -- args: job change consumer_group channel after
 --
 -- status_before, status_after: the status indexes of the old and of the new status. channel: of the job's runners.
 -- change: {id, expect, whole, guards: [{group, epoch, nonce, kind}], job: {}, groups: {}, inputs: {}, plans: {}, forks: {},
 --          attempts: {}, drop: [], forget: [], unfreeze: [], uncollect: [], instructions: {}, events: [], notices: [], due, due_seen,
 --          offers, withdrawn, lanes, acks: [], counts: {}, refused: {}, summary, submitted_at, expire, notify, lease_ttl,
---          staged: {after, …}, published: {dataset@warehouse: dataset}, published_as} (JSON)
+--          staged: {after, …}, published: {dataset@warehouse: [dataset, rows]}, published_as, ended} (JSON)
 -- whole: the record is still as whole as it was when it was loaded; else it is halted, or ended by force
--- offers, lanes: as in `add_offers`; withdrawn: [[lane, offer]], which stand no longer
+-- ended: as in `count_ended`; offers, lanes: as in `add_offers`; withdrawn: [[lane, offer]], which stand no longer
 -- Answers APPLIED | CONFLICT | GUARDED | MISSING
 --
 -- A commit that finds its own id is APPLIED: its first reply was lost, and its author still has wake-ups to send.
@@ -45,11 +46,11 @@ set_all(keys.groups, change.groups)
 set_all(keys.inputs, change.inputs)
 set_all(keys.plans, change.plans)
 set_all(keys.forks, change.forks)
-for _, group in ipairs(change.drop) do redis.call('HDEL', keys.attempts, group) end
+call_with('HDEL', keys.attempts, change.drop)
 set_all(keys.attempts, change.attempts)
-for _, group in ipairs(change.forget) do redis.call('HDEL', keys.groups, group) end
-for _, group in ipairs(change.unfreeze) do redis.call('HDEL', keys.inputs, group) end
-for _, fork in ipairs(change.uncollect) do redis.call('HDEL', keys.forks, fork) end
+call_with('HDEL', keys.groups, change.forget)
+call_with('HDEL', keys.inputs, change.unfreeze)
+call_with('HDEL', keys.forks, change.uncollect)
 change.job.commit = change.id
 -- A halt changes none of them, and must not count anew what is lost.
 local changed = next(change.groups) or next(change.forget) or next(change.forks) or next(change.uncollect)
@@ -89,11 +90,12 @@ end
 redis.call('ZREM', keys.due, args.job)
 redis.call('ZADD', keys.ended, stamp(time + change.expire), args.job)
 -- Schedules that run after one of its datasets are due; a job that ends once more after a rollback changes nothing.
-for name, dataset in pairs(change.published) do
-    local known = string.match(redis.call('HGET', keys.published, name) or '0', '^%d+')
-    if tonumber(string.match(change.published_as, '^%d+')) > tonumber(known) then
-        redis.call('HSET', keys.published, name, change.published_as)
-        for _, follower in ipairs(redis.call('SMEMBERS', args.after .. dataset)) do
+for name, one in pairs(change.published) do
+    local known, rows = string.match(redis.call('HGET', keys.published, name) or '0 0 0', '^(%d+) %S+ ?(%d*)')
+    if tonumber(string.match(change.published_as, '^%d+')) > tonumber(known or 0) then
+        local all_rows = (tonumber(rows) or 0) + one[2]
+        redis.call('HSET', keys.published, name, string.format('%s %.0f', change.published_as, all_rows))
+        for _, follower in ipairs(redis.call('SMEMBERS', args.after .. one[1])) do
             redis.call('ZADD', keys.schedules_due, 'XX', 'LT', stamp(time), follower)
         end
     end
@@ -112,4 +114,5 @@ if change.staged ~= cjson.null then
     change.staged.forget_at = time + change.expire
     redis.call('HSET', keys.staged, args.job, cjson.encode(change.staged))
 end
+count_ended(change, time)
 return 'APPLIED'

@@ -14,11 +14,24 @@ local function terminal(status)
     return status == 'FINISHED' or status == 'FAILED' or status == 'CANCELED' or status == 'STOPPED'
 end
 
+-- In as few calls as Lua has room for.
+local function call_with(command, key, list)
+    for at = 1, #list, 1000 do redis.call(command, key, unpack(list, at, math.min(at + 999, #list))) end
+end
+
 -- A field that is empty is not stored.
 local function set_all(key, map)
+    local set, empty = {}, {}
     for field, value in pairs(map) do
-        if value == '' then redis.call('HDEL', key, field) else redis.call('HSET', key, field, value) end
+        if value == '' then
+            empty[#empty + 1] = field
+        else
+            set[#set + 1] = field
+            set[#set + 1] = value
+        end
     end
+    call_with('HSET', key, set)
+    call_with('HDEL', key, empty)
 end
 
 -- Writes fields of the job's record, and keeps in `fields` which ones it has: their number and their names. A field that

@@ -22,6 +22,7 @@ Command = list[bytes]
 Transaction = list[Command]
 
 WORKED = frozenset(str(word) for word in Applied)  # any other word means that it was set aside
+_OTHERS = (b"ATTEMPT_", b"NOTICE_")  # counters that count something else than reports
 EVENT = {ReportKind.CLAIMED: GroupState.RUNNING, ReportKind.SUCCEEDED: GroupState.SUCCEEDED}  # what it leads to
 
 
@@ -81,7 +82,7 @@ def judge(sent: Set[Sent], written: Iterable[Transaction], keys: Keys) -> Accoun
                     acked += [arrived[entry] for entry in rest[1:] if entry in arrived]
                 case b"HINCRBY" if key == counters and rest[0].decode() in WORKED:
                     counted += int(rest[1])
-                case b"HINCRBY" if key == counters:
+                case b"HINCRBY" if key == counters and not rest[0].startswith(_OTHERS):
                     account.aside.append(f"{int(rest[1])} counted as {rest[0].decode()}")
         if counted:
             worked.update(acked)

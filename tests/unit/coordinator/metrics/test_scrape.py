@@ -13,6 +13,7 @@ from tests.support.coordinator import Coordinator, group
 from unstuck import Status
 from unstuck.coordinator.metrics.catalog import CATALOG
 from unstuck.coordinator.metrics.scrape import Exporter
+from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
 from unstuck.coordinator.store.pools import Pools
 
 Samples = dict[str, dict[tuple[str, ...], float]]
@@ -104,6 +105,23 @@ def test_damaged_entries_are_left_out_one_by_one_and_counted(coordinator: Coordi
     assert found["unstuck_dataset_last_version_timestamp_seconds"] == {("a",): 1000.5}
     assert found["unstuck_schedule_consecutive_failures"] == {("good",): 2}
     assert found["unstuck_scrape_errors"] == {("processes",): 1, ("published",): 2, ("schedules",): 2}
+
+
+def test_the_backlog_of_a_schedule_ages_from_its_oldest_unread_file(coordinator: Coordinator) -> None:
+    streams = {
+        "/a": StreamBacklog(new=3, since=2000.0),
+        "/b": StreamBacklog(new=1, since=1000.0),
+        "/c": StreamBacklog(),
+    }
+    texts = {"loads": Backlog(5000.0, streams).to_json(), "idle": Backlog(5000.0, {}).to_json(), "odd": "{"}
+    coordinator.redis.hset(coordinator.keys.backlogs, mapping=texts)
+    found = scraped(coordinator)
+    seconds, _ = coordinator.redis.time()
+    ages = found["unstuck_schedule_backlog_oldest_age_seconds"]
+    assert ages[("idle",)] == 0
+    assert abs(ages[("loads",)] - (seconds - 1000)) < 60
+    assert found["unstuck_schedule_backlog_unread"] == {("loads",): 4, ("idle",): 0}
+    assert found["unstuck_scrape_errors"] == {("backlogs",): 1}
 
 
 def test_a_dataset_in_two_warehouses_is_one_series(coordinator: Coordinator) -> None:

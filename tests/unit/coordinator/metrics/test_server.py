@@ -20,6 +20,8 @@ from unstuck.coordinator.metrics.scrape import Exporter
 from unstuck.coordinator.metrics.server import BadAddress, server_of
 from unstuck.tasks.transport.redis_client import connect
 
+ACCEPT = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"  # as Prometheus asks
+
 
 @contextmanager
 def served(url: str) -> Iterator[str]:
@@ -35,7 +37,9 @@ def served(url: str) -> Iterator[str]:
 
 
 def get(address: str, path: str = "/metrics") -> str:
-    with urllib.request.urlopen(address + path) as answer:
+    asked = urllib.request.Request(address + path, headers={"Accept": ACCEPT})
+    with urllib.request.urlopen(asked) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain")
         return str(answer.read().decode())
 
 

@@ -1,0 +1,58 @@
+"""Totals of all jobs that have ended, by name, for the metrics: a commit adds one ended job to them, once.
+
+Times are counted in buckets, as a histogram of Prometheus has them.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from unstuck.coordinator.model.records import JobRecord
+
+BUCKETS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 10800.0, 43200.0, 86400.0)  # seconds
+MOST_NAMES = 100  # of jobs that are counted by themselves
+_JOB = "job "  # begins the field of a name
+PUBLISHING = "publishing"  # the field of the publishing of all jobs
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The counts of one field.
+
+    Attributes:
+        counts: how many jobs ended with each status.
+        buckets: how many times were at most as long as each of ``BUCKETS``, and beside them longer than all.
+        seconds: all times together.
+    """
+
+    counts: Mapping[str, int]
+    buckets: tuple[int, ...]
+    seconds: float
+
+    @classmethod
+    def from_json(cls, text: str) -> Totals:
+        """Raises: ValueError, TypeError, AttributeError: the text is damaged."""
+        found = {str(what): float(amount) for what, amount in json.loads(text).items()}
+        counts = {what: int(amount) for what, amount in found.items() if what.isupper()}
+        buckets = tuple(int(found.get(str(number), 0)) for number in range(len(BUCKETS) + 1))
+        return cls(counts, buckets, found.get("seconds", 0.0))
+
+
+def job_of(field: str) -> str | None:
+    """The name of the job of a field, empty for all those that are not counted by themselves; None: it is no job's."""
+    return field.removeprefix(_JOB) if field.startswith(_JOB) else None
+
+
+def ended_as(job: JobRecord, publishing: float | None) -> dict[str, Any]:
+    """The amounts that ``count_ended.lua`` adds for an ended job. ``publishing``: its seconds, if it published."""
+    ran = _timed(job.ended_at - job.started_at) if job.started_at else {}
+    published = {} if publishing is None else _timed(publishing)
+    return {"name": job.name, "most": MOST_NAMES, "job": {str(job.status): 1, **ran}, "publishing": published}
+
+
+def _timed(seconds: float) -> dict[str, float]:
+    return {str(bisect_left(BUCKETS, seconds)): 1, "seconds": max(0.0, seconds)}
