@@ -31,6 +31,7 @@ from unstuck.coordinator.fleet_address import with_local_fleet
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.notices.known_targets import unknown_targets
 from unstuck.coordinator.notices.outbox import Outbox
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.publishing.restore import Restored, restore
@@ -53,6 +54,7 @@ from unstuck.coordinator.views.queues import full_pools, nobody_takes, unread_me
 from unstuck.coordinator.views.versions import unlike_runners
 from unstuck.tasks.identity import user_here
 from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.settings import settings as default_settings
 from unstuck.tasks.transport.redis_client import REPLY_WITHIN, connect
@@ -138,7 +140,8 @@ class Client:
             found = self._submitter.store_job(job_spec, self.settings.warehouse, key or "", by, "")
         except KeyTaken as taken:
             found, other = Submitted(str(taken), new=False), True
-        warnings = tuple(map(str, (*unused_params(job_spec), *unbound_markers(job_spec))))
+        unknown = unknown_targets(job_spec.notify, ProcessRegistry(self._redis, Keys(self.settings.prefix)))
+        warnings = tuple(map(str, (*unused_params(job_spec), *unbound_markers(job_spec), *unknown)))
         if found.new:
             return replace(found, warnings=warnings)
         job = self._job_record(found.id)

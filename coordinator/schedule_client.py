@@ -14,6 +14,7 @@ from unstuck.coordinator.commands.job import Answer
 from unstuck.coordinator.errors import BadRequest, NoSuchSchedule, Refused
 from unstuck.coordinator.model.schedule_record import Redo, ScheduleRecord, tick_text
 from unstuck.coordinator.model.size import compile_to_store
+from unstuck.coordinator.notices.known_targets import unknown_targets
 from unstuck.coordinator.publishing.last_run import last_run
 from unstuck.coordinator.schedules.backfill import MAX_TICKS, Bound, Wanted
 from unstuck.coordinator.schedules.decide_schedule import policy_of, settled
@@ -37,6 +38,7 @@ from unstuck.coordinator.views.job_views import ListedJob, Queries
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.identity import user_here
 from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.warehouse.log import Warehouse
 
 Spec = JobSpec | Mapping[str, Any] | str | os.PathLike[str]
@@ -87,6 +89,8 @@ class ScheduleClient:
         if self._store.load(new.name) is None:
             new, trouble = self._after_its_last_run(new)
         result = self._write(lambda now: set_again(self._store.load(new.name), new, now, reason))
+        registry = ProcessRegistry(self._submitter.client, Keys(self._settings.prefix))
+        trouble += "".join(f"; {problem}" for problem in unknown_targets(job_spec.notify, registry))
         return replace(result, text=result.text + trouble)
 
     def _after_its_last_run(self, new: ScheduleRecord) -> tuple[ScheduleRecord, str]:

@@ -111,7 +111,8 @@ def of_records(seen: RecordFacts, settings: Settings) -> Iterator[Finding]:
     yield _reports(seen, settings)
     if seen.dead:
         cure = "Look at them with `unstuck dead list`; then `unstuck dead replay` or `unstuck dead drop`."
-        yield warning("DEAD_LETTERS", f"{count_of(seen.dead, 'report')} that nobody could apply: dead letters", cure)
+        text = f"{count_of(seen.dead, 'dead letter')}: reports that nobody could apply, or notices that nobody took"
+        yield warning("DEAD_LETTERS", text, cure)
     else:
         yield ok("DEAD_LETTERS", "there are no dead letters")
     # As the fleet is set, which need not be as this process is.

@@ -156,7 +156,7 @@ def _age(entry: str | None, now: float) -> float | None:
 
 def jobs_with_tables(client: redis.Redis, keys: Keys) -> list[str]:
     """Open jobs that publish into Delta tables, of the newest. Raises: redis.RedisError."""
-    jobs, pipe = _open_jobs(client, keys), client.pipeline(transaction=False)
+    jobs, pipe = open_jobs(client, keys), client.pipeline(transaction=False)
     for job in jobs:
         pipe.hget(keys.of(job).job, "spec")
     return [job for job, spec in zip(jobs, pipe.execute(), strict=True) if spec and _has_tables(spec)]
@@ -169,13 +169,14 @@ def _has_tables(spec: str) -> bool:
         return False  # a record that is damaged
 
 
-def _open_jobs(client: redis.Redis, keys: Keys) -> list[str]:
+def open_jobs(client: redis.Redis, keys: Keys) -> list[str]:
+    """Jobs that have not ended, of the newest. Raises: redis.RedisError."""
     still_open = [status for status in Status if not status.terminal]
     return [job.id for job in Queries(client, keys).jobs(status=still_open, limit=JOBS_EXAMINED)]
 
 
 def _job_warehouses(client: redis.Redis, keys: Keys) -> tuple[JobWarehouse, ...]:
-    jobs, pipe = _open_jobs(client, keys), client.pipeline(transaction=False)
+    jobs, pipe = open_jobs(client, keys), client.pipeline(transaction=False)
     for job in jobs:
         pipe.hmget(keys.of(job).job, "warehouse", "warehouse_id")
     known = zip(jobs, pipe.execute(), strict=True)

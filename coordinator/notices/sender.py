@@ -34,7 +34,7 @@ class Sender:
         outbox: Outbox,
         setting: NotifySetting,
         mint: Callable[[], str],
-        known_elsewhere: Callable[[], Collection[str]] = frozenset,
+        known_elsewhere: Callable[[], Collection[str] | None] = frozenset,
         clock: Callable[[], float] = time.time,
         uniform: Uniform = random.uniform,
     ) -> None:
@@ -69,7 +69,7 @@ class Sender:
             else:
                 unknown.append(target)
         if unknown:
-            left = set(self._known_elsewhere())
+            left = self._known_elsewhere() or ()
             for target in unknown:
                 if target not in left:
                     self._refuse(target)

@@ -156,13 +156,12 @@ class ProcessRegistry:
         """The runners among them. Raises: redis.RedisError."""
         return [one for one in self.read() if isinstance(one, RunnerStatus)]
 
-    def targets(self) -> set[str]:
-        """The targets of notices that the coordinators know which were heard of just now. Raises: redis.RedisError."""
+    def targets(self) -> set[str] | None:
+        """The targets of notices that coordinators know which are heard of; None: none is. Raises: redis.RedisError."""
         now = self._now()
-        known = (
-            one for one in self.read() if isinstance(one, CoordinatorStatus) and now - one.seen <= COORDINATOR_SILENCE
-        )
-        return {target for one in known for target in one.targets}
+        coordinators = [one for one in self.read() if isinstance(one, CoordinatorStatus)]
+        heard_of = [one for one in coordinators if now - one.seen <= COORDINATOR_SILENCE]
+        return {target for one in heard_of for target in one.targets} if heard_of else None
 
     def forget_silent(self) -> int:
         """Drop those that were silent for an hour, and lines that cannot be read. Returns how many.

@@ -33,6 +33,7 @@ from unstuck.coordinator.doctor.host_facts import (
     staged_jobs,
     warehouse_facts,
 )
+from unstuck.coordinator.doctor.notice_checks import notice_facts, of_notices
 from unstuck.coordinator.doctor.redis_facts import (
     JobWarehouse,
     jobs_with_tables,
@@ -41,9 +42,10 @@ from unstuck.coordinator.doctor.redis_facts import (
     unknown_jobs,
 )
 from unstuck.coordinator.errors import Unreachable
+from unstuck.coordinator.notices.setting import notify_setting
 from unstuck.coordinator.spec.problems import suggestion
 from unstuck.coordinator.views.fleet_view import FleetView
-from unstuck.tasks.errors import UnstuckError
+from unstuck.tasks.errors import SettingsInvalid, UnstuckError
 from unstuck.tasks.identity import release_here
 from unstuck.tasks.process.call_deadlines import call_in_thread
 from unstuck.tasks.protocol.keys import Keys
@@ -81,7 +83,7 @@ def doctor(as_json: AsJson = False) -> None:
         findings.append(problem("REDIS_UNREACHABLE", text, "See whether its host is overloaded or frozen."))
     unreached = ("REDIS_UNREACHABLE", "REDIS_REFUSES", "REDIS_RIGHTS")
     reached = not any(one.code in unreached and one.level is Level.PROBLEM for one in findings)
-    findings += [*checks.of_settings(settings), *of_names(os.environ)]
+    findings += [*checks.of_settings(settings), *of_names(os.environ), *_of_notify(settings)]
     if warehouse.done():
         seen = warehouse.result()
         findings.append(checks.of_warehouse(seen))
@@ -117,6 +119,15 @@ def doctor(as_json: AsJson = False) -> None:
         raise typer.Exit(ExitCode.UNREACHABLE)
     if counts[Level.PROBLEM]:
         raise typer.Exit(ExitCode.NOT_WELL)
+
+
+def _of_notify(settings: Settings) -> list[Finding]:
+    """The setting of this process, where it is set."""
+    try:
+        notify_setting(settings)
+    except SettingsInvalid as error:
+        return [problem("NOTICES", str(error), "Correct it: a coordinator with this setting does not start.")]
+    return []
 
 
 def of_names(environ: Iterable[str]) -> list[Finding]:
@@ -156,6 +167,7 @@ def _examine_redis(
             view = connection.client.fleet()
             found.extend(fleet_checks.of_fleet(view, place, records.open, settings.stalled_after))
             found.extend(fleet_checks.of_versions(view, release_here()))
+            found.extend(of_notices(notice_facts(connection.redis, Keys(settings.prefix)), view))
             return records.warehouses, view
     except Unreachable as error:
         found.append(_unreachable(error))

@@ -1,0 +1,28 @@
+"""Targets that a spec names and no coordinator knows: a warning, since the setting that names them may come later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import redis
+
+from unstuck.coordinator.spec.notify_spec import NotifyRule
+from unstuck.coordinator.spec.problems import Loc, Problem, listed, suggestion
+from unstuck.tasks.protocol.processes import ProcessRegistry
+
+
+def unknown_targets(rules: Sequence[NotifyRule], registry: ProcessRegistry) -> Iterator[Problem]:
+    """Find them in ``notify:`` of a spec. Nothing is found while no coordinator is heard of, or Redis is away."""
+    try:
+        known = registry.targets() if rules else None
+    except redis.RedisError:
+        known = None
+    if known is None:
+        return
+    for i, rule in enumerate(rules):
+        for j, name in enumerate(rule.to):
+            place: Loc = ("notify", i, "to", j)
+            if name not in known:
+                hint = suggestion(name, known) or f"; known: {listed(sorted(known)) or 'none'}"
+                what = f"no coordinator has a target {name!r} in UNSTUCK_NOTIFY{hint}"
+                yield Problem(f"{what}. Until one has, its notices are dead letters", place)

@@ -1,0 +1,112 @@
+"""A target that nobody knows is told where a spec is submitted or set, and by the doctor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import redis
+
+from tests.cli.conftest import Cli
+from tests.support.receivers import notice
+from tests.support.servers import RedisServer
+from unstuck import Client, Settings
+from unstuck.coordinator.doctor.finding import Finding, Level
+from unstuck.coordinator.doctor.notice_checks import NoticeFacts, notice_facts, of_notices
+from unstuck.coordinator.notices.outbox import Outbox
+from unstuck.coordinator.reconcile.heartbeat import Heartbeat
+from unstuck.coordinator.views.fleet_view import FleetView
+from unstuck.tasks.protocol.keys import Keys
+
+KEYS = Keys()
+SPEC: dict[str, Any] = {
+    "name": "nightly",
+    "notify": [{"on": ["failed"], "to": ["ops", "opps"]}],
+    "groups": [{"name": "a", "spark": False, "steps": [{"python": "some.where:step"}]}],
+}
+
+
+@pytest.fixture
+def app(client: redis.Redis, redis_server: RedisServer, tmp_path: Any) -> Client:
+    return Client(Settings(redis_url=redis_server.url, warehouse=str(tmp_path)), redis_client=client)
+
+
+@pytest.fixture
+def heard_of(client: redis.Redis) -> Callable[..., None]:
+    """Lets a coordinator with these targets be heard of."""
+
+    def make(*targets: str, name: str = "host:1:a") -> None:
+        Heartbeat(client, KEYS, name, None, targets).note(None, 0.0)
+
+    return make
+
+
+def test_a_submit_and_a_schedule_warn_of_a_target_that_no_coordinator_has_and_are_not_refused(
+    app: Client, heard_of: Callable[..., None]
+) -> None:
+    assert app.submit(SPEC).warnings == (), "no coordinator is heard of, so nobody can say"
+    heard_of("ops", "team")
+    says = (
+        "notify[0].to[1]: no coordinator has a target 'opps' in UNSTUCK_NOTIFY; did you mean 'ops'?. Until one has, "
+        "its notices are dead letters"
+    )
+    submitted = app.submit(SPEC)
+    assert (submitted.new, submitted.warnings) == (True, (says,))
+    answer = app.schedules.set({**SPEC, "schedule": {"every": "1h"}})
+    assert (answer.answer, says in answer.text) == ("DONE", True)
+    heard_of("opps", name="host:2:b")
+    assert app.submit(SPEC).warnings == ()
+
+
+def found(facts: NoticeFacts, view: FleetView) -> list[tuple[str, str]]:
+    def said(one: Finding) -> tuple[str, str]:
+        return one.level.value, one.text
+
+    return [said(one) for one in of_notices(facts, view)]
+
+
+def test_the_doctor_names_who_tells_a_target_that_is_not_known_and_a_target_that_takes_nothing(
+    app: Client, client: redis.Redis, heard_of: Callable[..., None]
+) -> None:
+    heard_of("ops")
+    job = app.submit(SPEC).id
+    app.schedules.set({**SPEC, "schedule": {"every": "1h"}})
+    outbox = Outbox(client, KEYS)
+    client.xadd(KEYS.outbox, {"notice": notice(1).to_json()})
+    outbox.spread()
+    taken = outbox.take("ops", "me", 10)
+    assert taken is not None
+    outbox.settle(taken, "me", "failed", "NOT_SENT: it answered 500", wait=60, rest=60)
+    facts, view = notice_facts(client, KEYS), app.fleet()
+    assert facts.named == {"ops": [f"job {job}", "schedule nightly"], "opps": [f"job {job}", "schedule nightly"]}
+    unknown, failing = found(facts, view)
+    assert unknown == (
+        "problem",
+        f"job {job}, schedule nightly tell 'opps', which no coordinator has in UNSTUCK_NOTIFY; did you mean 'ops'?",
+    )
+    assert failing[0] == "warning"
+    assert failing[1].endswith("NOT_SENT: it answered 500; 1 notice for it")
+    assert found(NoticeFacts({"ops": ["job a"]}, {}), view) == [("ok", "1 target known to the coordinators")]
+
+
+def test_the_doctor_names_coordinators_that_lack_a_target_of_others(app: Client, heard_of: Callable[..., None]) -> None:
+    heard_of("ops")
+    heard_of(name="other:2:b")
+    ((level, text),) = found(NoticeFacts({}, {}), app.fleet())
+    assert (level, text) == (
+        "warning",
+        "the target 'ops' is not in UNSTUCK_NOTIFY of other:2, and is in that of others",
+    )
+    silent = replace(app.fleet(), coordinators=tuple(replace(one, silent=True) for one in app.fleet().coordinators))
+    assert found(NoticeFacts({"ops": ["job a"]}, {}), silent) == [("ok", "0 targets known to the coordinators")]
+
+
+def test_the_doctor_says_that_a_setting_cannot_be_read_and_never_what_it_holds(tmp_path: Any) -> None:
+    cli = Cli(None, tmp_path)
+    cli.env["UNSTUCK_REDIS_URL"] = "redis://127.0.0.1:1/0"
+    done = cli("doctor", UNSTUCK_NOTIFY='{"targets": {"ops": {"slack": "hush-hush"}}}')
+    assert "NOTICES: UNSTUCK_NOTIFY:1:31: targets.ops.slack: expected an address" in done.stdout
+    assert "hush" not in done.stdout + done.stderr
+    assert Level.PROBLEM in done.stdout
