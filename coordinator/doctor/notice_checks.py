@@ -25,7 +25,7 @@ CODE = "NOTICES"
 
 @dataclass(frozen=True, slots=True)
 class NoticeFacts:
-    """What is asked of targets.
+    """The targets that are named, and those that take nothing.
 
     Attributes:
         named: target → the jobs and schedules whose specs name it, as ``job ID`` or ``schedule NAME``.
