@@ -6,6 +6,7 @@ Its worker consumes the ``control`` queue (sweeps, submits, commands) and carrie
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ from unstuck.coordinator.schedule_client import ScheduleClient
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, SpecError, shorten
 from unstuck.coordinator.store.answers import Submitted
+from unstuck.coordinator.traces.sender import TraceStep, wanted
 from unstuck.tasks.errors import SettingsInvalid
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 from unstuck.tasks.redis_url import tls_options, without_options
@@ -71,6 +73,8 @@ app.steps["consumer"].add(ReportConsumer)
 app.steps["consumer"].add(NoticeSender)
 app.steps["consumer"].add(Acknowledging)
 app.steps["consumer"].add(CoordinatorStallDetector)
+if wanted(os.environ):
+    app.steps["consumer"].add(TraceStep)
 hide_from_log("unstuck.sweep")
 
 

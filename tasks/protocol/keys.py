@@ -71,6 +71,8 @@ class Keys:
         self.notices = f"{prefix}:notices"  # hash: target → JSON: who sends to it, how often that failed, and why
         self.notices_due = f"{prefix}:notices:due"  # zset: target for which notices wait → when it is tried next
         self.notices_sent = f"{prefix}:notices:sent"  # stream: what was sent, to whom and when; the newest 1,000 or so
+        self.traced = f"{prefix}:traced"  # zset: ended job → when its trace was sent; of the last two hours
+        self.trace_sender = f"{prefix}:trace_sender"  # string: the coordinator that sends traces
         self.nothing = f"{prefix}:nothing"  # list: never exists; LPUSHX on it fails if Redis refuses writes
         # What kombu puts before every key and channel of its own, so that no fleet takes the messages of another.
         self.broker = f"{prefix}:celery:"

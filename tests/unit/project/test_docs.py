@@ -188,7 +188,7 @@ def test_codes_are_codes_of_the_program() -> None:
     ]
     source = "\n".join(path.read_text() for path in files)
     for page in PAGES:
-        text = re.sub(r"(?:UNSTUCK|AWS|WAREHOUSE)_\w+|\$\{(?:env|secret):\w+\}", "", prose(page))
+        text = re.sub(r"(?:UNSTUCK|AWS|OTEL|WAREHOUSE)_\w+|\$\{(?:env|secret):\w+\}", "", prose(page))
         for code in re.findall(r"\b[A-Z]{3,}_[A-Z_]+[A-Z]\b", text):
             if code not in ("JAVA_HOME", "SEED_START"):
                 assert re.search(rf"\b{code}\b", source), f"{page.name}: {code}"

@@ -1,0 +1,124 @@
+"""Traces through the SDK of OpenTelemetry, with the exporter that the ``OTEL_*`` variables of the user name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.trace import Link, Span, SpanContext, Status, StatusCode, set_span_in_context
+
+from unstuck.coordinator.traces.spans import JobSpan
+from unstuck.tasks.identity import release_here
+
+AT_ONCE = 512  # spans of one export, as the SDK's own processor sends them
+_OTLP = {"grpc": ("otlp_proto_grpc",), "http/protobuf": ("otlp_proto_http",)}
+
+
+def trace_id(job: str) -> int:
+    """It follows from the id of the job: a trace that is sent twice is one trace."""
+    return _number(f"unstuck/{job}", 16)
+
+
+def span_id(key: str) -> int:
+    return _number(f"unstuck/{key}", 8)
+
+
+def _number(text: str, size: int) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:size], "big") or 1
+
+
+class _GivenIds(IdGenerator):
+    """Gives the next span the ids that are set here."""
+
+    trace = span = 0
+
+    def generate_trace_id(self) -> int:
+        return self.trace
+
+    def generate_span_id(self) -> int:
+        return self.span
+
+
+class _Collected(SpanProcessor):
+    def __init__(self) -> None:
+        self.spans: list[ReadableSpan] = []
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if span.context is not None and span.context.trace_flags.sampled:
+            self.spans.append(span)
+
+
+class TraceExport:
+    """Makes the spans of one trace and exports them. For one thread."""
+
+    def __init__(self, exporters: Iterable[SpanExporter], environ: Mapping[str, str]) -> None:
+        self._exporters = list(exporters)
+        self._ids, self._collected = _GivenIds(), _Collected()
+        named = "OTEL_SERVICE_NAME" in environ or "service.name=" in environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+        resource = Resource.create({} if named else {"service.name": "unstuck"})
+        provider = TracerProvider(resource=resource, id_generator=self._ids, shutdown_on_exit=False)
+        provider.add_span_processor(self._collected)
+        self._tracer = provider.get_tracer("unstuck", release_here().release)
+
+    def __call__(self, spans: Iterable[JobSpan]) -> bool:
+        """Export one trace. False: not all of it has arrived."""
+        self._collected.spans = []
+        made: dict[str, Span] = {}
+        for one in spans:
+            around = set_span_in_context(made[one.parent]) if one.parent else Context()
+            if not one.parent:
+                self._ids.trace = trace_id(one.key)
+            self._ids.span = span_id(one.key)
+            span = self._tracer.start_span(
+                one.name,
+                around,
+                attributes=dict(one.attributes),
+                links=[Link(SpanContext(trace_id(job), span_id(job), is_remote=True)) for job in one.follows],
+                start_time=_nanoseconds(one.start),
+            )
+            for name, at, text in one.points:
+                span.add_event(name, {"text": text} if text else {}, _nanoseconds(at))
+            if one.error is not None:
+                code, text = one.error
+                span.set_attribute("error.type", code)
+                span.set_status(Status(StatusCode.ERROR, f"{code}: {text}"))
+            made[one.key] = span
+            span.end(_nanoseconds(one.end))
+        ready = self._collected.spans
+        return all(
+            exporter.export(ready[at : at + AT_ONCE]) is SpanExportResult.SUCCESS
+            for exporter in self._exporters
+            for at in range(0, len(ready), AT_ONCE)
+        )
+
+    def close(self) -> None:
+        for exporter in self._exporters:
+            exporter.shutdown()
+
+
+def exporters_of(environ: Mapping[str, str]) -> list[SpanExporter]:
+    """The exporters that ``OTEL_TRACES_EXPORTER`` names; each reads its own variables. Raises: LookupError."""
+    made = []
+    for name in environ.get("OTEL_TRACES_EXPORTER", "otlp").split(","):
+        protocol = environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "")
+        names = (
+            _OTLP.get(protocol, ("otlp_proto_grpc", "otlp_proto_http")) if name.strip() == "otlp" else (name.strip(),)
+        )
+        found: list[Any] = [
+            point for one in names for point in entry_points(group="opentelemetry_traces_exporter", name=one)
+        ]
+        if not found:
+            raise LookupError(f"no exporter {' or '.join(names)} is installed")
+        made.append(found[0].load()())
+    return made
+
+
+def _nanoseconds(at: float) -> int:
+    return int(at * 1e9)

@@ -1,0 +1,165 @@
+"""Sends one trace for each ended job, from its event log, in a thread of one coordinator; deciding knows nothing of it.
+
+What was sent is noted afterwards, so it is sent at least once, and each time with the same ids. What cannot be sent is
+tried again until its job has been over for an hour.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import redis
+from celery import bootsteps
+
+from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.traces.spans import JobSpan, spans_of
+from unstuck.coordinator.views.job_views import Queries
+from unstuck.tasks.host import how_to_install
+from unstuck.tasks.log_lines import about
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.settings import settings, whoami
+from unstuck.tasks.transport.redis_client import connect
+
+log = logging.getLogger(__name__)
+
+EVERY = 2.0  # seconds between two looks
+TRIED_FOR = 3600.0  # seconds after the end of a job
+TERM = 60.0  # seconds without a look after which another coordinator sends
+OVERLAP = 60.0  # seconds by which a look goes back, since the clock of Redis may be set back
+BATCH = 500
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+
+def wanted(environ: Mapping[str, str]) -> bool:
+    """Whether the variables of OpenTelemetry say that traces are exported, and where to."""
+    exporter = environ.get("OTEL_TRACES_EXPORTER", "")
+    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or exporter == "none":
+        return False
+    return bool(exporter or any(environ.get(name) for name in ENDPOINTS))
+
+
+class TraceSender:
+    """Looks for jobs that have ended, and exports their traces."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        keys: Keys,
+        retention: float,
+        export: Callable[[Iterable[JobSpan]], bool],
+        name: str,
+    ) -> None:
+        """
+        Args:
+            client: must decode responses.
+            retention: that of ended jobs, seconds.
+            export: exports one trace; False: not all of it has arrived.
+            name: of this coordinator, unlike that of any other.
+        """
+        self._redis, self._keys, self._queries = client, keys, Queries(client, keys)
+        self._retention, self._export, self._name = retention, export, name
+        self._from = 0.0  # all that was to be forgotten before was sent
+        self._troubled = False
+
+    def run(self, stopping: threading.Event) -> None:
+        while not stopping.wait(EVERY):
+            try:
+                self.look()
+            except redis.RedisError as error:
+                log.warning("no traces are sent while Redis does not answer: %s", error)
+            except Exception:
+                log.exception("traces could not be sent; they are tried again")
+
+    def look(self) -> int:
+        """Send the traces of jobs that have ended since the last look. Returns how many. Raises: redis.RedisError."""
+        if not self._is_sender():
+            self._from = 0.0
+            return 0
+        seconds, micros = self._redis.time()
+        now, sent = seconds + micros / 1e6, 0
+        low = max(self._from, now + self._retention - TRIED_FOR)
+        ended = cast(list[tuple[str, float]], self._redis.zrangebyscore(self._keys.ended, low, "+inf", withscores=True))
+        for at in range(0, len(ended), BATCH):
+            batch = ended[at : at + BATCH]
+            noted = self._redis.zmscore(self._keys.traced, [job for job, _ in batch])
+            for (job, forgotten_at), known in zip(batch, noted, strict=True):
+                if known is None:
+                    if not self._send(job, now):
+                        return sent
+                    sent += 1
+                    self._redis.zadd(self._keys.traced, {job: now})
+                    self._is_sender()
+                self._from = forgotten_at - OVERLAP
+        if sent:
+            self._redis.zremrangebyscore(self._keys.traced, "-inf", now - 2 * TRIED_FOR)
+        return sent
+
+    def _is_sender(self) -> bool:
+        """Whether this coordinator sends. Two that believe so for a moment send the same ids."""
+        key, term = self._keys.trace_sender, int(TERM * 1000)
+        if self._redis.set(key, self._name, nx=True, px=term):
+            return True
+        return self._redis.get(key) == self._name and bool(self._redis.pexpire(key, term))
+
+    def _send(self, job: str, now: float) -> bool:
+        """Send one trace. False: it is to be tried again."""
+        fields = cast(dict[str, str], self._redis.hgetall(self._keys.of(job).job))
+        with about(job=job):
+            try:
+                record = JobRecord.from_fields(fields) if fields else None
+                if record is None or record.ended_at < now - TRIED_FOR:
+                    return True  # an index may be older than a record
+                arrived = self._export(spans_of(record, self._events(job)))
+            except redis.RedisError:
+                raise
+            except Exception:
+                # Of this job alone, such as one of a newer release.
+                log.exception("no trace of job %s can be made", job)
+                return True
+            if not arrived and not self._troubled:
+                log.warning("the trace of job %s could not be sent; it is tried again for an hour", job)
+            self._troubled = not arrived
+        return arrived
+
+    def _events(self, job: str) -> Iterator[dict[str, Any]]:
+        after = "-"
+        while page := self._queries.events(job, after):
+            yield from (event for _, event in page)
+            after = page[-1][0]
+
+
+class TraceStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Runs the sender beside the consumer of a coordinator's Celery worker; it is kept while Celery reconnects."""
+
+    requires = ("celery.worker.consumer.connection:Connection",)
+
+    def __init__(self, parent: Any, **kwargs: Any) -> None:
+        super().__init__(parent, **kwargs)
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, parent: Any) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
+            self._thread.start()
+
+    def shutdown(self, parent: Any) -> None:
+        self._stopping.set()
+
+    def _run(self) -> None:
+        try:
+            from unstuck.coordinator.traces.otel import TraceExport, exporters_of  # the extra ``otel``
+
+            export = TraceExport(exporters_of(os.environ), os.environ)
+        except Exception as error:  # noqa: BLE001 - an exporter may raise anything, and jobs go on without traces
+            how = f"{how_to_install('otel')}, or set OTEL_TRACES_EXPORTER=none"
+            log.warning("no traces are sent: %s: %s. %s", type(error).__name__, error, how)
+            return
+        known = settings()
+        client = connect(known.redis_url)
+        TraceSender(client, Keys(known.prefix), known.retention, export, whoami()).run(self._stopping)
+        export.close()
