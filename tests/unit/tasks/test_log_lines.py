@@ -30,7 +30,8 @@ def test_a_line_is_about_the_work_of_its_thread_and_of_no_other() -> None:
     with about(job="j"):
         with about(group="g"):
             also_about(schedule="s")
-            assert line() | {"job": "j", "group": "g", "schedule": "s"} == line()
+            one = line()
+            assert one | {"job": "j", "group": "g", "schedule": "s"} == one
             thread = threading.Thread(target=lambda: seen.append(line()))
             thread.start()
             thread.join()
