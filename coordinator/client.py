@@ -44,6 +44,7 @@ from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submitted
 from unstuck.coordinator.store.dead_letters import DeadLetterResult, DeadLetters
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.pools import Pools
+from unstuck.coordinator.store.schedule_store import ScheduleStore
 from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.coordinator.submitter import Submitter
@@ -402,9 +403,15 @@ class Client:
         return skip_file(Warehouse(self.settings.warehouse), dataset, file, by=by or user_here(), reason=reason)
 
     def restore(self, dataset: str, version: int, *, reason: str = "", by: str | None = None) -> Restored:
-        """Publish a dataset of the warehouse as it stood at ``version``; see `restore` for the errors."""
-        known = Warehouse(self.settings.warehouse), StagingIndex(self._redis, Keys(self.settings.prefix))
-        return restore(*known, dataset, version, by=by or user_here(), reason=reason)
+        """Publish a dataset of the warehouse as it stood at ``version``; see `restore` for the errors.
+
+        Schedules that run after the dataset run: it is a new version.
+        """
+        place, keys = self.settings.warehouse, Keys(self.settings.prefix)
+        index = StagingIndex(self._redis, keys)
+        done = restore(Warehouse(place), index, dataset, version, by=by or user_here(), reason=reason)
+        ScheduleStore(self._redis, keys).note_published(place, dataset, done.version)
+        return done
 
     def wait(self, job: str, timeout: float | None = None, every: float = 0.2) -> JobView:
         """Wait until the job has ended, or is HALTED and cannot go on by itself; the last view of it.

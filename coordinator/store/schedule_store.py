@@ -51,6 +51,7 @@ class ScheduleStore:
         self._redis, self._keys = client, keys
         names = ("take_due", "commit", "remove", "forget_runs", "repair_due", "note_backlog")
         self._scripts = {name: Script(client, keys, __package__, f"schedules/{name}") for name in names}
+        self._note_published = Script(client, keys, __package__, "note_published")
 
     def take_due(self, term: float) -> tuple[float, dict[str, str]]:
         """The time of Redis, and the schedules that are due, each with its new due: it is taken for ``term`` s."""
@@ -155,6 +156,11 @@ class ScheduleStore:
         """The backlog of each of these schedules, as a coordinator saw it last; None: none has looked yet."""
         texts = cast(list[str | None], self._redis.hmget(self._keys.backlogs, list(names))) if names else []
         return [None if text is None else Backlog.from_json(text) for text in texts]
+
+    def note_published(self, warehouse: str, dataset: str, version: int) -> None:
+        """Let schedules that follow the dataset know of a version that no job has published. May be repeated."""
+        field, after = at_warehouse(dataset, warehouse), self._keys.after("")
+        self._note_published(field=field, dataset=dataset, version=version, after=after)
 
     def names(self) -> list[str]:
         """The names of all schedules, in order."""

@@ -18,11 +18,9 @@ from unstuck.coordinator.cli.datasets import warehouse_at
 from unstuck.coordinator.cli.options import AsJson, By
 from unstuck.coordinator.cli.render.terminal import emit, stderr, stdout
 from unstuck.coordinator.errors import BadRequest
-from unstuck.coordinator.publishing.restore import restore as publish_again
 from unstuck.coordinator.publishing.vacuum import vacuum as remove_old_versions
 from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.tasks.duration import parse_duration
-from unstuck.tasks.identity import user_here
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.compact import TARGET, compact_dataset
@@ -112,9 +110,16 @@ def restore(
     warehouse: OtherWarehouse = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish an older version of a dataset again, as a version of its own. Other datasets stay as they are."""
-    with _opened(settings_here(), warehouse) as (place, index):
-        done = publish_again(place, index, name, version, by=by or user_here(), reason=reason)
+    """Publish an older version of a dataset again, as a version of its own, after which schedules that follow it run.
+
+    Other datasets stay as they are.
+    """
+    settings = settings_here()
+    if warehouse is not None:
+        settings = settings.model_copy(update={"warehouse": Settings(warehouse=warehouse).warehouse})
+    warehouse_at(settings.warehouse)
+    with connected(settings) as connection:
+        done = connection.client.restore(name, version, by=by, reason=reason)
     if as_json:
         emit(asdict(done) | {"dataset": name})
         return

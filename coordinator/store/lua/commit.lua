@@ -1,6 +1,6 @@
 -- commit: everything a decision changed, all or nothing. Compare-and-set on the uuid of the last commit.
 --
--- calls: add_offers count_ended
+-- calls: add_offers count_ended publish_versions
 -- keys: job groups inputs forks attempts events due reports counters summary alive status_before status_after ended
 -- keys: plans submit_key chain_key staging_index staged turn turns lanes versions schedules_due published totals
 -- keys: totals_names outbox
@@ -89,17 +89,7 @@ end
 -- Terminal: never due again, and kept for as long as the retention says.
 redis.call('ZREM', keys.due, args.job)
 redis.call('ZADD', keys.ended, stamp(time + change.expire), args.job)
--- Schedules that run after one of its datasets are due; a job that ends once more after a rollback changes nothing.
-for name, one in pairs(change.published) do
-    local known, rows = string.match(redis.call('HGET', keys.published, name) or '0 0 0', '^(%d+) %S+ ?(%d*)')
-    if tonumber(string.match(change.published_as, '^%d+')) > tonumber(known or 0) then
-        local all_rows = (tonumber(rows) or 0) + one[2]
-        redis.call('HSET', keys.published, name, string.format('%s %.0f', change.published_as, all_rows))
-        for _, follower in ipairs(redis.call('SMEMBERS', args.after .. one[1])) do
-            redis.call('ZADD', keys.schedules_due, 'XX', 'LT', stamp(time), follower)
-        end
-    end
-end
+publish_versions(change.published, change.published_as, args.after)
 local schedule = redis.call('HGET', keys.job, 'schedule')
 if schedule then redis.call('ZADD', keys.schedules_due, 'XX', 'LT', stamp(time), schedule) end
 for _, key in ipairs({

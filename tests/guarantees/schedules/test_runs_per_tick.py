@@ -333,6 +333,25 @@ def test_a_job_that_publishes_a_dataset_makes_the_schedule_that_follows_it_run_o
     assert not coordinator.redis.exists(coordinator.keys.after("out"))
 
 
+def test_a_version_that_a_person_has_restored_makes_the_schedule_that_follows_it_run_once(
+    coordinator: Coordinator,
+) -> None:
+    for _ in range(2):
+        publishes(coordinator, coordinator.submit(group("a"), name="makes", outputs={"out": {"mode": "append"}}))
+    coordinator.client.schedules.set(spec(after=["out"]))
+    coordinator.sweep.run()
+    assert runs(coordinator) == []
+    for _ in range(2):  # its reply was lost, and the person asks again
+        assert coordinator.client.restore("out", 1).version == 3
+    coordinator.sweep.run()
+    (job,) = runs(coordinator)
+    assert coordinator.show(job).job.base == 3
+    coordinator.drive(job)
+    coordinator.client.restore("out", 1)
+    coordinator.sweep.run()
+    assert runs(coordinator) == [job]
+
+
 def test_a_tick_at_which_nothing_has_arrived_makes_no_job(coordinator: Coordinator, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
