@@ -36,7 +36,7 @@ demo:  ## run the flights pipeline end to end, with an embedded Valkey
 	$(BIN)/unstuck demo
 
 demo-stream:  ## load files as they arrive by a schedule, mend a broken one, and count the rows (a minute)
-	@scripts/setup.sh demo
+	@scripts/setup.sh demo-stream
 	$(BIN)/unstuck demo --stream
 
 test: setup $(SPARK_CLASSES)  ## run the whole test suite (ARGS="-k word" for a part of it)

@@ -2,6 +2,7 @@
 # Prepare this checkout: check what the machine must have, make .venv, install the project into it.
 #
 #   scripts/setup.sh demo|dev     what `make demo` and `make test` call; a second run takes a moment
+#   scripts/setup.sh demo-stream  what `make demo-stream` calls: as demo, but Java is not asked for
 #   scripts/setup.sh docs         what `make docs` calls; the site needs neither Java nor Spark
 #   scripts/setup.sh check        the checks alone
 #   scripts/setup.sh java         install Java 17 or newer with this system's package manager
@@ -204,13 +205,15 @@ case "${1:-}" in
         end_if_missing
         say "This machine has what Unstuck needs: $("$python" -V), Java $(java_major), $free MB free."
         ;;
-    demo | dev)
-        check_system; check_python; check_java install
+    demo | demo-stream | dev)
+        check_system; check_python
+        if [ "$1" != demo-stream ]; then check_java install; fi
         if [ -x "$VENV/bin/python" ]; then python="$VENV/bin/python"; fi
-        if is_installed "$1"; then check_room 1000; end_if_missing; exit 0; fi
+        extra=${1%-stream}
+        if is_installed "$extra"; then check_room 1000; end_if_missing; exit 0; fi
         check_room 3000
         end_if_missing
-        install "$1"
+        install "$extra"
         ;;
     docs)
         check_system; check_python
@@ -222,7 +225,7 @@ case "${1:-}" in
         ;;
     java) install_java ;;
     *)
-        say "usage: scripts/setup.sh demo|dev|docs|check|java"
+        say "usage: scripts/setup.sh demo|demo-stream|dev|docs|check|java"
         exit 2
         ;;
 esac

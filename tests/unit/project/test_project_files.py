@@ -237,6 +237,14 @@ def test_java_is_installed_where_that_needs_no_password_and_it_is_said_first(
     assert machine.setup("check").returncode == 0
 
 
+def test_a_demo_without_spark_asks_for_no_java(machine: Machine) -> None:
+    without_java(machine, "apt-get", user=0)
+    done = machine.setup("demo-stream")
+    assert "Making .venv" in done.stderr
+    assert "Java" not in done.stderr
+    assert not (machine.checkout / "calls").exists()
+
+
 def test_java_is_not_installed_where_that_needs_a_password(machine: Machine) -> None:
     without_java(machine, "apt-get", user=1000, sudo="exit 1")
 
