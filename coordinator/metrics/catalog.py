@@ -68,7 +68,7 @@ JOBS_ENDED = _metric(
     "counter",
     "jobs_ended_total",
     f"Jobs that have ended, by name and how; of {MOST_NAMES} names, and of all others together as `(other)`.",
-    "job",
+    "job_name",
     "status",
     most=2000,
 )
@@ -76,7 +76,7 @@ JOB_DURATION = _metric(
     "histogram",
     "job_duration_seconds",
     "Time of jobs that have ended, from their first claim to their end, whatever that was.",
-    "job",
+    "job_name",
 )
 ATTEMPTS_ENDED = _metric(
     "counter",
@@ -118,7 +118,9 @@ REPORTS_REFUSED = _metric(
     "Reports that changed nothing: of an attempt that was replaced (stale), or after the end of the job (terminal).",
     "reason",
 )
-DEAD_LETTERS = _metric("gauge", "dead_letters", "Reports that nobody could apply, and that a person has to look at.")
+DEAD_LETTERS = _metric(
+    "gauge", "dead_letters", "Reports that nobody could apply and notices that could not be sent: a person has to look."
+)
 SWEEP_AGE = _metric("gauge", "sweep_age_seconds", "Time since the last sweep of any coordinator.")
 DUE_AGE = _metric(
     "gauge", "due_oldest_age_seconds", "By how long the most overdue job or schedule waits to be decided; else 0.", "of"
@@ -171,6 +173,19 @@ BACKLOG = _metric(
     "Unread files and offsets of the streams of a schedule, when a coordinator looked last.",
     "schedule",
     most=1000,
+)
+
+NOTICE_AGE = _metric(
+    "gauge",
+    "notice_oldest_age_seconds",
+    "How long the oldest of the next notices for a target has waited; `(outbox)`: for a coordinator that sends.",
+    "target",
+)
+NOTICES_ENDED = _metric(
+    "counter",
+    "notices_ended_total",
+    "Notices that were sent or became dead letters, once per target.",
+    "outcome",
 )
 
 MEMORY_USED = _metric("gauge", "redis_memory_used_bytes", "Memory that Redis uses.")

@@ -34,7 +34,8 @@ Part = Generator[None, Answers, None]
 OTHER_JOBS = "(other)"  # no name of a job
 COORDINATOR_SILENCE = 10.0  # seconds; one that is well notes itself about once a second
 MOST_LANES = 200  # whose offers are looked at
-HEADS = 10  # offers of a lane that are looked at: those whose turn is next
+HEADS = 10  # offers of a lane that are looked at: those whose turn is next; and problems of a target
+MOST_TARGETS = 50  # of notices
 
 
 def jobs(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
@@ -94,6 +95,8 @@ def counters(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
     for reason in ("STALE", "TERMINAL"):
         sheet.add(catalog.REPORTS_REFUSED, _number(counted.get(reason, "0")), reason.lower())
     sheet.add(catalog.DEAD_LETTERS, dead)
+    for outcome in ("SENT", "DEAD"):
+        sheet.add(catalog.NOTICES_ENDED, _number(counted.get(f"NOTICE_{outcome}", "0")), outcome.lower())
     attempts = {kind: _number(counted.get(f"ATTEMPT_{kind.upper()}", "0")) for kind in (*OutcomeKind, LAPSED)}
     sheet.add(catalog.TAKEOVERS, taken_over := attempts.pop(LAPSED))
     attempts[OutcomeKind.LOST] += taken_over
@@ -213,6 +216,24 @@ def backlogs(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
     sheet.add_all(catalog.BACKLOG, (((name,), unread) for _, name, unread in found))
 
 
+def notices(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
+    """Of each target for which notices wait, the oldest among those that are tried next."""
+    pipe.xrange(keys.outbox, count=1)
+    pipe.zrange(keys.notices_due, 0, MOST_TARGETS - 1)
+    unspread, targets = yield
+    for target in targets:
+        pipe.zrange(keys.notices_for(target), 0, HEADS - 1)
+    problems = [(target, problem) for target, found in zip(targets, (yield), strict=True) for problem in found]
+    for target, problem in problems:
+        pipe.lindex(keys.notices_of(target, problem), 0)
+    ages = {"(outbox)": sheet.age_since(int(unspread[0][0].partition("-")[0]) / 1000) if unspread else 0.0}
+    for (target, _), line in zip(problems, (yield), strict=True):
+        with sheet.reading("notices"):
+            if line is not None:  # it was sent meanwhile
+                ages[target] = max(ages.get(target, 0.0), sheet.age_since(float(line.split(" ")[0])))
+    sheet.add_all(catalog.NOTICE_AGE, (((target,), age) for target, age in ages.items()))
+
+
 def memory(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
     pipe.info("memory")
     (info,) = yield
@@ -230,6 +251,7 @@ PARTS: tuple[Callable[[Pipeline, Keys, Sheet], Part], ...] = (
     datasets,
     schedules,
     backlogs,
+    notices,
     memory,
 )
 

@@ -10,10 +10,12 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.coordinator import Coordinator, group
+from tests.support.receivers import notice
 from unstuck import Status
 from unstuck.coordinator.metrics.catalog import CATALOG
 from unstuck.coordinator.metrics.scrape import Exporter
 from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
+from unstuck.coordinator.notices.outbox import Outbox
 from unstuck.coordinator.store.pools import Pools
 
 Samples = dict[str, dict[tuple[str, ...], float]]
@@ -122,6 +124,19 @@ def test_the_backlog_of_a_schedule_ages_from_its_oldest_unread_file(coordinator:
     assert abs(ages[("loads",)] - (seconds - 1000)) < 60
     assert found["unstuck_schedule_backlog_unread"] == {("loads",): 4, ("idle",): 0}
     assert found["unstuck_scrape_errors"] == {("backlogs",): 1}
+
+
+def test_a_notice_ages_in_the_outbox_and_then_for_its_target(coordinator: Coordinator) -> None:
+    keys, outbox = coordinator.keys, Outbox(coordinator.redis, coordinator.keys)
+    text = notice().to_json()
+    coordinator.redis.xadd(keys.outbox, {"notice": text}, id="1000-0")
+    assert scraped(coordinator)["unstuck_notice_oldest_age_seconds"][("(outbox)",)] > 1e9
+    outbox.spread()
+    ages = scraped(coordinator)["unstuck_notice_oldest_age_seconds"]
+    assert ages.keys() == {("(outbox)",), *((target,) for target in notice().to)}
+    assert ages[("(outbox)",)] == 0
+    coordinator.redis.hincrby(keys.counters, "NOTICE_SENT", 3)
+    assert scraped(coordinator)["unstuck_notices_ended_total"] == {("sent",): 3, ("dead",): 0}
 
 
 def test_a_dataset_in_two_warehouses_is_one_series(coordinator: Coordinator) -> None:

@@ -1,0 +1,113 @@
+"""The alert rules and the dashboard in ``deploy/``: each expression is PromQL, on metrics and labels that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+from promql_parser import AggregateExpr, BinaryExpr, MatrixSelector, VectorSelector
+
+from tests.support.paths import ROOT
+from unstuck.coordinator.metrics.catalog import CATALOG
+from unstuck.coordinator.model.schedule_record import ScheduleStatus
+from unstuck.coordinator.model.status import Status
+
+RULES = yaml.safe_load((ROOT / "deploy/prometheus/unstuck.rules.yml").read_text())["groups"][0]["rules"]
+DASHBOARD = json.loads((ROOT / "deploy/grafana/unstuck.json").read_text())
+ALERTS = {rule["alert"]: rule["expr"] for rule in RULES}
+PANELS = {
+    f"{panel['title']} {target['refId']}": target["expr"]
+    for panel in DASHBOARD["panels"]
+    for target in panel["targets"]
+}
+LABELS = {
+    name: {*spec.labels, *(["le"] if name.endswith("_bucket") else [])} for spec in CATALOG for name in spec.samples
+}
+# Values of the labels that are words of ours.
+WORDS = {
+    ("unstuck_jobs", "status"): {status.lower() for status in Status},
+    ("unstuck_jobs_ended_total", "status"): {status.lower() for status in Status if status.terminal},
+    ("unstuck_schedules", "status"): {status.lower() for status in ScheduleStatus},
+    ("unstuck_runners", "state"): {"idle", "busy", "stopping", "unfit", "silent"},
+    ("unstuck_coordinators", "state"): {"live", "silent"},
+}
+
+
+def parts(expression: Any) -> Iterator[Any]:
+    """An expression and all that it is made of."""
+    yield expression
+    for name in ("expr", "lhs", "rhs", "param", "vector_selector"):
+        if (inner := getattr(expression, name, None)) is not None:
+            yield from parts(inner)
+    for inner in getattr(expression, "args", None) or ():
+        yield from parts(inner)
+
+
+def problems(text: str) -> list[str]:
+    """The metrics, labels and words of ours in an expression that do not exist."""
+    found, met, grouped = [], set[str](), set[str]()
+    for part in parts(promql_parser.parse(text)):
+        if isinstance(part, MatrixSelector):
+            continue
+        if isinstance(part, VectorSelector):
+            labels = LABELS.get(part.name)
+            if labels is None:
+                found.append(f"no metric {part.name}")
+                continue
+            met |= labels
+            for matcher in part.matchers.matchers:
+                if matcher.name not in labels:
+                    found.append(f"{part.name} has no label {matcher.name}")
+                words = WORDS.get((part.name, matcher.name))
+                if words is not None and not set(matcher.value.split("|")) <= words:
+                    found.append(f"{matcher.name} of {part.name} is never {matcher.value}")
+        modifier = getattr(part, "modifier", None)
+        if isinstance(part, AggregateExpr) and modifier is not None:
+            grouped |= set(modifier.labels)
+        elif isinstance(part, BinaryExpr) and modifier is not None and modifier.matching is not None:
+            grouped |= set(modifier.matching.labels)
+    return found + [f"no metric of it has the label {label}" for label in sorted(grouped - met)]
+
+
+@pytest.mark.parametrize("name", [*ALERTS, *PANELS])
+def test_every_expression_is_on_metrics_and_labels_that_exist(name: str) -> None:
+    assert problems({**ALERTS, **PANELS}[name]) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ("unstuck_nothing > 1", "no metric unstuck_nothing"),
+        ("rate(unstuck_jobs_ended_total{state='failed'}[5m])", "unstuck_jobs_ended_total has no label state"),
+        ("unstuck_jobs{status='broken'}", "status of unstuck_jobs is never broken"),
+        ("sum by (queue) (unstuck_jobs)", "no metric of it has the label queue"),
+        ("unstuck_offers and on (pol) unstuck_offers", "no metric of it has the label pol"),
+    ],
+)
+def test_an_expression_that_could_never_fire_is_found(wrong: str, why: str) -> None:
+    assert problems(wrong) == [why]
+
+
+def test_the_texts_of_an_alert_name_labels_that_it_has() -> None:
+    for rule in RULES:
+        text = " ".join(rule["annotations"].values())
+        metrics = {part.name for part in parts(promql_parser.parse(rule["expr"])) if isinstance(part, VectorSelector)}
+        labels = {label for metric in metrics for label in LABELS[metric]}
+        assert set(re.findall(r"\$labels\.(\w+)", text)) <= labels, rule["alert"]
+        assert set(rule["annotations"]) == {"summary", "help"}
+
+
+def test_an_exporter_that_is_gone_and_a_redis_that_is_away_have_alerts_of_their_own() -> None:
+    assert ALERTS["UnstuckExporterGone"] == "absent(unstuck_up)"
+    assert ALERTS["UnstuckRedisAway"] == "unstuck_up == 0"
+
+
+def test_panels_have_numbers_and_places_of_their_own() -> None:
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)
