@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,9 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 
-from tests.support import fleet
-from tests.support.failpoints import Effect, arming, order, reached_by
 from tests.support.kafka import mock_broker
-from tests.support.programs.coordinator_processes import CoordinatorProcesses, coordinator_processes
 from tests.support.servers import RedisServer, wait_until
+from tests.support.stream_fleet import StreamFleet, published_ids, stream_fleet
 from unstuck import Client, Settings, Status, published_files
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.publishing.vacuum import vacuum
@@ -62,7 +59,7 @@ class Stream:
     """A landing folder, and a warehouse that jobs load it into."""
 
     home: Path
-    fleet: Fleet
+    fleet: StreamFleet
     client: Client
 
     @property
@@ -109,14 +106,6 @@ class Stream:
             }
         ).id
 
-    @contextmanager
-    def death(self, point: Point) -> Iterator[None]:
-        """The runner of a job in this block is killed at ``point``, once."""
-        shot = order(self.fleet.arms, point, Effect.KILL)
-        before = len(reached_by(shot))
-        yield
-        assert len(reached_by(shot)) == before + 1
-
     def ended(self, job: str) -> JobView:
         return self.client.wait(job)
 
@@ -137,7 +126,7 @@ class Stream:
 
     def ids(self, dataset: str = "loads") -> list[int]:
         """Those of all published rows."""
-        return sorted(row["id"] for path in self.paths(dataset) for row in pq.read_table(path).to_pylist())
+        return published_ids(self.warehouse, dataset)
 
     def paths(self, dataset: str = "loads") -> list[str]:
         return published_files(self.warehouse, dataset)
@@ -148,38 +137,20 @@ class Stream:
         return entry.datasets["loads"].rows
 
 
-@dataclass
-class Fleet:
-    server: RedisServer
-    coordinators: CoordinatorProcesses
-    arms: Path
-
-
 @pytest.fixture(scope="module")
-def running(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    home = tmp_path_factory.mktemp("fleet")
-    (arms := home / "arms").mkdir()
-    (home / "stream_steps.py").write_text(STEPS)
+def running(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamFleet]:
     environ = {
-        "UNSTUCK_REDIS_URL": redis_server.url,
-        "UNSTUCK_LEASE_TTL": "6s",
-        "UNSTUCK_SWEEP_EVERY": "500ms",
         "UNSTUCK_CANCEL_GRACE": "60s",
         "UNSTUCK_SPARK_MASTER": "local[1]",
         "UNSTUCK_SPARK_CONF": json.dumps({"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "1"}),
-        **arming(arms),
     }
-    with (
-        fleet.worker(redis_server.url, home, queues="spark", environ=environ) as worker,
-        coordinator_processes(home, environ) as coordinators,
-    ):
-        coordinators.tend(1)
-        yield Fleet(redis_server, coordinators, arms)
-        assert "outside of the steps" not in worker.text()
+    home = tmp_path_factory.mktemp("fleet")
+    with stream_fleet(redis_server, home, {"stream_steps": STEPS}, "spark", **environ) as running:
+        yield running
 
 
 @pytest.fixture
-def stream(running: Fleet, tmp_path: Path) -> Iterator[Stream]:
+def stream(running: StreamFleet, tmp_path: Path) -> Iterator[Stream]:
     with connect(running.server.url) as store:
         settings = Settings(redis_url=running.server.url, warehouse=str(tmp_path / "warehouse"))
         yield Stream(tmp_path, running, Client(settings, redis_client=store))
@@ -267,7 +238,7 @@ def test_a_runner_that_dies_on_either_side_of_its_marker_or_of_sparks_commit_pub
     stream.load(state=state)
     stream.arrive(2)
     stream.arrive(3, 4)
-    with stream.death(point):
+    with stream.fleet.death(point):
         assert stream.rows_of(stream.load(state=state)) == 3
     assert stream.ids() == [1, 2, 3, 4]
     stream.arrive(5)
@@ -280,7 +251,7 @@ def test_another_generation_reads_all_again_and_its_first_batch_is_not_taken_for
     stream.arrive(2)
     stream.load()
     stream.arrive(3)
-    with stream.death(Point.AFTER_BATCH):  # so that its first batch is replayed
+    with stream.fleet.death(Point.AFTER_BATCH):  # so that its first batch is replayed
         assert stream.rows_of(stream.load(generation=2, state=True)) == 3
     assert stream.ids() == [1, 1, 2, 2, 3]
     stream.arrive(4)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from tests.support import fleet
-from tests.support.failpoints import OF_A_RUNNER, Effect, arming, order, reached_by
+from tests.support.failpoints import OF_A_RUNNER
 from tests.support.kafka import Broker, mock_broker
 from tests.support.kafka_server import kafka_server
-from tests.support.programs.coordinator_processes import CoordinatorProcesses, coordinator_processes
 from tests.support.s3_server import S3Server
 from tests.support.servers import RedisServer, wait_until
-from unstuck import Client, Settings, Status, published_files
+from tests.support.stream_fleet import StreamFleet, published_ids, stream_fleet
+from unstuck import Client, Status, published_files
 from unstuck.coordinator.cli.app import app
 from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.failpoints import Point
@@ -34,27 +32,20 @@ def load(spark, ctx):
 
 
 @dataclass
-class Fleet:
-    redis_url: str
-    coordinators: CoordinatorProcesses
-    arms: Path
-    broker: Broker
-
-
-@dataclass
 class Topic:
     """A topic of a test's own, and a warehouse that jobs load it into."""
 
     name: str
     warehouse: str
-    fleet: Fleet
+    fleet: StreamFleet
+    broker: Broker
     client: Client
 
     def arrive(self, *ids: Any, partition: int = 0) -> None:
-        self.fleet.broker.produce(self.name, *({"id": one} for one in ids), partition=partition)
+        self.broker.produce(self.name, *({"id": one} for one in ids), partition=partition)
 
     def spec(self, outputs: dict[str, Any] | None = None, retries: int = 0, **events: Any) -> dict[str, Any]:
-        stream = {"stream": self.fleet.broker.stream(self.name), "format": "json", "schema": "id BIGINT", **events}
+        stream = {"stream": self.broker.stream(self.name), "format": "json", "schema": "id BIGINT", **events}
         group = {
             "name": "load",
             "spark": False,
@@ -73,56 +64,31 @@ class Topic:
 
     def ids(self, dataset: str = "loads") -> list[int]:
         """Those of all published rows."""
-        found, place = [], Warehouse(self.warehouse)
-        for one in place.dataset(dataset).files:
-            with place.storage.open(one.path) as file:
-                found += [row["id"] for row in pq.read_table(file).to_pylist()]
-        return sorted(found)
+        return published_ids(Warehouse(self.warehouse), dataset)
 
     @property
     def version(self) -> int:
         return Warehouse(self.warehouse).head()
 
-    @contextmanager
-    def death(self, point: Point) -> Iterator[None]:
-        """The runner of a job in this block is killed at ``point``, once."""
-        shot = order(self.fleet.arms, point, Effect.KILL)
-        before = len(reached_by(shot))
-        yield
-        assert len(reached_by(shot)) == before + 1
-
 
 @pytest.fixture(scope="module")
 def running(
     redis_server: RedisServer, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Fleet]:
+) -> Iterator[tuple[StreamFleet, Broker]]:
     home = tmp_path_factory.mktemp("fleet")
-    (arms := home / "arms").mkdir()
-    (home / "kafka_steps.py").write_text(STEPS)
-    environ = {
-        "UNSTUCK_REDIS_URL": redis_server.url,
-        "UNSTUCK_LEASE_TTL": "6s",
-        "UNSTUCK_SWEEP_EVERY": "500ms",
-        "UNSTUCK_SPARK_MASTER": "none",
-        **s3_server.environ,
-        **arming(arms),
-    }
     with (
         mock_broker() as broker,
-        fleet.worker(redis_server.url, home, environ=environ) as worker,
-        coordinator_processes(home, environ) as coordinators,
+        stream_fleet(redis_server, home, {"kafka_steps": STEPS}, **s3_server.environ) as running,
     ):
-        coordinators.tend(1)
-        yield Fleet(redis_server.url, coordinators, arms, broker)
-        assert "outside of the steps" not in worker.text()
-        assert "is replaced" not in worker.text(), "the client of Kafka leaves nothing behind"
+        yield running, broker
+        assert "is replaced" not in running.workers[0].text(), "the client of Kafka leaves nothing behind"
 
 
 @pytest.fixture
-def topic(running: Fleet, tmp_path: Path, request: pytest.FixtureRequest) -> Topic:
+def topic(running: tuple[StreamFleet, Broker], tmp_path: Path, request: pytest.FixtureRequest) -> Topic:
+    started, broker = running
     warehouse = str(tmp_path / "warehouse")
-    client = Client(Settings(redis_url=running.redis_url, warehouse=warehouse))
-    return Topic(f"t{abs(hash(request.node.name))}", warehouse, running, client)
+    return Topic(f"t{abs(hash(request.node.name))}", warehouse, started, broker, started.client(warehouse))
 
 
 def finished(view: JobView) -> JobView:
@@ -146,7 +112,7 @@ def test_each_job_publishes_the_messages_that_no_job_before_it_has_published(top
     view = finished(topic.load())
     assert view.groups[0].members[0].record.results == {"events": {"messages": 1}}
     assert topic.ids() == [1, 2, 3, 4]
-    environ = {"UNSTUCK_REDIS_URL": topic.fleet.redis_url, "UNSTUCK_WAREHOUSE": topic.warehouse, "COLUMNS": "200"}
+    environ = {"UNSTUCK_REDIS_URL": topic.fleet.server.url, "UNSTUCK_WAREHOUSE": topic.warehouse, "COLUMNS": "200"}
     told = CliRunner().invoke(app, ["datasets", "loads", "--sources"], env=environ).stdout
     assert f"/{topic.name}, partition 1, offsets 0 to 0" in told
     version = topic.version
@@ -185,7 +151,7 @@ def test_a_runner_that_dies_on_either_side_of_its_marker_publishes_each_message_
     topic.arrive(1)
     finished(topic.load())
     topic.arrive(2, 3)
-    with topic.death(point):
+    with topic.fleet.death(point):
         finished(topic.load())
     assert topic.ids() == [1, 2, 3]
     topic.arrive(4)
@@ -299,7 +265,7 @@ def test_what_is_published_is_what_was_produced_whoever_is_killed_meanwhile(
 ) -> None:
     if place == "s3":
         topic.warehouse = f"{bucket}/warehouse"
-        topic.client = Client(Settings(redis_url=topic.fleet.redis_url, warehouse=topic.warehouse))
+        topic.client = topic.fleet.client(topic.warehouse)
     (home := tmp_path / "kafka").mkdir()
     produced, over = 0, threading.Event()
     with kafka_server(home) as server:
@@ -322,7 +288,7 @@ def test_what_is_published_is_what_was_produced_whoever_is_killed_meanwhile(
         try:
             for deed in deeds:
                 if isinstance(deed, Point):
-                    with topic.death(deed):
+                    with topic.fleet.death(deed):
                         finished(topic.load(**stream))
                     continue
                 job = topic.submit(**stream)

@@ -7,21 +7,18 @@ import json
 import random
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
-from tests.support import fleet
-from tests.support.failpoints import OF_A_RUNNER, Effect, arming, order, reached_by
-from tests.support.programs.coordinator_processes import CoordinatorProcesses, coordinator_processes
+from tests.support.failpoints import OF_A_RUNNER
 from tests.support.s3_server import S3Server
 from tests.support.servers import RedisServer
 from tests.support.spark.jars import class_path
-from unstuck import Client, Settings, Status
+from tests.support.stream_fleet import StreamFleet, published_ids, stream_fleet
+from unstuck import Client, Status
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.warehouse.log import Warehouse
 
@@ -46,7 +43,6 @@ class Feed:
 
     Attributes:
         reader: ``list``, also by a ``fork``; or ``state``: Structured Streaming with a watermark.
-        restart: kill the main process of the worker, and start another worker.
     """
 
     stream: str
@@ -54,9 +50,7 @@ class Feed:
     warehouse: Warehouse
     put: Callable[[str, bytes], None]
     client: Client
-    coordinators: CoordinatorProcesses
-    restart: Callable[[], None]
-    arms: Path
+    fleet: StreamFleet
     fed: int = 0
     over: threading.Event = field(default_factory=threading.Event)
 
@@ -96,14 +90,6 @@ class Feed:
         assert set(reasons) <= {"CANNOT_RESUME"}
         assert len(reasons) < len(jobs)
 
-    @contextmanager
-    def death(self, point: Point) -> Iterator[None]:
-        """The runner of a job in this block is killed at ``point``, once."""
-        shot = order(self.arms, point, Effect.KILL)
-        before = len(reached_by(shot))
-        yield
-        assert len(reached_by(shot)) == before + 1
-
     def last(self) -> None:
         """Load what is left. A watermark closes the windows of all rows before it."""
         if self.reader == "state":
@@ -113,11 +99,7 @@ class Feed:
 
     def ids(self) -> list[int]:
         """Those of all published rows, each as often as it was read."""
-        found = []
-        for one in self.warehouse.dataset("loads").files:
-            with self.warehouse.storage.open(one.path) as file:
-                found += [row["id"] for row in pq.read_table(file).to_pylist() for _ in range(row.get("count", 1))]
-        return sorted(found)
+        return published_ids(self.warehouse)
 
 
 @pytest.fixture
@@ -125,17 +107,7 @@ def feed(
     redis_server: RedisServer, s3_server: S3Server, bucket: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Feed]:
     place, reader = request.param
-    (arms := tmp_path / "arms").mkdir()
-    (tmp_path / "kill_steps.py").write_text(STEPS)
-    environ = {
-        "UNSTUCK_REDIS_URL": redis_server.url,
-        "UNSTUCK_LEASE_TTL": "6s",
-        "UNSTUCK_SWEEP_EVERY": "500ms",
-        "UNSTUCK_SPARK_MASTER": "none",
-        **(with_spark(place) if reader == "state" else {}),
-        **s3_server.environ,
-        **arming(arms),
-    }
+    environ = {**s3_server.environ, **(with_spark(place) if reader == "state" else {})}
     (landing := tmp_path / "in").mkdir()
 
     def write(name: str, data: bytes) -> None:
@@ -148,22 +120,9 @@ def feed(
     on_disk = place == "disk"
     warehouse = str(tmp_path / "warehouse") if on_disk else f"{bucket}/warehouse"
     stream = str(landing) if on_disk else f"{bucket}/in"
-    with ExitStack() as stack, coordinator_processes(tmp_path, environ) as coordinators:
-        workers: list[fleet.FleetWorker] = []
-
-        def start() -> None:
-            for one in workers[-1:]:
-                one.process.kill()
-                one.process.wait()
-            queues = "spark" if reader == "state" else "light"
-            started = fleet.worker(redis_server.url, tmp_path, queues=queues, environ=environ)
-            workers.append(stack.enter_context(started))
-
-        start()
-        coordinators.tend(1)
-        client = Client(Settings(redis_url=redis_server.url, warehouse=warehouse))
-        feeds = write if on_disk else put
-        yield Feed(stream, reader, Warehouse(warehouse), feeds, client, coordinators, start, arms)
+    queues = "spark" if reader == "state" else "light"
+    with stream_fleet(redis_server, tmp_path, {"kill_steps": STEPS}, queues, **environ) as running:
+        yield Feed(stream, reader, Warehouse(warehouse), write if on_disk else put, running.client(warehouse), running)
 
 
 def with_spark(place: str) -> dict[str, str]:
@@ -197,20 +156,20 @@ def played(feed: Feed, deeds: list[Any], files: int) -> None:
     try:
         for deed in deeds:
             if isinstance(deed, Point):
-                with feed.death(deed):
+                with feed.fleet.death(deed):
                     feed.ended(feed.submit())
             elif deed == "twins":
-                feed.coordinators.kill()  # so that both are submitted before either publishes
+                feed.fleet.coordinators.kill()  # so that both are submitted before either publishes
                 jobs = [feed.submit(), feed.submit()]
-                feed.coordinators.tend(1)
+                feed.fleet.coordinators.tend(1)
                 feed.ended(*jobs)
             else:
                 job = feed.submit()
                 if deed == "worker":
-                    feed.restart()
+                    feed.fleet.restart()
                 else:
-                    feed.coordinators.kill()
-                    feed.coordinators.tend(1)
+                    feed.fleet.coordinators.kill()
+                    feed.fleet.coordinators.tend(1)
                 feed.ended(job)
         feeder.join()
     finally:
