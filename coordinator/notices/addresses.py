@@ -6,6 +6,7 @@ The address is checked that the connection goes to, so a name that resolves to a
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Sequence
@@ -116,6 +117,8 @@ class Connecting:
     def _connect(self, family: int, kind: int, protocol: int, address: tuple[object, ...]) -> socket.socket:
         made = socket.socket(family, kind, protocol)
         try:
+            if self.over:  # its name took so long
+                raise TimeoutError
             made.settimeout(max(0.001, self._ends - time.monotonic()))
             made.connect(address)
         except OSError:
@@ -123,6 +126,17 @@ class Connecting:
             raise
         self.watch(made)
         return made
+
+    def with_tls(self, made: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:
+        """``made`` with TLS around it, which takes its place."""
+        wrapped = context.wrap_socket(made, server_hostname=host, do_handshake_on_connect=False)
+        self.watch(wrapped)
+        try:
+            wrapped.do_handshake()
+        except OSError:
+            wrapped.close()
+            raise
+        return wrapped
 
     def watch(self, made: socket.socket) -> None:
         self._sockets.append(made)

@@ -26,7 +26,12 @@ def message_of(notice: Notice, page: str, now: float) -> Message:
     """``page``: its address, or empty. ``now``: Unix seconds."""
     title = f"{notice.kind} {notice.name} {HAPPENED.get(notice.event, notice.event)}"
     link = f"{page.rstrip('/')}/{_path(notice)}" if page else ""
-    return Message(notice, title, "\n".join(_lines(notice)), link, now)
+    return Message(notice, _unicode(title), _unicode("\n".join(_lines(notice))), link, now)
+
+
+def _unicode(text: str) -> str:
+    """``text`` without halves of surrogate pairs, which errors of user code may hold and no mail can."""
+    return text.encode(errors="replace").decode()
 
 
 def _path(notice: Notice) -> str:

@@ -94,7 +94,9 @@ class Outbox:
     def spread(self) -> list[str]:
         """Move new notices into the queues of their targets. Returns the targets for which one is to be sent now."""
         while True:
-            moved, *due = self._scripts["spread"](time=self._time(), most=MOVED_AT_ONCE, waiting=self._waiting)
+            moved, *due = self._scripts["spread"](
+                time=self._time(), most=MOVED_AT_ONCE, waiting=self._waiting, dead_kept=DEAD_KEPT
+            )
             if moved < MOVED_AT_ONCE:
                 return cast(list[str], due)
 

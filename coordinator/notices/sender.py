@@ -10,20 +10,24 @@ import random
 import threading
 import time
 from collections.abc import Callable, Collection
+from concurrent.futures import Future, wait
 
 import redis
 
 from unstuck.coordinator.decide.backoff import AWAY_WAIT, Uniform, doubled, random_wait
-from unstuck.coordinator.notices.channels.channel import LONGEST_ANSWER, Channel, SendFailed, shortened
+from unstuck.coordinator.notices.channels.channel import LONGEST_ANSWER, Channel, Message, SendFailed, shortened
 from unstuck.coordinator.notices.message import message_of
 from unstuck.coordinator.notices.outbox import Outbox, Settled, Taken
 from unstuck.coordinator.notices.setting import NotifySetting
+from unstuck.tasks.process.call_deadlines import call_in_thread
 from unstuck.tasks.transport.redis_client import unavailable
 
 log = logging.getLogger(__name__)
 LOOK = 1.0  # seconds between two looks for notices whose time to be tried again has come
 FIRST_WAIT, LONGEST_WAIT = 2.0, 120.0  # seconds until a notice is tried again
 MARGIN = 5.0  # seconds beyond the timeout of a target, after which another coordinator sends
+LATE = 2.0  # of them: for what a channel does beside its waits, such as killing a command
+LAST_SENDING = 4.0  # seconds for what is being sent when the coordinator stops
 
 
 class Sender:
@@ -42,23 +46,33 @@ class Sender:
         self._outbox, self._setting, self._mint, self._clock, self._uniform = outbox, setting, mint, clock, uniform
         self._known_elsewhere = known_elsewhere
         self._wake: dict[str, threading.Event] = {}
+        self._threads: dict[str, threading.Thread] = {}
+        self._hanging: dict[str, Future[str]] = {}  # a try of this target that has not ended in its time
         self.stopping = threading.Event()
 
     def run(self) -> None:
-        """Send until ``stopping`` is set. A store that is away is waited for; any other error is raised."""
-        away = 0
+        """Send until ``stopping`` is set, and let what is being sent end. Whatever is wrong here stops no decision."""
+        failures = 0
         while not self.stopping.is_set():
             try:
                 self.look()
-                away = 0
+                failures = 0
                 self._outbox.await_new(LOOK)
-            except redis.RedisError as error:
-                if not unavailable(error):
-                    raise
-                away += 1
-                self.stopping.wait(random_wait(AWAY_WAIT, away, self._uniform))
-        for event in self._wake.values():
+            except Exception as error:  # noqa: BLE001 - the process also decides
+                failures += 1
+                self._log_trouble("notices wait", error, failures)
+                self.stopping.wait(random_wait(AWAY_WAIT, failures, self._uniform))
+        ends = time.monotonic() + LAST_SENDING
+        for target, event in self._wake.items():
             event.set()
+            self._threads[target].join(max(0.0, ends - time.monotonic()))
+
+    def _log_trouble(self, what: str, error: Exception, failures: int = 1) -> None:
+        """A store that is away is told once, by whoever decides as well; anything else is a fault of ours."""
+        if not unavailable(error):
+            log.error("%s, and are tried again: %s", what, error, exc_info=error)
+        elif failures == 1:
+            log.warning("%s: the store is away: %s", what, error)
 
     def look(self) -> None:
         """Spread what is new, and wake the thread of each target to which something is to be sent now."""
@@ -82,9 +96,8 @@ class Sender:
         if taken is None:
             return None
         outcome, said, asked = self._try(channel, taken)
-        wait = max(asked, self._backoff(taken.tries))
-        rest = max(asked, self._backoff(taken.failed))
-        settled = self._record(taken, sender, outcome, said, wait, rest)
+        again, rest = (max(asked, self._backoff(failures)) for failures in (taken.tries, taken.failed))
+        settled = self._record(taken, sender, outcome, said, again, rest)
         if settled is Settled.DEAD:
             log.error("the notice %s for %s is a dead letter now: %s", taken.id, target, said)
         elif settled is Settled.AGAIN:
@@ -98,12 +111,28 @@ class Sender:
         except ValueError as error:
             return "dead", f"UNREADABLE: {shortened(str(error))}", 0.0
         try:
-            said = channel.send(message_of(notice, self._setting.page, self._clock()), self._setting.allowed)
+            said = self._send(channel, taken.target, message_of(notice, self._setting.page, self._clock()))
         except SendFailed as error:
             return "failed", self._clean(f"NOT_SENT: {error}"), error.wait
         except Exception as error:  # noqa: BLE001 - whatever a library raises, the notice is tried again
             return "failed", self._clean(f"NOT_SENT: {type(error).__name__}: {error}"), 0.0
         return "sent", self._clean(said), 0.0
+
+    def _send(self, channel: Channel, target: str, message: Message) -> str:
+        """Send in a thread, which is left behind when it has not ended in its time: to find an address may take longer.
+
+        Raises: SendFailed, and what a library raises.
+        """
+        if target in self._hanging:
+            if not self._hanging[target].done():
+                raise SendFailed("the try before this one has not ended")
+            del self._hanging[target]
+        trying = call_in_thread(lambda: channel.send(message, self._setting.allowed), f"send-{target}")
+        wait([trying], channel.timeout + LATE)
+        if not trying.done():
+            self._hanging[target] = trying
+            raise SendFailed(f"it has not ended within {channel.timeout:g}s")
+        return trying.result()
 
     def _clean(self, text: str) -> str:
         return shortened(self._setting.secrets.clean(text), LONGEST_ANSWER + 100)
@@ -111,12 +140,12 @@ class Sender:
     def _backoff(self, failures: int) -> float:
         return doubled(FIRST_WAIT, LONGEST_WAIT, failures) * self._uniform(0.5, 1.0)
 
-    def _record(self, taken: Taken, sender: str, outcome: str, said: str, wait: float, rest: float) -> Settled:
+    def _record(self, taken: Taken, sender: str, outcome: str, said: str, again: float, rest: float) -> Settled:
         """Note the outcome, however long the store is away: what is not noted is sent once more."""
         away = 0
         while True:
             try:
-                return self._outbox.settle(taken, sender, outcome, said, wait=wait, rest=rest)
+                return self._outbox.settle(taken, sender, outcome, said, wait=again, rest=rest)
             except redis.RedisError as error:
                 if not unavailable(error) or self.stopping.is_set():
                     raise
@@ -136,7 +165,10 @@ class Sender:
         event = self._wake.get(target)
         if event is None:
             event = self._wake[target] = threading.Event()
-            threading.Thread(target=self._send_all, args=(target, event), name=f"notices-{target}", daemon=True).start()
+            name = f"notices-{target}"
+            thread = threading.Thread(target=self._send_all, args=(target, event), name=name, daemon=True)
+            self._threads[target] = thread
+            thread.start()
         return event
 
     def _send_all(self, target: str, event: threading.Event) -> None:
@@ -145,5 +177,5 @@ class Sender:
             try:
                 while not self.stopping.is_set() and self.send_next(target) is not None:
                     pass
-            except redis.RedisError as error:
-                log.warning("notices for %s wait: the store cannot be asked: %s", target, error)
+            except Exception as error:  # noqa: BLE001 - the thread is needed for the next notice
+                self._log_trouble(f"notices for {target} wait", error)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.message import Message as Mail
 from email.parser import BytesParser
@@ -109,7 +110,10 @@ class Receiver:
             def log_message(self, *_: Any) -> None:
                 """Say nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self._listen(Handler, certificate)
+
+    def _listen(self, handler: type[BaseHTTPRequestHandler], certificate: tuple[Any, Any] | None = None) -> None:
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), handler)
         self._server.daemon_threads = True
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -137,6 +141,42 @@ def receiver(answer: Answer | None = None) -> Iterator[Receiver]:
         made.stop()
 
 
+class ConnectProxy(Receiver):
+    """A proxy for HTTPS. ``asked``: the hosts to which it was asked to connect, with the login."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, str]] = []
+
+    def start(self, certificate: tuple[Any, Any] | None = None) -> None:
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_CONNECT(self) -> None:
+                proxy.asked.append((self.path, self.headers.get("Proxy-Authorization", "")))
+                self.send_response(200)
+                self.end_headers()
+                host, _, port = self.path.partition(":")
+                with socket.create_connection((host, int(port))) as far:
+                    back = threading.Thread(target=_copy, args=(far, self.connection), daemon=True)
+                    back.start()
+                    _copy(self.connection, far)
+                    back.join()
+                self.close_connection = True
+
+            def log_message(self, *_: Any) -> None:
+                """Say nothing."""
+
+        self._listen(Handler)
+
+
+def _copy(source: socket.socket, into: socket.socket) -> None:
+    with suppress(OSError):
+        while said := source.recv(4096):
+            into.sendall(said)
+        into.shutdown(socket.SHUT_WR)
+
+
 class MailServer:
     """An SMTP server that wants TLS, and a password where one is given. ``mails``: what it took."""
 
@@ -146,6 +186,7 @@ class MailServer:
         self.mails: list[Mail] = []
         self.recipients: list[list[str]] = []
         self.refuses: dict[str, str] = {}  # recipient → what is answered
+        self.hangs = False
 
         def check(server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> AuthResult:
             return AuthResult(success=(data.login.decode(), data.password.decode()) == login, handled=False)
@@ -168,6 +209,8 @@ class MailServer:
         return f"localhost:{self._server.sockets[0].getsockname()[1]}"
 
     async def handle_RCPT(self, server: Any, session: Any, envelope: Any, address: str, options: Any) -> str:
+        if self.hangs:
+            await asyncio.sleep(3600)
         if address in self.refuses:
             return self.refuses[address]
         envelope.rcpt_tos.append(address)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import ssl
 from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from pydantic import SecretStr
@@ -14,6 +15,7 @@ from unstuck.coordinator.notices.addresses import Allowed, Connecting
 from unstuck.coordinator.notices.channels.channel import SendFailed, shortened
 
 PORTS = {"http": 80, "https": 443}
+LONGEST_PEACE = 900.0  # seconds that a receiver may ask for, of the hour for which it is tried
 MOST = 4096  # bytes of an answer that are read
 
 
@@ -61,30 +63,37 @@ def _ask(
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or PORTS[parts.scheme]
     target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
-    proxy = None if proxy_bypass(host) else urlsplit(getproxies().get(parts.scheme, ""))
+    everything = {"Host": parts.netloc, "Content-Type": "application/json", "User-Agent": "unstuck", **headers}
     connection = HTTPConnection(host, port)
-    if proxy and proxy.hostname:
-        allowed.check_host(host)  # the proxy resolves its name
-        connection = HTTPConnection(proxy.hostname, proxy.port or PORTS["http"])
-        connection.sock = connecting.connect(proxy.hostname, proxy.port or PORTS["http"], None)
-        if parts.scheme == "https":
-            connection.set_tunnel(host, port)
-            connection._tunnel()  # type: ignore[attr-defined]
-        else:
-            target = url
-    else:
-        connection.sock = connecting.connect(host, port, allowed)
-    if parts.scheme == "https":
-        connection.sock = ssl.create_default_context().wrap_socket(connection.sock, server_hostname=host)
-        connecting.watch(connection.sock)
     try:
-        named = parts.netloc.rpartition("@")[2]
-        everything = {"Host": named, "Content-Type": "application/json", "User-Agent": "unstuck", **headers}
+        proxy = urlsplit("" if proxy_bypass(host) else getproxies().get(parts.scheme, ""))
+        if proxy.hostname:
+            allowed.check_host(host)  # the proxy resolves its name
+            connection = HTTPConnection(proxy.hostname, proxy.port or PORTS["http"])
+            login = _login(proxy)
+            if parts.scheme == "https":
+                connection.set_tunnel(host, port, login)
+            else:
+                target, everything = url, {**everything, **login}
+            connection.sock = connecting.connect(proxy.hostname, connection.port, None)
+            if parts.scheme == "https":
+                connection._tunnel()  # type: ignore[attr-defined]
+        else:
+            connection.sock = connecting.connect(host, port, allowed)
+        if parts.scheme == "https":
+            connection.sock = connecting.with_tls(connection.sock, ssl.create_default_context(), host)
         connection.request("POST", target, body, everything)
         answer = connection.getresponse()
         return answer, answer.read(MOST).decode(errors="replace")
     finally:
         connection.close()
+
+
+def _login(proxy: SplitResult) -> dict[str, str]:
+    if proxy.username is None:
+        return {}
+    login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
 
 
 def _judged(answer: HTTPResponse, text: str) -> str:
@@ -93,7 +102,6 @@ def _judged(answer: HTTPResponse, text: str) -> str:
         return said
     if 300 <= answer.status < 400:
         raise SendFailed(f"it answered {answer.status}, a redirect, which is never followed; name the address itself")
-    wait = answer.getheader("Retry-After", "")
-    raise SendFailed(
-        f"it answered {said}", float(wait) if wait.isascii() and wait.isdecimal() and len(wait) < 6 else 0.0
-    )
+    asked = answer.getheader("Retry-After", "")
+    wait = int(asked[:9]) if asked.isascii() and asked.isdecimal() else 0
+    raise SendFailed(f"it answered {said}", min(wait, LONGEST_PEACE))

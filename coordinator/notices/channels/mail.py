@@ -33,11 +33,7 @@ class _Connected:
 
     def __call__(self, host: str, port: int) -> socket.socket:
         made = self.connecting.connect(host, port, self.allowed)
-        if self.context is None:
-            return made
-        wrapped = self.context.wrap_socket(made, server_hostname=host)
-        self.connecting.watch(wrapped)
-        return wrapped
+        return made if self.context is None else self.connecting.with_tls(made, self.context, host)
 
 
 class _Client(smtplib.SMTP):
@@ -50,6 +46,11 @@ class _Client(smtplib.SMTP):
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
         self._host = host  # the name that STARTTLS verifies
         return self._connected(host, port)
+
+    def watch(self) -> None:
+        """Watch the socket that STARTTLS has put in the place of the first."""
+        if self.sock is not None:
+            self._connected.connecting.watch(self.sock)
 
 
 class Mail(Channel):
@@ -114,6 +115,7 @@ class Mail(Channel):
                 raise smtplib.SMTPConnectError(code, greeting)
             if self.tls == "starttls":
                 client.starttls(context=context)
+                client.watch()
             if self.user is not None and self.password is not None:
                 client.login(self.user, self.password.get_secret_value())
             refused = client.send_message(mail_of(message, self.sender, self.mail), self.sender, list(self.mail))

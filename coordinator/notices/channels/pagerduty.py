@@ -60,5 +60,5 @@ class PagerDuty(Channel):
         return (host_of(self.url),)
 
     def send(self, message: Message, allowed: Allowed) -> str:
-        body = json.dumps(pagerduty_event(message, self.pagerduty.get_secret_value()), ensure_ascii=False).encode()
+        body = json.dumps(pagerduty_event(message, self.pagerduty.get_secret_value())).encode()
         return post(self.url, body, {}, self.timeout, allowed)

@@ -44,5 +44,5 @@ class Slack(Channel):
         return (host_of(self.slack),)
 
     def send(self, message: Message, allowed: Allowed) -> str:
-        body = json.dumps(slack_message(message), ensure_ascii=False).encode()
+        body = json.dumps(slack_message(message)).encode()
         return post(self.slack, body, {}, self.timeout, allowed)

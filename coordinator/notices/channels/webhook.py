@@ -68,7 +68,7 @@ class Webhook(Channel):
         return (host_of(self.webhook),)
 
     def send(self, message: Message, allowed: Allowed) -> str:
-        body = json.dumps(payload(message), ensure_ascii=False).encode()
+        body = json.dumps(payload(message)).encode()
         id_, at = message.notice.id, int(message.at)
         headers = {name: value.get_secret_value() for name, value in self.headers.items()}
         headers |= {"webhook-id": id_, "webhook-timestamp": str(at)}

@@ -1,20 +1,29 @@
 -- spread: moves notices from the outbox into the queues of their targets, each whole and once.
 --
 -- keys: outbox notices notices_due dead counters
--- args: time most waiting
+-- args: time most waiting dead_kept
 --
--- waiting: what the keys of the queues begin with.
+-- waiting: what the keys of the queues begin with. dead_kept: about how many dead letters stay.
 -- Answers {entries moved, the targets that are due, …}
+local function is_notice(notice)
+    if type(notice) ~= 'table' or type(notice.id) ~= 'string' or type(notice.problem) ~= 'string' then return false end
+    if type(notice.to) ~= 'table' then return false end
+    for _, target in ipairs(notice.to) do
+        if type(target) ~= 'string' then return false end
+    end
+    return true
+end
+
 local entries = redis.call('XRANGE', keys.outbox, '-', '+', 'COUNT', args.most)
 for _, entry in ipairs(entries) do
     local text = fields_of(entry).notice or ''
     local readable, notice = pcall(cjson.decode, text)
-    if readable and type(notice) == 'table' and notice.id and notice.problem and type(notice.to) == 'table' then
+    if readable and is_notice(notice) then
         for _, target in ipairs(notice.to) do
             add_notice(args.waiting, target, notice.problem, notice.id, text, args.time)
         end
     else
-        redis.call('XADD', keys.dead, '*', 'reason', 'UNREADABLE: the notice cannot be read', 'notice', text)
+        redis.call('XADD', keys.dead, 'MAXLEN', '~', args.dead_kept, '*', 'reason', 'UNREADABLE: the notice cannot be read', 'notice', text)
         redis.call('HINCRBY', keys.counters, 'NOTICE_DEAD', 1)
     end
     redis.call('XDEL', keys.outbox, entry[1])

@@ -145,7 +145,10 @@ end
 
 -- How a target of notices stands: who sends to it until when, how often it failed in a row, since when and why, when it
 -- may be tried next, and per problem how often its first notice failed.
-local function target_state(target) return cjson.decode(redis.call('HGET', keys.notices, target) or '{}') end
+local function target_state(target)
+    local readable, state = pcall(cjson.decode, redis.call('HGET', keys.notices, target) or '{}')
+    return readable and type(state) == 'table' and state or {}
+end
 
 -- Notes when a target of notices is tried next, if any wait for it. `waiting`: what the keys of the queues begin with.
 local function set_notices_due(waiting, target, state)
@@ -171,11 +174,11 @@ end
 
 -- Lets a notice wait for its target, behind those of its problem that wait. One that waits there already does not twice.
 local function add_notice(waiting, target, problem, id, text, time)
-    local list = waiting .. target .. ':' .. problem
+    local list, waits = waiting .. target .. ':' .. problem, false
     for _, entry in ipairs(redis.call('LRANGE', list, 0, -1)) do
-        if string.match(entry, '^%S+ (%S+)') == id then return end
+        waits = waits or string.match(entry, '^%S+ (%S+)') == id
     end
-    redis.call('RPUSH', list, time .. ' ' .. id .. ' ' .. text)
+    if not waits then redis.call('RPUSH', list, time .. ' ' .. id .. ' ' .. text) end
     redis.call('ZADD', waiting .. target, 'NX', time, problem)
     set_notices_due(waiting, target, target_state(target))
 end

@@ -17,7 +17,7 @@ from celery.contrib.testing.worker import start_worker
 from pydantic import ValidationError
 from standardwebhooks.webhooks import Webhook as Verifier
 
-from tests.support.receivers import MailServer, Receiver, drips, hangs, notice, receiver, status
+from tests.support.receivers import ConnectProxy, MailServer, Receiver, drips, hangs, notice, receiver, status
 from tests.support.servers import RedisServer, wait_until
 from tests.support.tls import Authority
 from unstuck.coordinator.model.notice import Notice
@@ -140,6 +140,24 @@ def test_the_proxy_of_the_environment_is_used_and_no_proxy_is_kept(
     assert ops.received[1].path == "/hook"
 
 
+def test_https_goes_through_a_tunnel_of_the_proxy_with_its_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, far, proxy = Authority(tmp_path, "ca"), Receiver(), ConnectProxy()
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+    far.start(authority.certify("localhost"))
+    proxy.start()
+    try:
+        monkeypatch.setenv("https_proxy", f"http://user:p%40ss@127.0.0.1:{proxy.port}")
+        assert send(Webhook.model_validate({"webhook": f"https://localhost:{far.port}/hook"})) == "200 OK: thanks"
+    finally:
+        proxy.stop()
+        far.stop()
+    assert proxy.asked == [(f"localhost:{far.port}", "Basic dXNlcjpwQHNz")]
+    assert far.received[0].headers["Host"] == f"localhost:{far.port}"
+    assert "Proxy-Authorization" not in far.received[0].headers
+
+
 def test_allow_is_kept_by_the_address_that_is_connected_to(ops: Receiver) -> None:
     local = Webhook.model_validate({"webhook": f"http://localhost:{ops.port}/hook"})
     assert "which is not in allow:" in refused(local, allowed=Allowed(["10.0.0.0/8"]))
@@ -253,6 +271,25 @@ def test_a_mail_server_whose_certificate_is_not_known_gets_neither_password_nor_
     finally:
         server.stop()
     assert server.mails == []
+
+
+def test_a_mail_server_that_hangs_behind_its_tls_is_left_when_the_time_is_over(authority: Authority) -> None:
+    server = MailServer(authority)
+    server.hangs = True
+    try:
+        assert refused(mail(server.address, timeout="1s")) == f"{server.address}: no whole answer within 1s"
+    finally:
+        server.stop()
+
+
+def test_halves_of_surrogate_pairs_in_an_error_reach_every_channel(ops: Receiver, authority: Authority) -> None:
+    told = notice(first_error="bad \ud800 text", text="\udfff")
+    server = MailServer(authority)
+    try:
+        assert send(mail(server.address), told) == "accepted"
+    finally:
+        server.stop()
+    assert send(webhook(ops), told) == send(Slack.model_validate({"slack": ops.url}), told) == "200 OK: thanks"
 
 
 def test_a_recipient_that_is_refused_is_named_and_the_others_get_the_mail(authority: Authority) -> None:

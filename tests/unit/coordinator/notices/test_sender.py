@@ -15,6 +15,7 @@ import redis
 from tests.support.receivers import Receiver, answers_twice, hangs, notice, receiver, status
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.model.notice import Notice
+from unstuck.coordinator.notices.channels.channel import Channel
 from unstuck.coordinator.notices.outbox import Outbox, Settled
 from unstuck.coordinator.notices.sender import LONGEST_WAIT, Sender
 from unstuck.coordinator.notices.setting import NotifySetting, notify_setting
@@ -224,6 +225,49 @@ def test_a_target_that_hangs_holds_up_no_other_target_and_not_the_look_for_new_o
     assert team.ids == ["n1", "n2", "n3", "n4", "n5"]
 
 
+class Endless(Channel):
+    """A channel whose library never comes back."""
+
+    kind = "endless"
+
+    def send(self, message: Any, allowed: Any) -> str:
+        threading.Event().wait()
+        return ""
+
+
+def test_a_library_that_never_comes_back_holds_neither_the_thread_of_its_target_nor_ever_more_threads(
+    fleet: Fleet,
+) -> None:
+    never = NotifySetting({"ops": Endless(timeout=0.1)})
+    sender = Sender(fleet.outbox, never, mint, frozenset, fleet.clock, lambda low, high: high)
+    fleet.tell(notice(1))
+    threads = []
+    for _ in range(3):
+        assert sender.send_next("ops") is Settled.AGAIN
+        threads.append(threading.active_count())
+        fleet.clock.now += LONGEST_WAIT
+    assert threads[0] == threads[2]
+    assert fleet.outbox.waiting()[0].said == "NOT_SENT: the try before this one has not ended"
+
+
+def test_a_fault_in_the_sender_ends_neither_its_loop_nor_the_coordinator(
+    fleet: Fleet, ops: Receiver, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet.client.hset(KEYS.notices, "ops", "no JSON")
+    fleet.client.set(KEYS.notices_due, "no index")
+    sender = Sender(Outbox(connect(redis_server.url), KEYS), setting(ops=hook(ops)), mint)
+    thread = threading.Thread(target=sender.run)
+    thread.start()
+    try:
+        fleet.client.xadd(KEYS.outbox, {"notice": notice(1).to_json()})
+        wait_until(lambda: "are tried again" in caplog.text, 10, "the fault to be told")
+        fleet.client.delete(KEYS.notices_due)
+        wait_until(lambda: ops.ids == ["n1"], 10, "the notice to be sent")
+    finally:
+        sender.stopping.set()
+        thread.join()
+
+
 def test_a_target_that_nobody_knows_is_a_dead_letter_at_once_that_says_what_to_do(fleet: Fleet, ops: Receiver) -> None:
     sender = fleet.coordinator(ops=hook(ops))
     fleet.tell(notice(1, to=("opps",)), notice(2, to=("opps",)))
@@ -246,6 +290,7 @@ def test_a_target_that_another_coordinator_knows_is_left_to_that_one(fleet: Flee
 def test_a_notice_that_cannot_be_read_is_a_dead_letter_and_the_others_are_sent(fleet: Fleet, ops: Receiver) -> None:
     fleet.client.xadd(KEYS.outbox, {"notice": "{"})
     fleet.client.xadd(KEYS.outbox, {"other": "x"})
+    fleet.client.xadd(KEYS.outbox, {"notice": json.dumps({"id": "x", "problem": "p", "to": ["ops", {}]})})
     strange = json.loads(notice(1).to_json()) | {"at": "never"}
     fleet.client.xadd(KEYS.outbox, {"notice": json.dumps(strange)})
     fleet.tell(notice(2, problem="q"))
@@ -253,7 +298,7 @@ def test_a_notice_that_cannot_be_read_is_a_dead_letter_and_the_others_are_sent(f
     assert sender.send_next("ops") is Settled.DEAD
     assert sender.send_next("ops") is Settled.SENT
     reasons = [letter["reason"].partition(":")[0] for letter in fleet.letters()]
-    assert reasons == ["UNREADABLE"] * 3
+    assert reasons == ["UNREADABLE"] * 4
 
 
 def test_a_notice_that_is_told_twice_waits_once(fleet: Fleet) -> None:
