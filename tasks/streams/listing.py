@@ -93,11 +93,12 @@ def is_as_listed(file: ArrivedFile) -> bool:
 def listing(stream: StreamInput) -> Listing:
     """All files that lie in the folder of ``stream`` and below it. Raises: as `arrivals`."""
     names = _Names.of(stream)
-    found = _in_store(names) if "://" in names.folder else _in_folder(names)
-    return Listing(dict(found), names.not_counted, names.folders, names.stored)
-
-
-_File = tuple[str, tuple[int, str]]
+    if "://" in names.folder:
+        _in_store(names)
+    else:
+        # As bytes: how Python decodes names depends on the locale of the process, and how the names were made does not.
+        _below(names, names.folder.encode(), 0, ())
+    return Listing(names.files, names.not_counted, names.folders, names.stored)
 
 
 def fixed_folder(stream: str) -> str:
@@ -136,7 +137,7 @@ def _split(stream: str) -> tuple[str, list[str]]:
 
 @dataclass(slots=True)
 class _Names:
-    """Which names count below a folder.
+    """Which names count below a folder, and what was found of it, as in `Listing`.
 
     Attributes:
         folder: the part of the address before its first pattern.
@@ -146,6 +147,7 @@ class _Names:
     folder: str
     patterns: list[re.Pattern[str]]
     hidden: re.Pattern[str]
+    files: dict[str, tuple[int, str]] = field(default_factory=dict)
     not_counted: int = 0
     folders: dict[bytes, set[bytes]] = field(default_factory=dict)
     stored: dict[str, float] = field(default_factory=dict)
@@ -183,13 +185,11 @@ def _alternatives(pattern: str) -> Iterator[str]:
 # -- a folder of this machine ----------------------------------------------------------------------------------
 
 
-def _in_folder(names: _Names) -> Iterator[_File]:
-    # As bytes: how Python decodes names depends on the locale of the process, and how the names were made does not.
-    yield from _below(names, names.folder.encode(), 0, ())
+def _below(names: _Names, folder: bytes, depth: int, above: Sequence[tuple[int, int]]) -> None:
+    """Find the files below ``folder``. ``above``: the folders on the way to it, so that no link leads round and round.
 
-
-def _below(names: _Names, folder: bytes, depth: int, above: Sequence[tuple[int, int]]) -> Iterator[_File]:
-    """The files below ``folder``. ``above``: the folders on the way to it, so that no link leads round and round."""
+    Written for speed: there may be tens of thousands of files, of which one is new.
+    """
     try:
         entries = os.scandir(folder)
     except OSError as error:
@@ -198,13 +198,15 @@ def _below(names: _Names, folder: bytes, depth: int, above: Sequence[tuple[int, 
             return  # removed since its name was read
         raise SourceUnavailable(_unreadable(folder, error, names)) from error
     there = names.folders[folder] = set()
+    begin = os.path.join(folder, b"").decode(errors="surrogateescape")
+    hidden, files, matched = names.hidden.match, names.files, depth >= len(names.patterns)
     with entries:
         for entry in entries:
             there.add(entry.name)
             name = entry.name.decode(errors="surrogateescape")
             try:
                 is_folder = entry.is_dir()
-                if not names.counts(name, depth, is_file=not is_folder):
+                if not (matched and hidden(name) is None) and not names.counts(name, depth, is_file=not is_folder):
                     continue
                 about = entry.stat()
             except FileNotFoundError:
@@ -215,9 +217,10 @@ def _below(names: _Names, folder: bytes, depth: int, above: Sequence[tuple[int, 
             if is_folder:
                 place = (about.st_dev, about.st_ino)
                 if place not in above:
-                    yield from _below(names, entry.path, depth + 1, (*above, place))
+                    _below(names, entry.path, depth + 1, (*above, place))
             elif stat.S_ISREG(about.st_mode):
-                yield _as_text(entry.path), (about.st_size, str(about.st_mtime_ns))
+                path = begin + name
+                files[path if path.isascii() else _as_text(entry.path)] = about.st_size, str(about.st_mtime_ns)
 
 
 def _as_text(path: bytes) -> str:
@@ -247,7 +250,7 @@ def _unreadable(path: bytes, error: OSError, names: _Names) -> str:
 # -- an object store -------------------------------------------------------------------------------------------
 
 
-def _in_store(names: _Names) -> Iterator[_File]:
+def _in_store(names: _Names) -> None:
     scheme, _, rest = names.folder.partition("://")
     bucket, _, prefix = rest.partition("/")
     store = ObjectStore(f"{scheme}://{bucket}")
@@ -258,8 +261,7 @@ def _in_store(names: _Names) -> Iterator[_File]:
             counts = all(names.counts(folder, depth, is_file=False) for depth, folder in enumerate(folders))
             if counts and names.counts(name, len(folders), is_file=True):
                 file = f"{scheme}://{bucket}/{path}"
-                names.stored[file] = at
-                yield file, (size, version)
+                names.files[file], names.stored[file] = (size, version), at
     except OSError as error:
         raise SourceUnavailable(f"the stream cannot read {names.folder}: {error}. Nothing was read") from error
 
