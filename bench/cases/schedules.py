@@ -17,7 +17,7 @@ from bench.case import Case, Size, Stage
 from bench.fleet import Fleet
 from bench.measure import cpu_by_role, measured
 from unstuck import JobSpec
-from unstuck.coordinator.publishing.streams.backlog import Backlog
+from unstuck.coordinator.publishing.streams.backlog import BacklogLooks
 from unstuck.tasks.warehouse.log import Warehouse
 
 FILES: dict[Size, int] = {"tiny": 20, "quick": 2_000, "full": 20_000}
@@ -48,7 +48,7 @@ def _files(case: Case, stage: Stage, fleet: Fleet) -> None:
     for _ in range(4):  # both runners have loaded what reads and writes the files
         _arrive(folder, next(numbers))
         fleet.finish(fleet.client.submit(load).id)
-    backlog, spec = Backlog(), JobSpec.from_values(load, None)
+    backlog, spec = BacklogLooks(), JobSpec.from_values(load, None)
     among = f"among {many:,} files"
     for _ in stage.rounds():
         for which in ("the first look after a load", "a look that finds nothing new"):

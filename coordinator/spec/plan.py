@@ -91,9 +91,14 @@ class Plan:
         return (self.groups[group].values or collected[group])[ordinal]
 
     def appended_by(self, group: PlannedGroup) -> tuple[str, ...]:
-        """The outputs that ``group`` may write from a stream that it reads."""
+        """The outputs that ``group`` may write from a stream that it reads: none that another group declares."""
         is_published = self.publish is not None or group.name in self.default_publish
-        return appended_outputs(self.outputs, self.publish) if group.spec.streams and is_published else ()
+        if not (group.spec.streams and is_published):
+            return ()
+        own, any_python = outputs_of(group.spec), any(step.python for step in group.spec.steps)
+        others = {name for one in self.groups.values() if one is not group for name in outputs_of(one.spec)}
+        appended = appended_outputs(self.outputs, self.publish)
+        return tuple(name for name in appended if name in own or (any_python and name not in others))
 
     def group_plans(
         self,

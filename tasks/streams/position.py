@@ -117,7 +117,8 @@ def holder_of(datasets: Mapping[str, DatasetState | None], stream: str, generati
     if len({held[name].path for name in own}) > 1 and generation <= newest:
         raise OutputInvalid(
             f"both {own[0]} and {own[1]} hold a position of {stream}, so what is new for one is not for the "
-            f"other. Read the stream in a group for each of them, or say generation: {newest + 1}"
+            f"other. Read the stream in a group for each of them, which says output: at its step, or say generation: "
+            f"{newest + 1}"
         )
     if own:
         return own[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -27,6 +28,10 @@ from unstuck.tasks.streams.files_read import read_files
 from unstuck.tasks.streams.listing import arrivals
 from unstuck.tasks.warehouse.files import Files
 
+DISTINCT = """
+def distinct(spark, ctx):
+    return ctx.input("events").dropDuplicates(["id"])
+"""
 SPEC = ROOT / "examples" / "flights.yaml"
 
 
@@ -41,6 +46,7 @@ def fleet_on(master: str, url: str, folder: Path, *, idle: str = "10m", **conf: 
         "UNSTUCK_SPARK_CONF": json.dumps(conf),
         "UNSTUCK_SESSION_IDLE": idle,
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": f"{PYTHONPATH}:{ROOT}",
     }
     with ExitStack() as stack:
@@ -105,6 +111,38 @@ def test_an_idle_session_gives_its_executors_back_to_the_cluster(
             ended = client.wait(job, timeout=seconds(90))
             assert ended.job.status is Status.FINISHED, ended
             wait_until(lambda: not held(), 60, "no executor to be held any more")
+
+
+def test_executors_of_a_cluster_read_the_files_of_a_stream_and_keep_its_state(
+    redis_server: RedisServer, tmp_path: Path, cluster: tuple[str, Sequence[SparkProcess]]
+) -> None:
+    master, _ = cluster
+    conf = {"spark.cores.max": "2", "spark.driver.host": "127.0.0.1", "spark.sql.shuffle.partitions": "2"}
+    (landing := tmp_path / "in").mkdir()
+    # So many that tasks of Spark read them.
+    for n in range(files := 2_100):
+        (landing / f"{n}.json").write_text(f'{{"id": {n % (files // 2)}}}\n')
+    events = {"stream": str(landing), "format": "json", "schema": "id BIGINT"}
+    (tmp_path / "cluster_steps.py").write_text(DISTINCT)
+    groups = [
+        {"name": "load", "inputs": {"events": events}, "steps": [{"sql": "SELECT id FROM events", "output": "loads"}]},
+        {
+            "name": "distinct",
+            "inputs": {"events": {**events, "state": True}},
+            "steps": [{"python": "cluster_steps:distinct", "output": "ids"}],
+        },
+    ]
+    append = {name: {"mode": "append"} for name in ("loads", "ids")}
+    with fleet_on(master, redis_server.url, tmp_path, **conf) as client:
+        for rows in ((files, files // 2), (files + 1, files // 2)):
+            ended = client.wait(client.submit({"name": "x", "groups": groups, "outputs": append}).id)
+            assert ended.job.status is Status.FINISHED, ended
+            found = [pl.read_parquet(published_files(str(tmp_path / "warehouse"), name)) for name in append]
+            assert tuple(map(len, found)) == rows, "the second job reads one file more, which has a known id"
+            (landing / "more.json").write_text('{"id": 0}\n')
+    logs = "".join(path.read_text(errors="replace") for path in (tmp_path / "warehouse").rglob("*.log"))
+    assert "cannot read" not in logs
+    assert "the driver reads all" not in logs
 
 
 def test_the_demo_on_spark_connect(redis_server: RedisServer, tmp_path: Path) -> None:

@@ -25,6 +25,14 @@ def text_of(events: Any = None, outputs: Any = None, **group: Any) -> str:
     return json.dumps({"name": "x", "groups": [load], "outputs": outputs or {"loads": {"mode": "append"}}})
 
 
+def test_an_output_that_another_group_declares_is_none_of_those_that_a_group_may_write() -> None:
+    spec = json.loads(text_of(outputs={name: {"mode": "append"} for name in ("loads", "ids", "more")}))
+    other = {"name": "ids", "inputs": {"events": EVENTS}, "steps": [{"python": "m:f", "output": "ids"}]}
+    plan = compile_plan(JobSpec.from_values({**spec, "groups": [*spec["groups"], other]}, None))
+    assert plan.appended_by(plan.groups["load"]) == ("loads",), "of SQL, its own alone"
+    assert plan.appended_by(plan.groups["ids"]) == ("ids", "more"), "a function may write others by their names"
+
+
 def plan_of(text: str) -> GroupPlan:
     plans = compile_plan(JobSpec.model_validate_json(JobSpec.from_text(text).to_json())).group_plans("/w", "id")
     return GroupPlan.model_validate_json(plans["load"], context=STORED)
