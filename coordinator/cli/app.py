@@ -16,6 +16,7 @@ from unstuck.coordinator.cli.look import list_jobs, show, why
 from unstuck.coordinator.cli.ops.dead_letters import dead
 from unstuck.coordinator.cli.ops.demo import demo
 from unstuck.coordinator.cli.ops.doctor import doctor
+from unstuck.coordinator.cli.ops.health import health
 from unstuck.coordinator.cli.ops.local import up
 from unstuck.coordinator.cli.ops.metrics import metrics
 from unstuck.coordinator.cli.ops.notify import notify
@@ -50,6 +51,7 @@ COMMANDS: tuple[tuple[str, str, Callable[..., None], str], ...] = (
     (CONTROL, "skip", skip, "unstuck skip flights 'by_month[3]'"),
     (CONTROL, "rerun", rerun, "unstuck rerun flights clean"),
     (OPERATE, "fleet", fleet, "unstuck fleet"),
+    (OPERATE, "health", health, "unstuck health worker --max-age 30s"),
     (OPERATE, "metrics", metrics, "unstuck metrics --serve :9464"),
     (OPERATE, "vacuum", vacuum, "unstuck vacuum --keep 10 --older-than 30d --dry-run"),
     (OPERATE, "compact", compact, "unstuck compact flights --target 128"),

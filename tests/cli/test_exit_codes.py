@@ -239,6 +239,7 @@ ASKS_REDIS = (
         "list",
         "fleet",
         "metrics",
+        "health worker",
         "doctor",
         "up",
         "submit good.yaml",

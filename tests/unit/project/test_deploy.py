@@ -13,6 +13,7 @@ import yaml
 from promql_parser import AggregateExpr, BinaryExpr, MatrixSelector, VectorSelector
 
 from tests.support.paths import ROOT
+from unstuck.coordinator.cli.ops.health import ROLES
 from unstuck.coordinator.metrics.catalog import CATALOG
 from unstuck.coordinator.model.schedule_record import ScheduleStatus
 from unstuck.coordinator.model.status import Status
@@ -111,3 +112,18 @@ def test_panels_have_numbers_and_places_of_their_own() -> None:
     panels = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)
+
+
+def test_the_probes_of_kubernetes_and_compose_are_commands_that_exist() -> None:
+    pods = yaml.safe_load_all((ROOT / "deploy/kubernetes/unstuck.yaml").read_text())
+    containers = [one for pod in pods for one in pod["spec"]["template"]["spec"]["containers"]]
+    lines = [one["livenessProbe"]["exec"]["command"][-1] for one in containers if "livenessProbe" in one]
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"].values()
+    checks = [one["healthcheck"]["test"][1:] for one in services if "healthcheck" in one]
+    asked = [line.partition(";")[0].split() for line in lines] + [check for check in checks if check[0] == "unstuck"]
+    assert {words[2] for words in asked} == set(ROLES)
+    for _, command, role, *options in asked:
+        assert command == "health"
+        assert role in ROLES
+        assert options in ([], ["--max-age", "60s"])
+    assert all(line.endswith("; test $? -ne 1") for line in lines), "a Redis that is away restarts no pod"

@@ -1,0 +1,47 @@
+"""``unstuck health``: are the coordinators or the workers of this host at work? For the probes of a supervisor."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from unstuck.coordinator.cli.connection import connected
+from unstuck.coordinator.cli.exits import ExitCode
+from unstuck.coordinator.cli.render.terminal import stderr, stdout
+from unstuck.tasks.duration import parse_duration
+
+ROLES = ("coordinator", "worker")
+
+
+def health(
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="coordinator or worker: of which processes.")],
+    max_age: Annotated[
+        str, typer.Option(metavar="TIME", help="How long a process may have done nothing that others see.")
+    ] = "30s",
+) -> None:
+    """Say whether the coordinators or workers of this host are at work, by what they have done, for probes.
+
+    Exit code 1: one of them is not, or there is none; 5: Redis, where they say what they do, cannot be asked.
+    """
+    if role not in ROLES:
+        raise typer.BadParameter(f"expected {' or '.join(ROLES)}, not {role!r}")
+    try:
+        seconds = parse_duration(max_age)
+    except ValueError as error:
+        raise typer.BadParameter(f"--max-age: {error}") from None
+    from unstuck.coordinator.doctor.health import health_of
+
+    with connected() as connection:
+        settings = connection.client.settings
+        found = health_of(connection.redis, settings, role, os.uname().nodename, seconds)  # type: ignore[arg-type]
+    for sentence in found.ailing:
+        stderr.print(sentence, soft_wrap=True)
+    if found.ailing:
+        raise typer.Exit(ExitCode.NOT_WELL)
+    noun = "runner" if role == "worker" else role
+    if not found.well:
+        stderr.print(f"no {noun} of this host has been heard of", soft_wrap=True)
+        raise typer.Exit(ExitCode.NOT_WELL)
+    stdout.print(f"{found.well} {noun}{'' if found.well == 1 else 's'} of this host at work")

@@ -1,0 +1,92 @@
+"""The health of the coordinators or workers of one host, by the work that they have done lately, for probes.
+
+A process that died is no longer judged: its supervisor knows. A process that is there must have been heard of.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import psutil
+import redis
+
+from unstuck.tasks.duration import format_duration
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.processes import ProcessRegistry, ProcessStatus, RunnerStatus
+from unstuck.tasks.settings import Settings
+
+Role = Literal["coordinator", "worker"]
+SLACK = 2.0  # seconds by which the age of a process and that of its last word may be wrong
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How the processes of one host are. ``ailing``: a sentence for each that is not well; ``well``: how many are."""
+
+    well: int
+    ailing: tuple[str, ...]
+
+
+def health_of(client: redis.Redis, settings: Settings, role: Role, host: str, max_age: float) -> Health:
+    """The health of the processes of ``role`` on ``host``, which is this one.
+
+    Args:
+        client: must decode responses.
+        max_age: seconds within which each must have been heard of; at least as long as it is silent by itself.
+
+    Raises: redis.RedisError.
+    """
+    keys = Keys(settings.prefix)
+    found = [one for one in ProcessRegistry(client, keys).read() if one.host == host]
+    mine = [one for one in found if isinstance(one, RunnerStatus) == (role == "worker")]
+    (seconds, micros), alive = client.time(), cast(list[str | None], client.hmget(keys.alive, ["at", "period"]))
+    now = seconds + micros / 1e6
+    if role == "worker":
+        return judged(mine, now, max(max_age, 3 * settings.lease_renew + 1), process_age)
+    health = judged(mine, now, max_age, process_age)
+    swept, period = (float(one) if one else 0.0 for one in alive)
+    if health.well and now - swept > max(max_age, 3 * period + 1):
+        # Each coordinator sweeps by itself where nobody else does.
+        silent = f"no sweep has moved for {format_duration(now - swept)}, and this coordinator makes none"
+        return Health(0, (*health.ailing, silent))
+    return health
+
+
+def judged(
+    found: Iterable[ProcessStatus], now: float, max_age: float, process_age: Callable[[int], float | None]
+) -> Health:
+    """The health of those of ``found`` that are still there (pure).
+
+    Args:
+        now: by the clock of Redis, as the times of the processes.
+        process_age: of a pid, the seconds since that process began; None: there is no such process.
+    """
+    newest: dict[int, ProcessStatus] = {}
+    for one in found:
+        if one.pid not in newest or one.seen > newest[one.pid].seen:
+            newest[one.pid] = one
+    well, ailing = 0, []
+    for pid, one in sorted(newest.items()):
+        silent, age = max(0.0, now - one.seen), process_age(pid)
+        if age is None or age + SLACK < silent:
+            continue  # it is dead, or its number is another process's by now
+        if silent <= max_age:
+            well += 1
+        else:
+            what = f"runner {pid} of worker {one.worker_pid}" if isinstance(one, RunnerStatus) else f"coordinator {pid}"
+            ailing.append(f"{what} has done nothing for {format_duration(silent)}")
+    return Health(well, tuple(ailing))
+
+
+def process_age(pid: int) -> float | None:
+    """Seconds since the process ``pid`` of this host began; None if there is none, or only a dead one is left."""
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        return max(0.0, time.time() - process.create_time())
+    except psutil.Error:
+        return None
