@@ -1,6 +1,6 @@
 """The ``alter`` command: it changes values in the spec of a job that has begun, all of them or none (pure).
 
-Policy (timeouts, retries, limits, priority, queues, pools) may change while a job runs; code, parameters and Spark conf
+Policy (timeouts, retries, limits, priority, notify, queues, pools) may change while a job runs; code, parameters and Spark conf
 only while it is PAUSED, HALTED or RETRYING; its shape never. Groups that have succeeded, and attempts that run well,
 keep what they began with.
 """
@@ -28,7 +28,7 @@ _NO_WORK = ("retry", "timeout", "queue_timeout", "worker_losses", "queue", "pool
 _GROUP = r"(groups\.[^.]+|defaults)\."
 _STEP = r"groups\.[^.]+\.steps"
 _POLICY = re.compile(
-    rf"max_parallel|priority|mixed|on_failure|timeout|{_STEP}\.\d+\.timeout|"
+    rf"max_parallel|priority|mixed|on_failure|timeout|notify|{_STEP}\.\d+\.timeout|"
     rf"{_GROUP}({'|'.join(_NO_WORK)})|{_GROUP}retry\..+"
 )
 _QUEUE = re.compile(rf"{_GROUP}(queue|pool)")
@@ -132,7 +132,7 @@ def _refusal(state: JobState, changes: tuple[AlteredValue, ...]) -> str:
             return (
                 f"{change.path} (code, parameters and conf) can change only while a job is PAUSED, HALTED or RETRYING; "
                 f"`unstuck pause {state.job.id}` first, or change policy only (timeouts, retries, max_parallel, "
-                "priority, mixed, queues, pools)"
+                "priority, mixed, notify, queues, pools)"
             )
     return ""
 

@@ -46,7 +46,10 @@ def trouble(draft: Draft, why: Reason) -> None:
     tries = draft.job.publish_tries + 1
     at = draft.env.now + min(MAX_PUBLISH_WAIT, 2.0 ** min(tries, 6))
     phase = Phase.ABORT_RETRYING if draft.job.phase.aborts else Phase.RETRYING
-    draft.job = replace(draft.job, phase=phase, publish_tries=tries, publish_next=at, reason=why)
+    since = draft.job.publish_troubled_since or draft.env.now
+    draft.job = replace(
+        draft.job, phase=phase, publish_tries=tries, publish_next=at, publish_troubled_since=since, reason=why
+    )
     draft.tell("PUBLISH_TROUBLE", code=why.code, text=why.text)
 
 

@@ -229,6 +229,7 @@ class JobRecord:
         texts: the long texts of the spec, by digest (``tasks.protocol.texts``). One that an ``alter`` took out stays.
         phase: of its publishing: not empty between "all groups done" and the package in the warehouse log.
         publish_tries: how often publishing brought trouble, or no answer; ``publish_next`` when it is looked at next.
+        publish_troubled_since: when it did so first; 0 before.
         publish_heard: the last sign of life of the try of publishing that is under way.
         base: head of the warehouse log at submit, below its own package; None if unknown: the whole log is searched.
         intent_at: when the user last said what they want, ``intent_by`` who it was, ``intent_why`` why.
@@ -264,6 +265,7 @@ class JobRecord:
     ended_at: float = 0.0
     phase: Phase = Phase.NONE
     publish_tries: int = 0
+    publish_troubled_since: float = 0.0
     publish_next: float = 0.0
     publish_heard: float = 0.0
     base: int | None = None

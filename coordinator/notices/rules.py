@@ -15,7 +15,7 @@ from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.notice import TOLD_AGAIN_AFTER, Notice, Told, notice_id
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GroupState, Intent, Phase, Status
+from unstuck.coordinator.model.status import GroupState, Intent, Status
 from unstuck.coordinator.notices.wording import words
 from unstuck.coordinator.spec.notify_spec import Condition, FleetRule, NotifyRule, Usual
 
@@ -191,12 +191,9 @@ class _Telling:
         return self._waiting_since(limit) if word == "waiting_for_worker" else (0.0, "")
 
     def _retrying_since(self) -> tuple[float, str]:
-        state, found = self._state, (0.0, "")
-        if state.recovering:
-            found = min((state.groups[group].troubled_since, group) for group in state.recovering)
-        elif self._job.phase in (Phase.PUBLISHING, Phase.RETRYING) and self._job.publish_tries:
-            found = max((record.since for record in state.groups.values()), default=0.0), ""
-        return found
+        if self._state.recovering:
+            return min((self._state.groups[group].troubled_since, group) for group in self._state.recovering)
+        return self._job.publish_troubled_since if self._job.phase else 0.0, ""
 
     def _waiting_since(self, limit: float) -> tuple[float, str]:
         """Since when a queue of which the job has an offer has taken nothing of it, and the oldest offer there."""

@@ -12,7 +12,7 @@ from tests.simulation.__main__ import play, total
 from tests.simulation.planted.mutants import MUTANTS
 from tests.simulation.planted.planted import PLANTED, SYSTEMS
 from tests.simulation.planted.planting import Planted
-from tests.simulation.rules.broken import COSTS, FORGOTTEN, ONE, SHOWN, WAIT, WHOLE, WORD
+from tests.simulation.rules.broken import COSTS, FORGOTTEN, NOTICES, ONE, SHOWN, WAIT, WHOLE, WORD
 from tests.simulation.stage.history import simulate
 from tests.simulation.stage.shrink import explained, shrink
 
@@ -27,7 +27,7 @@ def test_every_promise_is_kept_whatever_is_lost_killed_or_frozen(first: int) -> 
 
 
 def test_every_promise_and_every_bound_of_a_wait_is_broken_by_some_bug() -> None:
-    assert {bug.breaks for bug in PLANTED} == {FORGOTTEN, ONE, WORD, WAIT, SHOWN, WHOLE, *COSTS}
+    assert {bug.breaks for bug in PLANTED} == {FORGOTTEN, ONE, WORD, WAIT, SHOWN, WHOLE, *COSTS, *NOTICES}
 
 
 def test_the_pages_count_the_planted_bugs() -> None:

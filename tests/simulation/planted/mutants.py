@@ -25,7 +25,9 @@ from unstuck.coordinator.decide import (
     publishing,
     timeouts,
 )
+from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.notices.rules import _Telling
 from unstuck.coordinator.publishing.background_tries import Publisher
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.reconciler import Pass
@@ -376,5 +378,45 @@ MUTANTS = (
         139,
         line(ModelStore.tick, "self.due = {job: min(at, now) for job, at in self.due.items()}", "pass"),
         commands=True,
+    ),
+    mutant(
+        "a job that a person ends is told to nobody",
+        broken.UNTOLD,
+        6,
+        line(_Telling.end, "if not self._job.schedule:", "if self._job.intent is Intent.RUN:"),
+        commands=True,
+    ),
+    mutant(
+        "a condition with a time does not make its job due",
+        broken.UNTOLD,
+        31,
+        line(Pass._tell, "decision.due = min(decision.due, told.look_at)", "pass"),
+    ),
+    mutant(
+        "each failure begins anew the time for which a group is tried again",
+        broken.TOLD,
+        8,
+        line(Draft.put, "if record.recovering != bool(record.troubled_since):", "if record.recovering:"),
+    ),
+    mutant(
+        "what was told is not on the record",
+        broken.TOLD,
+        6,
+        line(Pass._tell, "if told.told != job.told:", "if False:"),
+    ),
+    mutant(
+        "a condition with a time is told at once",
+        broken.TOLD,
+        1,
+        line(_Telling.look, "at = since + limit", "at = since"),
+    ),
+    mutant(
+        "a notice that is made again after a rollback has another id",
+        broken.TOLD,
+        298,
+        line(
+            _Telling._tell, "id=notice_id(job.id, event, key, mark)", "id=notice_id(job.id, event, key, self._env.now)"
+        ),
+        within=1000,
     ),
 )

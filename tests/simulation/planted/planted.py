@@ -18,7 +18,7 @@ from tests.simulation.model.store import ModelStore
 from tests.simulation.model.stored import StoredJob
 from tests.simulation.planted.mutants import MUTANTS
 from tests.simulation.planted.planting import Patches, Planted
-from tests.simulation.rules.broken import FORGOTTEN, LATE_CANCEL, MISSED_DUE, ONE, SHOWN, WHOLE, WORD
+from tests.simulation.rules.broken import FORGOTTEN, LATE_CANCEL, MISSED_DUE, ONE, SHOWN, TOLD, WHOLE, WORD
 from unstuck.coordinator import client
 from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.job import Answer, Commanded
@@ -84,6 +84,16 @@ class NoGuards(ModelStore):
 
     def _stands(self, job: StoredJob, guard: Guard) -> bool:
         return True
+
+
+class TellsWhatWasRefused(ModelStore):
+    """A notice goes out before the change that it tells of is written, and stays where that is refused."""
+
+    def _conflicts(self, job: StoredJob, decision: Decision) -> bool:
+        conflicts = super()._conflicts(job, decision)
+        if conflicts:
+            self.outbox += decision.notices
+        return conflicts
 
 
 class DueBlindly(ModelStore):
@@ -306,6 +316,7 @@ SYSTEMS = (
     Planted("finish without a fence", ONE, 49, NoFence),
     Planted("what is taken with an outcome has no lease", ONE, 8, TakesWithoutALease),
     Planted("takeover without guard or grace", ONE, 2, NoGuards, _takes_over_on_sight),
+    Planted("a notice of a commit that was refused", TOLD, 118, TellsWhatWasRefused, commands=True),
     Planted("due moved later blindly", FORGOTTEN, 140, DueBlindly),
     Planted("report acked on a busy lock, and nothing else wakes", FORGOTTEN, 0, ReportIsAll, _acked_when_busy),
     Planted("publish without reading the log first", WHOLE, 245, patches=_publishes_without_looking),

@@ -35,6 +35,10 @@ COSTS = (
     *(LATE_COMMAND, LATE_CANCEL, LATE_START, LATE_RETRY, LONG_BACKOFF, LATE_TIMEOUT, LATE_END, LATE_PUBLISH),
 )
 
+UNTOLD = f"{FORGOTTEN}: every change that a rule names is told"
+TOLD = f"{SHOWN}: a notice tells what was committed, when it has come, and once"
+NOTICES = (UNTOLD, TOLD)
+
 
 class Broken(BaseException):
     """A promise was broken. Not an Exception, so that no code under test takes it for a fault of its own."""

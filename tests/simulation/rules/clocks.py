@@ -43,7 +43,7 @@ class Clocks:
     def committed(self, before: StoredJob, after: StoredJob, decision: Decision, written_at: float) -> str:
         """``written_at``: by the clock of the store. A pass that stood still while it was set back began after that."""
         job, now = before.record, after.decided_at
-        self._ran[job.id] = self._ran_until(job, now)
+        self._ran[job.id] = self.ran_until(job, now)
         if after.record.started_at:
             self._counted_at[job.id] = min(max(now, self._counted_at.get(job.id, now)), written_at)
         for event in decision.events:
@@ -56,7 +56,7 @@ class Clocks:
             self._queued_at.update({key: now for key in self._queued_at if key[0] == job.id})
         return ""
 
-    def _ran_until(self, job: JobRecord, now: float) -> float:
+    def ran_until(self, job: JobRecord, now: float) -> float:
         counts = job.started_at and job.status not in HELD
         return self._ran.get(job.id, 0.0) + (max(0.0, now - self._counted_at.get(job.id, now)) if counts else 0.0)
 
@@ -84,7 +84,7 @@ class Clocks:
     def over(self, job: StoredJob, now: float) -> Iterator[tuple[str, bool]]:
         """The timeouts of a job that have come, each with whether it waits for the end of a grace."""
         record, plan = job.record, plan_of(job.record.spec)
-        ran, asked_at = self._ran_until(record, now), self._asked_at.get(record.id, 0.0)
+        ran, asked_at = self.ran_until(record, now), self._asked_at.get(record.id, 0.0)
         if record.status not in HELD and plan.timeout is not None and ran > plan.timeout:
             yield f"{record.id} is {record.status}, and its timeout of {plan.timeout}s is over", False
         for group, attempt in job.attempts.items():
@@ -98,7 +98,7 @@ class Clocks:
         record, plan = job.record, plan_of(job.record.spec)
         if record.terminal or record.intent is not Intent.RUN or record.phase or now - fault_free_since <= MOST_LATE:
             return ""
-        ran = self._ran_until(record, now)
+        ran = self.ran_until(record, now)
         counts = record.status not in HELD and now - self._asked_at.get(record.id, 0.0) > MOST_LATE
         if counts and plan.timeout is not None and ran > plan.timeout + MOST_LATE:
             return f"{record.id} has run {ran:.1f}s of {plan.timeout}, and is {record.status}"

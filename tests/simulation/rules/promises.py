@@ -16,11 +16,12 @@ from tests.simulation.model.locks import Locks
 from tests.simulation.model.store import ModelStore
 from tests.simulation.model.stored import StoredJob
 from tests.simulation.rules import ends
-from tests.simulation.rules.broken import FORGOTTEN, LATE_PUBLISH, ONE, SHOWN, WAIT, WHOLE, WORD, Broken
+from tests.simulation.rules.broken import FORGOTTEN, LATE_PUBLISH, ONE, SHOWN, UNTOLD, WAIT, WHOLE, WORD, Broken
 from tests.simulation.rules.budgets import Budgets
 from tests.simulation.rules.clocks import Clocks
 from tests.simulation.rules.joins import can_never_go, condition_says, rule_holds, untold
 from tests.simulation.rules.lateness import Lateness
+from tests.simulation.rules.notices import Notices
 from tests.simulation.rules.packages import Packages
 from tests.simulation.rules.pools import over_full
 from tests.simulation.rules.said import Said, unheard
@@ -42,7 +43,7 @@ from unstuck.tasks.spec.work_order import FrozenInputs, WorkOrder
 
 S = GroupState
 _CONDITIONS: dict[Any, bool | None] = {"CONDITION_FALSE": False, "WHEN_FAILED": None}
-_NEVER_GO_BACK = ("_nonces", "_claimed_at", "_outcomes", "_ever_claimed", "_handed_out")
+_NEVER_GO_BACK = ("_meant", "_ended", "_nonces", "_claimed_at", "_outcomes", "_ever_claimed", "_handed_out")
 
 
 class Promises:
@@ -66,6 +67,7 @@ class Promises:
         self._packages = Packages(depot)
         self._adopted = Adopted(core, depot)
         self._said = Said()
+        self._notices = Notices(core, self._clocks.ran_until)
         self._commanded_at: dict[str, float] = {}  # when the intent was last written, by the clock of the stage
         self.claims = 0
         self.commits = 0
@@ -124,6 +126,10 @@ class Promises:
             fault_free = max(fault_free_since + skew, self._core.grace_until)
             if not self._core.set_back:
                 self._hold(WAIT, self._clocks.overdue(job, now + skew, fault_free))
+                if not self.lateness.undecidable(job.record):
+                    within = self._settings.lock_ttl + 2 * self._settings.sweep_every
+                    looked_at = max(fault_free, free_at + skew, asked_at + skew)
+                    self._hold(UNTOLD, self._notices.overdue(job, now + skew, within, looked_at))
 
     def waits_for_a_person(self, job_id: str) -> bool:
         """It is paused, and nothing of it is on its way."""
@@ -136,7 +142,7 @@ class Promises:
     def remember(self) -> Callable[[], None]:
         """A snapshot of what was seen; answers how to go back to it with the store. The warehouse does not go back."""
         kept: list[tuple[Any, str, Any]] = []
-        for watcher in (self, self._budgets, self._asked, self._adopted, self._clocks, self._said):
+        for watcher in (self, self._budgets, self._asked, self._adopted, self._clocks, self._said, self._notices):
             for name, value in vars(watcher).items():
                 if isinstance(value, dict | set) and name not in _NEVER_GO_BACK:
                     kept.append((watcher, name, copy(value)))
@@ -274,6 +280,7 @@ class Promises:
         self._forget_events(job.id, decision)
         self._hold(WORD, self._asked.committed(before, after, decision))
         self._froze(before, after, decision)
+        self._hold_lies(self._notices.committed(before, after, decision))
         self._hold_lies(ends.limits(after, decision))
         self._hold_lies(ends.status(after))
         if job.reset_budgets and not after.record.reset_budgets:

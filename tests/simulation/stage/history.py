@@ -126,8 +126,9 @@ def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all:
     more = None if plain else random.Random(f"more {seed}")  # of its own, as what is asked: the rest is as it would be
     pooled = random.Random(f"pools {seed}") if seed % 6 == 0 else None
     cleaned = random.Random(f"cleanups {seed}") if seed % 7 == 0 else None
+    told = random.Random(f"notices {seed}") if seed % 5 in (1, 3) else None
     numbers = range(1, rng.randint(1, 3) + 1)
-    jobs = {job.record.id: job for job in (random_job(rng, n, more, pooled, cleaned) for n in numbers)}
+    jobs = {job.record.id: job for job in (random_job(rng, n, more, pooled, cleaned, told) for n in numbers)}
     core.set_pool("two", 2)
     result = HistoryResult(seed, jobs=len(jobs))
     planned, every = dict(jobs), list(jobs)

@@ -68,6 +68,7 @@ def random_job(
     more: random.Random | None,
     pooled: random.Random | None = None,
     cleaned: random.Random | None = None,
+    told: random.Random | None = None,
 ) -> SimulatedJob:
     """One job: two to seven groups, with every kind of join, fork, policy and failure.
 
@@ -75,6 +76,7 @@ def random_job(
         more: dice of their own for conditions, timeouts and optional groups, which some of the jobs have; None: none.
         pooled: dice of their own for pools and priorities, likewise.
         cleaned: dice of their own for groups that run after a failure, likewise.
+        told: dice of their own for rules of who is told of what, likewise.
     """
     groups: list[dict[str, Any]] = []
     for index in range(rng.randint(2, 7)):
@@ -92,6 +94,10 @@ def random_job(
         _add_more(more, spec)
     if pooled is not None:
         _add_pools(pooled, spec)
+    if told is not None:
+        waits = [{"retrying_for": 4.0}, {"running_for": 6.0}, {"waiting_for_worker": 3.0}]
+        on = ["failed", "finished", "recovered", *told.sample(waits, told.randint(1, 3))]
+        spec["notify"] = [{"on": on, "to": "ops"}, {"on": ["failed", *told.sample(waits, 1)], "to": "boss"}]
     text = JobSpec.model_validate(spec).to_json()
     plan = plan_of(text)
     name, priority = f"job{number}", spec.get("priority", "normal")
