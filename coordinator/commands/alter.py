@@ -1,8 +1,8 @@
 """The ``alter`` command: it changes values in the spec of a job that has begun, all of them or none (pure).
 
-Policy (timeouts, retries, limits, priority, notify, queues, pools) may change while a job runs; code, parameters and Spark conf
-only while it is PAUSED, HALTED or RETRYING; its shape never. Groups that have succeeded, and attempts that run well,
-keep what they began with.
+Policy (timeouts, retries, limits, priority, notify, queues, pools) may change while a job runs; code, parameters and
+Spark conf only while it is PAUSED, HALTED or RETRYING; its shape never. Groups that have succeeded, and attempts that
+run well, keep what they began with.
 """
 
 from __future__ import annotations

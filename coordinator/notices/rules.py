@@ -159,8 +159,8 @@ class _Telling:
                     self._close(key)
                     self._look_by(max(at, standing.at + TOLD_AGAIN_AFTER))
                 continue
-            if told is not None:
-                at = max(at, min(told.at, self._env.now) + TOLD_AGAIN_AFTER)
+            if told is not None and told.at <= self._env.now:  # else the clock was set back since
+                at = max(at, told.at + TOLD_AGAIN_AFTER)
             if at <= self._env.now:
                 self._open(key, condition.word, targets, since, mark=since, group=group, usual=limit)
             else:

@@ -43,6 +43,7 @@ NEWER_LOOK = 5.0  # seconds between looks at a job that only a newer coordinator
 CACHE_SECONDS = 1.0
 CACHE_JOBS = 64
 USUAL_SECONDS = 60.0
+USUAL_NAMES = 10_000
 
 SendWakeUps = Callable[[Mapping[str, int]], None]
 """Sends so many wake-ups to each queue. A wake-up may be lost: the sweep sends another."""
@@ -122,7 +123,7 @@ class Reconciler:
         key = (job.name, job.schedule)
         at, seconds = self._usual.get(key, (0.0, 0.0))
         if not 0 <= now - at < USUAL_SECONDS:
-            if len(self._usual) >= CACHE_JOBS:
+            if len(self._usual) >= USUAL_NAMES:
                 self._usual.clear()
             seconds = self.store.usual(*key)
             self._usual[key] = now, seconds

@@ -146,6 +146,18 @@ def test_the_usual_time_is_that_of_the_last_runs_of_that_name(coordinator: Coord
     assert coordinator.store.usual("nobody", "") == 0.0
 
 
+def test_a_rule_that_comes_while_a_job_runs_tells_of_what_happens_from_then_on(coordinator: Coordinator) -> None:
+    job = coordinator.submit(group("a", retry={"max": 0}))
+    coordinator.read()
+    (offer,) = coordinator.offers()
+    coordinator.claim(offer)
+    coordinator.read()
+    assert coordinator.client.alter(job, {"notify": OPS}).answer == "DONE"
+    coordinator.finish(offer.held_by("runner1"), failed())
+    coordinator.read()
+    assert told(coordinator) == [("failed", "FAILED")]
+
+
 def commands(coordinator: Coordinator, job: str) -> dict[str, int]:
     """How many of which commands the commits take that decide ``job`` to its end."""
     commit, counts = coordinator.store.commit, Counter[str]()
@@ -159,6 +171,7 @@ def commands(coordinator: Coordinator, job: str) -> dict[str, int]:
 
     with patch.object(coordinator.store, "commit", counted):
         coordinator.drive(job)
+    del counts["cmdstat_lpush"]  # an entry for polling runners, which stands for a moment or is made again
     return dict(counts)
 
 

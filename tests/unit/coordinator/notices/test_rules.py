@@ -13,6 +13,7 @@ from unstuck import Status
 from unstuck.coordinator.commands.job import Command
 from unstuck.coordinator.model.decision import Decision, Environment
 from unstuck.coordinator.model.notice import TOLD_AGAIN_AFTER, Notice
+from unstuck.coordinator.model.notice import Told as OpenProblem
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.notices.rules import Telling, subscriptions, tell
@@ -178,6 +179,18 @@ def test_a_problem_that_comes_back_is_told_again_once_per_interval_and_not_lost(
     assert len(told_at) == 6000 // TOLD_AGAIN_AFTER + 1, "6,000 s in which 60 groups failed"
     assert all(later - one >= TOLD_AGAIN_AFTER for one, later in pairwise(told_at))
     assert job.events()[:4] == ["retrying_for", "recovered"] * 2
+
+
+def test_a_clock_that_is_set_back_by_a_day_keeps_no_problem_quiet_for_a_day() -> None:
+    job = Told(group("a", retry={**NO_JITTER, "backoff": 300}), on=[{"retrying_for": "1m"}])
+    job.decide()
+    yesterday = OpenProblem(since=job.now + 86_000, at=job.now + 86_400, to=("ops",), over=job.now + 86_401)
+    job.state.job = replace(job.state.job, told={"retrying_for:60": yesterday})
+    job.run("a", failure())
+    assert job.last.look_at == job.now + 60
+    job.now += 60
+    job.decide()
+    assert job.events() == ["retrying_for"]
 
 
 def test_a_queue_without_a_worker_is_told_with_the_queue_and_its_end_when_one_takes_the_offer() -> None:
