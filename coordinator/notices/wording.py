@@ -66,6 +66,8 @@ def words(
         what = f"{', and '.join(ends)}; {what}" if goes_on or job.retry_of else what
     following = about.next if about.next.what else about.ends
     helps = (f"unstuck why {job.id}", *about.help) if not job.terminal else about.help
+    if event in ("finished", "recovered"):  # nothing need be done
+        helps = (f"unstuck show {job.id}",)
     return Words(what[:MAX_TEXT], _first_error(state)[:MAX_TEXT], event_text(following), helps)
 
 

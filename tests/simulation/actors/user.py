@@ -70,9 +70,12 @@ class _ClientStore(StoreAtHand):
     def vacuums(self, warehouse_id: str) -> int:
         return 0
 
-    def submit(self, submission: Submission, summary: str, reason: str = "", vacuums: int = 0) -> tuple[str, bool]:
+    def submit(
+        self, submission: Submission, summary: str, reason: str = "", vacuums: int = 0, expect: str = ""
+    ) -> tuple[str, bool]:
         assert summary
         assert not vacuums
+        assert not expect, "a run of a schedule"
         job = submission.job
 
         def effect() -> tuple[str, bool]:

@@ -85,7 +85,7 @@ MUTANTS = (
     mutant(
         "a finish and take that is repeated takes another offer",
         broken.ONE,
-        908,
+        1024,
         line(
             ModelStore.finish_and_take,
             "return self.finish(",
@@ -106,7 +106,7 @@ MUTANTS = (
     mutant(
         "the slot of a lost attempt is never free",
         broken.LOST_SLOT,
-        0,
+        6,
         line(ModelStore.free_slots, "self.held.discard((pool, offer))", "pass"),
     ),
     mutant(
@@ -118,7 +118,7 @@ MUTANTS = (
     mutant(
         "what a runner says itself does not count",
         broken.LOST_WAKE_UP,
-        146,
+        223,
         line(ModelStore.wake_ups, "if self._idle(one)", "if one.idle_since is not None"),
     ),
     mutant(
@@ -130,7 +130,7 @@ MUTANTS = (
     mutant(
         "an idle runner is sent a wake-up for each offer",
         broken.MANY_WAKE_UPS,
-        3,
+        4,
         line(ModelStore.wake_ups, "idle.pop(min(there)[1])", "idle[min(there)[1]]"),
     ),
     mutant(
@@ -182,7 +182,7 @@ MUTANTS = (
     mutant(
         "a failure does not set the count of lost workers back",
         broken.LONG_BACKOFF,
-        228,
+        480,
         line(failures.fail, "replace(charged, losses=0)", "charged"),
     ),
     mutant(
@@ -202,7 +202,7 @@ MUTANTS = (
     mutant(
         "no due for the timeout of a job",
         broken.LATE_TIMEOUT,
-        91,
+        166,
         line(deadlines.due_at, "job_timeout_at(state.job, state.plan.timeout, env) or 0.0", "0.0"),
     ),
     mutant(
@@ -229,13 +229,13 @@ MUTANTS = (
     mutant(
         "a cancel leaves what waits for a retry",
         broken.LATE_END,
-        35,
+        75,
         line(intent.cancel_waiting, "*draft.state.by_state[S.BACKOFF], ", ""),
     ),
     mutant(
         "a command does not make its job due",
         broken.LATE_COMMAND,
-        407,
+        460,
         line(ModelStore.command, "self.due[old.id] = min(now, self.due.get(old.id, now))", "pass"),
         commands=True,
     ),
@@ -266,13 +266,13 @@ MUTANTS = (
     mutant(
         "reports of a lost coordinator are taken over much later",
         broken.LOST_CONSUMER,
-        23,
+        41,
         line(Consumer.step, "self._settings.report_idle / 5", "self._settings.report_idle * 5"),
     ),
     mutant(
         "a report that met a busy lock waits for half a minute",
         broken.LOST_CONSUMER,
-        14,
+        24,
         line(Consumer._apply_to, "random_wait(BUSY_WAIT, tries, self._uniform))", "30.0)"),
     ),
     mutant(
@@ -287,7 +287,7 @@ MUTANTS = (
     mutant(
         "a quorum is given up while it can be reached",
         SHOWN,
-        0,
+        2,
         line(joins.judge, "succeeded + left < wanted", "succeeded + left <= wanted"),
     ),
     mutant(
@@ -310,15 +310,15 @@ MUTANTS = (
     mutant(
         "what came of publishing is dropped when the lock is busy",
         broken.LATE_ANSWER,
-        1187,
-        line(Publisher._try, "if self._decide(job, result):", "if self._decide(job, result) or True:"),
+        1343,
+        line(Publisher._try_it, "if self._decide(job, result):", "if self._decide(job, result) or True:"),
         commands=True,
         within=1000,
     ),
     mutant(
         "the first trouble of a warehouse costs a minute",
         broken.LATE_PUBLISH,
-        56,
+        103,
         line(publishing.trouble, "min(MAX_PUBLISH_WAIT, 2.0 ** min(tries, 6))", "MAX_PUBLISH_WAIT"),
     ),
     mutant(
@@ -330,7 +330,7 @@ MUTANTS = (
     mutant(
         "a takeover that the commit does not look at again",
         ONE,
-        170,
+        211,
         line(leases.end_lapsed, "draft.decision.guards.append(Guard(", "(lambda guard: None)(Guard("),
         commands=True,
     ),
@@ -349,7 +349,7 @@ MUTANTS = (
     mutant(
         "a coordinator that starts waits before it takes reports over",
         broken.LOST_CONSUMER,
-        6,
+        8,
         line(Consumer.__init__, "self._next_claim = 0.0", "self._next_claim = clock() + 30.0"),
     ),
     mutant(

@@ -319,21 +319,21 @@ SYSTEMS = (
     Planted("a notice of a commit that was refused", TOLD, 118, TellsWhatWasRefused, commands=True),
     Planted("due moved later blindly", FORGOTTEN, 140, DueBlindly),
     Planted("report acked on a busy lock, and nothing else wakes", FORGOTTEN, 0, ReportIsAll, _acked_when_busy),
-    Planted("publish without reading the log first", WHOLE, 245, patches=_publishes_without_looking),
-    Planted("a late failure writes the intent", WORD, 5, patches=_failure_writes_the_intent, commands=True),
-    Planted("a retry is queued under a pause", WORD, 5, patches=_retries_under_a_pause, commands=True),
+    Planted("publish without reading the log first", WHOLE, 276, patches=_publishes_without_looking),
+    Planted("a late failure writes the intent", WORD, 24, patches=_failure_writes_the_intent, commands=True),
+    Planted("a retry is queued under a pause", WORD, 24, patches=_retries_under_a_pause, commands=True),
     Planted("claim ignores what the user wants", WORD, 30, ClaimsWhateverIsWanted, commands=True),
     Planted(
         "canceling until a worker that is gone confirms",
         LATE_CANCEL,
-        116,
+        155,
         patches=_waits_for_confirmation,
         commands=True,
     ),
     Planted(
         "no deadline for a worker that never lets go", LATE_CANCEL, 196, patches=_never_past_the_deadline, commands=True
     ),
-    Planted("abort without asking the slot", WHOLE, 424, patches=_aborts_without_the_slot, commands=True),
+    Planted("abort without asking the slot", WHOLE, 447, patches=_aborts_without_the_slot, commands=True),
     Planted("an alter restarts healthy attempts", SHOWN, 52, patches=_restarts_what_runs_well, commands=True),
     Planted(
         "a rerun keeps frozen inputs of what comes after", WORD, 111, patches=_keeps_what_was_frozen, commands=True
@@ -341,10 +341,10 @@ SYSTEMS = (
     Planted("passes that look only at what reports speak of", FORGOTTEN, 108, patches=_looks_only_at_reports),
     Planted("not found is taken for success", FORGOTTEN, 0, patches=_not_found_is_success),
     Planted("the outcome before the marker", WHOLE, 0, patches=_outcome_before_the_marker),
-    Planted("a retry starts twice", ONE, 9, ClaimedTwice),
+    Planted("a retry starts twice", ONE, 17, ClaimedTwice),
     Planted("a lock that outlives a clock set back", MISSED_DUE, 523, LocksForever, commands=True),
-    Planted("a job that is retried twice becomes two", WORD, 27, KeysForgotten, commands=True),
-    Planted("a retry takes over what is not its work", WHOLE, 168, patches=_adopts_by_name, commands=True),
+    Planted("a job that is retried twice becomes two", WORD, 34, KeysForgotten, commands=True),
+    Planted("a retry takes over what is not its work", WHOLE, 175, patches=_adopts_by_name, commands=True),
     Planted("a retry of a job that has not ended", WORD, 9, RetriesWhatRuns, patches=_retries_all, commands=True),
 )
 PLANTED = (*SYSTEMS, *MUTANTS)
