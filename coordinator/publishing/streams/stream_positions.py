@@ -11,6 +11,7 @@ from unstuck.tasks.warehouse.log_entry import Change, DatasetState, State
 from unstuck.tasks.warehouse.marker import StagedOutput
 
 CANNOT_RESUME = "CANNOT_RESUME"
+STREAM_MOVED = "STREAM_MOVED"  # another publisher was first: a run that begins after it reads what is new
 
 
 def with_news(outputs: Mapping[str, StagedOutput], state: State) -> dict[str, StagedOutput]:
@@ -50,7 +51,7 @@ def with_checkpoint(name: str, change: Change, output: StagedOutput, standing: D
             f"job {before.split('/')[1]} has gone on with it" if before else "its checkpoint is not published any more"
         )
         raise PublishFailed(
-            CANNOT_RESUME,
+            STREAM_MOVED if before else CANNOT_RESUME,
             f"{name} was read from a stream, and {other} since this job was submitted. What both have read must not be "
             "published twice, so nothing was published. Submit the job again: it will read what is new",
         )

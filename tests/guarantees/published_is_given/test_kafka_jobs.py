@@ -170,7 +170,7 @@ def test_of_two_jobs_that_read_the_same_messages_one_publishes_and_the_other_say
     assert [view.job.status for view in views] == [Status.FINISHED, Status.FAILED]
     reason = views[1].job.reason
     assert reason is not None
-    assert reason.code == "CANNOT_RESUME"
+    assert reason.code == "STREAM_MOVED"
     assert f"job {views[0].job.id} has gone on with it" in reason.text
     assert topic.ids() == [1, 2]
 

@@ -29,8 +29,19 @@ from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.log import Warehouse
 
 STEPS = """
+import pathlib
+import time
+
+
 def load(spark, ctx):
     ctx.output("loads").write(ctx.input("events"))
+
+
+def held(spark, ctx, gate, seen):
+    load(spark, ctx)
+    pathlib.Path(seen).write_text("written")
+    while pathlib.Path(gate).exists():
+        time.sleep(0.05)
 """
 
 
@@ -216,6 +227,33 @@ def test_too_many_rejected_rows_in_the_last_runs_halt_a_schedule_before_anything
     schedules.resume(name)
     wait_until(lambda: schedules.show(name).record.last_success, 60, "the run after the file was mended")
     assert [row["id"] for row in load.rows()] == [1, 2, 3, 5, 6]
+
+
+def test_a_run_that_another_publisher_of_its_stream_has_overtaken_is_tried_again_and_each_row_is_published_once(
+    load: Load,
+) -> None:
+    """A person skips a file while a run of the schedule goes on. A job of the same load moves the position as well."""
+    if load.spark:
+        pytest.skip("the same rule")
+    load.arrive(a__csv="id,name\n1,ann\n")
+    load.load()
+    load.arrive(b__csv="id,name\n2,ben\n", c__csv="id,name\n")
+    gate, seen = load.home / "gate", load.home / "seen"
+    gate.touch()
+    seen.touch()
+    schedules, spec = load.client.schedules, load.spec()
+    spec |= {"name": "held", "schedule": {"retry": {"backoff": "1s"}}}
+    spec["groups"][0]["steps"] = [{"python": "file_steps:held", "params": {"gate": str(gate), "seen": str(seen)}}]
+    schedules.set(spec)
+    schedules.run("held")
+    (run,) = wait_until(lambda: schedules.runs("held"), 60, "the run")
+    wait_until(lambda: "written" in seen.read_text(), 60, "what the attempt has read")
+    load.client.skip_file("loads", "c.csv")
+    gate.unlink()
+    done = wait_until(lambda: schedules.show("held").record.last_success, 60, "the next try")
+    assert done.job != run.id
+    assert [event["code"] for event in schedules.events("held") if event["kind"] == "RUN_FAILED"] == ["STREAM_MOVED"]
+    assert [row["id"] for row in load.rows()] == [1, 2]
 
 
 def test_a_full_folder_is_loaded_by_runs_of_a_bounded_size_that_follow_at_once(load: Load) -> None:

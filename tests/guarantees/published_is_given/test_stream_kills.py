@@ -87,7 +87,7 @@ class Feed:
             if view.job.status is not Status.FINISHED:
                 assert view.job.reason is not None
                 reasons.append(view.job.reason.code)
-        assert set(reasons) <= {"CANNOT_RESUME"}
+        assert set(reasons) <= {"STREAM_MOVED"}
         assert len(reasons) < len(jobs)
 
     def last(self) -> None:

@@ -73,8 +73,9 @@ def test_the_first_job_of_a_stream_goes_on_from_nothing() -> None:
 @pytest.mark.parametrize(("after", "now"), [("", "other"), ("before", "other"), ("before", "")])
 def test_who_went_on_from_something_else_is_told_who_has_gone_on(after: str, now: str) -> None:
     said = f"job {now} has gone on" if now else "its checkpoint is not published any more"
-    with pytest.raises(PublishFailed, match=f"{said}.* Submit the job again"):
+    with pytest.raises(PublishFailed, match=f"{said}.* Submit the job again") as refused:
         with_checkpoint("loads", CHANGE, output("mine", after), standing(now))
+    assert refused.value.code == ("STREAM_MOVED" if now else "CANNOT_RESUME")
 
 
 def test_what_was_published_by_a_job_that_took_over_the_same_work_is_published_once() -> None:
@@ -182,7 +183,7 @@ def test_the_second_of_two_jobs_that_read_the_same_files_is_aborted_and_nothing_
     assert loads.publish("two", "one", loads.bytes).version == 2
     refused = loads.publish("late", "one", loads.bytes)
     assert refused.failed is not None
-    assert refused.failed.code == "CANNOT_RESUME"
+    assert refused.failed.code == "STREAM_MOVED"
     assert "job two has gone on" in refused.failed.text
     assert loads.warehouse.existing_entry(3).kind == "abort"
     assert loads.warehouse.dataset("loads").rows == 6
@@ -325,7 +326,7 @@ def test_a_file_that_is_skipped_counts_as_read_and_the_history_says_who_skipped_
     assert warehouse.dataset("loads").rows == 3
     late = landing.load("late", first)
     assert late.failed is not None
-    assert late.failed.code == "CANNOT_RESUME", "a job that was reading the file meanwhile has not the last word"
+    assert late.failed.code == "STREAM_MOVED", "a job that was reading the file meanwhile has not the last word"
     (landing.folder / "bad.json").write_text("{}")
     with pytest.raises(FileChanged):
         arrivals(landing.stream, landing.position.seen)
