@@ -211,8 +211,10 @@ class Schedules:
             wrong = Reason("SPEC_INVALID", str(error)[:2000])
             return lambda standing, now: not_submitted(standing, run, wrong, True, now)
         except (Damaged, NewerJob) as error:
+            damaged = isinstance(error, Damaged)
+            helps = f". `unstuck schedule resume {record.name}` runs its tick from the start" if damaged else ""
             text = f"job {run.retry_of}, which is to be tried again, cannot be read: {error}"
-            unread, damaged = Reason(error.code, text[:2000]), isinstance(error, Damaged)
+            unread = Reason(error.code, text[:1800] + helps)
             return lambda standing, now: not_submitted(standing, run, unread, damaged, now)
         except (redis.RedisError, NotWanted):
             raise

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from unstuck.coordinator.commands.job import Answer
+from unstuck.coordinator.errors import Damaged
 from unstuck.coordinator.model.schedule_record import (
     Backfill,
     Run,
@@ -251,7 +252,13 @@ _COMMANDS: dict[ScheduleCommand, Callable[[ScheduleRecord, float, str], Schedule
 
 def _tried_at_once(record: ScheduleRecord) -> ScheduleRecord:
     """``record`` with what has failed to be tried at once, also where the schedule was halted for it."""
-    retries = tuple(replace(run, next_at=0.0, final=None) for run in record.retries)
+
+    def again(run: Run) -> Run:
+        # Nobody can take over the work of a job that cannot be read.
+        unread = run.final is not None and run.final.code == Damaged.code
+        return replace(run, next_at=0.0, final=None, retry_of="" if unread else run.retry_of)
+
+    retries = tuple(map(again, record.retries))
     return replace(record, halted=None, retries=retries)
 
 

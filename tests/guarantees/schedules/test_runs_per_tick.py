@@ -515,6 +515,29 @@ def test_a_retry_whose_failed_job_cannot_be_read_halts_the_schedule_unless_a_new
     assert (view(coordinator).record.status, reason.code) == (status, trouble)
     assert job in reason.text
     assert [one.id for one in coordinator.client.jobs()] == [job]
+    if status == "HALTED":
+        assert "`unstuck schedule resume ticking` runs its tick from the start" in reason.text
+        coordinator.client.schedules.resume("ticking")
+        second = next_run(coordinator, 1)
+        again = coordinator.show(second).job
+        assert (again.key.endswith("/2"), again.retry_of) == (True, "")
+        assert coordinator.drive(second) is Status.FINISHED
+        coordinator.sweep.run()
+        assert view(coordinator).record.status == "WAITING"
+
+
+def test_a_run_that_is_damaged_is_ended_by_force_as_why_says_and_its_schedule_goes_on(coordinator: Coordinator) -> None:
+    coordinator.client.schedules.set(spec())
+    coordinator.client.schedules.run("ticking")
+    job = next_run(coordinator, 0)
+    coordinator.redis.hset(coordinator.keys.of(job).groups, "a", "{")
+    coordinator.sweep.run()
+    facts = coordinator.client.schedules.why("ticking").facts
+    assert any(f"unstuck force-stop {job}" in fact.text for fact in facts)
+    coordinator.client.force_stop(job)
+    wait_until(lambda: coordinator.sweep.run() >= 0 and not view(coordinator).record.runs, 20, "its end")
+    coordinator.client.schedules.run("ticking")
+    assert coordinator.drive(next_run(coordinator, 1)) is Status.FINISHED
 
 
 def test_a_run_that_a_newer_release_stored_leaves_its_schedule_to_decide(coordinator: Coordinator) -> None:
