@@ -247,7 +247,7 @@ ASKS_REDIS = (
         "cancel --status RUNNING --yes",
     ),
     *(f"alter {JOB} --set max_parallel=2", f"skip {JOB} only", f"rerun {JOB} only"),
-    *("dead list", "dead show 1-1", "dead replay 1-1", "dead drop 1-1"),
+    *("dead list", "dead show 1-1", "dead replay 1-1", "dead drop 1-1", "notify list"),
     *("vacuum", "compact flights", "restore flights --version 1"),
     *("pool list", "pool set jdbc 4", "pool remove jdbc"),
     *(f"schedule {name} nightly" for name in ("show", "why", "pause", "resume", "run", "stop", "remove", "export")),
