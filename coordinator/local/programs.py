@@ -41,7 +41,8 @@ def program_list(size: Size, url: str, settings: Settings, suffix: str = "", cor
     """
     host = os.uname().nodename
     env = {"UNSTUCK_REDIS_URL": url, "UNSTUCK_WAREHOUSE": settings.warehouse}
-    spark_env = dict(env)
+    light_env = {**env, "UNSTUCK_NOTIFY": ""}  # steps may read their environment, and it holds keys
+    spark_env = dict(light_env)
     if size.workers > 1 and settings.spark_master == "local[*]":
         # Celery's children of one worker share its part between them; worker processes do not know of each other.
         spark_env["UNSTUCK_SPARK_MASTER"] = f"local[{max(1, (cores or os.cpu_count() or 1) // size.workers)}]"
@@ -62,7 +63,7 @@ def program_list(size: Size, url: str, settings: Settings, suffix: str = "", cor
             for i in range(1, size.workers + 1)
         ),
         *(
-            node("unstuck.tasks", f"light-{i}", env, "-Q", "light", "-c", str(size.light_slots))
+            node("unstuck.tasks", f"light-{i}", light_env, "-Q", "light", "-c", str(size.light_slots))
             for i in range(1, size.light + 1)
         ),
     ]

@@ -15,10 +15,12 @@ from concurrent.futures import Future, wait
 import redis
 
 from unstuck.coordinator.decide.backoff import AWAY_WAIT, Uniform, doubled, random_wait
-from unstuck.coordinator.notices.channels.channel import LONGEST_ANSWER, Channel, Message, SendFailed, shortened
+from unstuck.coordinator.model.notice import Notice
+from unstuck.coordinator.notices.channels.channel import LONGEST_ANSWER, Message, SendFailed, shortened
 from unstuck.coordinator.notices.message import message_of
 from unstuck.coordinator.notices.outbox import Outbox, Settled, Taken
 from unstuck.coordinator.notices.setting import NotifySetting
+from unstuck.tasks.log_lines import about
 from unstuck.tasks.process.call_deadlines import call_in_thread
 from unstuck.tasks.transport.redis_client import unavailable
 
@@ -90,35 +92,37 @@ class Sender:
 
     def send_next(self, target: str) -> Settled | None:
         """Send the next notice for ``target``; None: none is to be sent now. Raises: redis.RedisError."""
-        channel = self._setting.targets[target]
         sender = self._mint()
-        taken = self._outbox.take(target, sender, channel.timeout + MARGIN)
+        taken = self._outbox.take(target, sender, self._setting.targets[target].timeout + MARGIN)
         if taken is None:
             return None
-        outcome, said, asked = self._try(channel, taken)
-        again, rest = (max(asked, self._backoff(failures)) for failures in (taken.tries, taken.failed))
-        settled = self._record(taken, sender, outcome, said, again, rest)
-        if settled is Settled.DEAD:
-            log.error("the notice %s for %s is a dead letter now: %s", taken.id, target, said)
-        elif settled is Settled.AGAIN:
-            log.warning("the notice %s could not be sent to %s, and is tried again: %s", taken.id, target, said)
-        return settled
-
-    def _try(self, channel: Channel, taken: Taken) -> tuple[str, str, float]:
-        """The outcome, what is to be said of it, and for how long the receiver asked to be left alone."""
         try:
             notice = taken.notice
         except ValueError as error:
-            return "dead", f"UNREADABLE: {shortened(str(error))}", 0.0
+            return self._end(taken, sender, "dead", f"UNREADABLE: {shortened(str(error))}")
+        with about(**({"schedule": notice.name} if notice.kind == "schedule" else {"job": notice.job})):
+            return self._end(taken, sender, *self._try(target, notice))
+
+    def _end(self, taken: Taken, sender: str, outcome: str, said: str, asked: float = 0.0) -> Settled:
+        again, rest = (max(asked, self._backoff(failures)) for failures in (taken.tries, taken.failed))
+        settled = self._record(taken, sender, outcome, said, again, rest)
+        if settled is Settled.DEAD:
+            log.error("the notice %s for %s is a dead letter now: %s", taken.id, taken.target, said)
+        elif settled is Settled.AGAIN:
+            log.warning("the notice %s could not be sent to %s, and is tried again: %s", taken.id, taken.target, said)
+        return settled
+
+    def _try(self, target: str, notice: Notice) -> tuple[str, str, float]:
+        """The outcome, what is to be said of it, and for how long the receiver asked to be left alone."""
         try:
-            said = self._send(channel, taken.target, message_of(notice, self._setting.page, self._clock()))
+            said = self._send(target, message_of(notice, self._setting.page, self._clock()))
         except SendFailed as error:
             return "failed", self._clean(f"NOT_SENT: {error}"), error.wait
         except Exception as error:  # noqa: BLE001 - whatever a library raises, the notice is tried again
             return "failed", self._clean(f"NOT_SENT: {type(error).__name__}: {error}"), 0.0
         return "sent", self._clean(said), 0.0
 
-    def _send(self, channel: Channel, target: str, message: Message) -> str:
+    def _send(self, target: str, message: Message) -> str:
         """Send in a thread, which is left behind when it has not ended in its time: to find an address may take longer.
 
         Raises: SendFailed, and what a library raises.
@@ -127,6 +131,7 @@ class Sender:
             if not self._hanging[target].done():
                 raise SendFailed("the try before this one has not ended")
             del self._hanging[target]
+        channel = self._setting.targets[target]
         trying = call_in_thread(lambda: channel.send(message, self._setting.allowed), f"send-{target}")
         wait([trying], channel.timeout + LATE)
         if not trying.done():

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.paths import ROOT
+from unstuck.coordinator.local.programs import Size, program_list
 from unstuck.coordinator.notices.channels.mail import Mail
 from unstuck.coordinator.notices.channels.webhook import Webhook
 from unstuck.coordinator.notices.setting import NotifySetting, notify_setting
@@ -145,3 +150,16 @@ def test_no_error_shows_what_a_target_is_set_to(text: str) -> None:
     said = wrong(text)
     for secret in ("hush-hush", "hush hush", "hush://", "hush/hush", "hush,hush", "0123456789"):
         assert secret not in said
+
+
+def test_a_coordinator_whose_setting_cannot_be_read_ends_with_2_and_says_where() -> None:
+    env = {**os.environ, "UNSTUCK_NOTIFY": targets(ops={"slack": "hush-hush"})}
+    command = [sys.executable, "-c", "import unstuck.coordinator.celery"]
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "UNSTUCK_NOTIFY:1:31: targets.ops.slack: expected an address such as https://host/path\n"
+
+
+def test_the_workers_of_a_local_fleet_are_not_given_the_setting() -> None:
+    for one in program_list(Size(workers=2), "redis://localhost:1/0", Settings()):
+        assert one.env.get("UNSTUCK_NOTIFY") == ("" if one.runs_steps else None), one.name
