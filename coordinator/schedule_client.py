@@ -96,14 +96,20 @@ class ScheduleClient:
     def _after_its_last_run(self, new: ScheduleRecord) -> tuple[ScheduleRecord, str]:
         """``new`` with its last run that the warehouse knows of: Redis may have lost the schedule.
 
-        Returns: also what to say if the warehouse could not be asked.
+        Returns: also what to say of that run, or if the warehouse could not be asked.
         """
         place = new.warehouse
         try:
             found = self._submitter.breaker.call(place, "it", lambda: last_run(Warehouse(place), new.name))
         except (UnstuckError, OSError) as error:
             return new, f"; its ticks count from now, whatever it ran before: {error}"
-        return replace(new, last_success=found), ""
+        if found is None:
+            return new, ""
+        told = (
+            f"; it goes on from its last run, job {found.job}, which has published version {found.version} of {place}. "
+            "If another fleet made it, remove this one and choose another name: no two may have one name in a warehouse"
+        )
+        return replace(new, last_success=found), told
 
     def command(
         self, name: str, given: ScheduleCommand, *, reason: str = "", by: str | None = None

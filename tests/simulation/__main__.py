@@ -37,7 +37,7 @@ def main() -> int:
         print(f"seed {result.seed}: {result.text or f'all promises kept, jobs {result.statuses}'}")
         return 0 if result.kept else 1
     if arguments.shrink is not None:
-        return print_shrunk(arguments.shrink)
+        return print_shrunk(arguments.shrink, arguments.schedules)
     if arguments.planted:
         return planted(arguments.start, arguments.processes)
     began = time.perf_counter()
@@ -53,8 +53,8 @@ def main() -> int:
             print(f"{len(results)} of {arguments.seeds} histories", file=sys.stderr, flush=True)
     took = time.perf_counter() - began
     broken = [result.seed for result in results if not result.kept]
-    for seed in broken[:3] if not (arguments.mirror or arguments.schedules) else ():
-        print_shrunk(seed)
+    for seed in broken[:3] if not arguments.mirror else ():
+        print_shrunk(seed, arguments.schedules)
     print(total(results))
     print(f"took {took:.1f}s", file=sys.stderr)
     if broken:
@@ -123,8 +123,9 @@ def total(results: list[HistoryResult]) -> str:
     )
 
 
-def print_shrunk(seed: int) -> int:
-    shrunk = shrink(seed)
+def print_shrunk(seed: int, schedules: bool = False) -> int:
+    replay = "--schedules --shrink" if schedules else "--shrink"
+    shrunk = shrink(seed, history=_HISTORIES[schedules], replay=replay)
     if shrunk is None:
         print(f"seed {seed} keeps every promise")
         return 0

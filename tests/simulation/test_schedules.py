@@ -14,7 +14,7 @@ from tests.simulation.schedules.mirror import MirroredSchedules
 from tests.simulation.schedules.planted import IN_SCHEDULES, PlantedInSchedules
 from tests.simulation.schedules.rules import RULES
 from tests.simulation.schedules.store import ModelSchedules
-from tests.simulation.stage.shrink import explained
+from tests.simulation.stage.shrink import explained, shrink
 from unstuck.coordinator.store.schedule_store import ScheduleChange
 
 SEEDS = 60  # CI plays 2,000 by `make simulate`
@@ -35,6 +35,17 @@ def test_a_bug_of_schedules_put_in_on_purpose_is_found(bug: PlantedInSchedules) 
     found = bug.search()
     assert found is not None, f"{bug.name!r} did not break {bug.breaks!r} in {bug.within} seeds"
     assert simulate_schedules(found.seed).kept, "the same history without the bug"
+
+
+def test_a_history_of_schedules_that_breaks_a_promise_is_shrunk_to_little_that_breaks_the_same_one() -> None:
+    (bug,) = [bug for bug in IN_SCHEDULES if bug.name == "a tick begins under a pause"]
+    with bug.planted():
+        shrunk = shrink(bug.start, 60, simulate_schedules, "--schedules --shrink")
+    assert shrunk is not None
+    assert shrunk.result.promise == shrunk.whole.promise == bug.breaks
+    assert len(shrunk.part.requests or ()) < shrunk.whole.requests
+    assert shrunk.part.faults == frozenset(), "none is needed"
+    assert f"--schedules --shrink {bug.start}" in shrunk.explained()
 
 
 def test_the_same_seed_is_the_same_history_of_schedules() -> None:

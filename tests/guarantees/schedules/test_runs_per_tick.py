@@ -403,7 +403,10 @@ def test_a_schedule_that_is_set_again_after_the_loss_of_redis_goes_on_from_its_l
     tick = view(coordinator).record.runs[0].tick
     client.flushall()
     coordinator.stream.open()
-    assert coordinator.client.schedules.set(append).answer == "DONE"
+    done = coordinator.client.schedules.set(append)
+    assert done.answer == "DONE"
+    assert f"goes on from its last run, job {job}, which has published version 1" in done.text
+    assert "no two may have one name in a warehouse" in done.text, "it may be the run of another fleet"
     standing = view(coordinator).record
     assert standing.cursor == tick
     assert standing.last_success is not None

@@ -14,7 +14,7 @@ from tests.simulation.rules.broken import Broken
 from tests.simulation.schedules.actors import Office, Person, fleet
 from tests.simulation.schedules.rules import Rules
 from tests.simulation.schedules.store import ModelSchedules
-from tests.simulation.stage.history import SETTINGS, HistoryResult
+from tests.simulation.stage.history import SETTINGS, WHOLE, HistoryResult, Part
 from tests.simulation.stage.network import LONGEST_WAIT
 from tests.simulation.stage.stage import Life, Routine, Stage
 from tests.simulation.stage.store_faults import StoreFault, StoreFaultActor, StoreFaults, random_store_faults
@@ -31,21 +31,27 @@ GOES_ON = 150.0  # virtual seconds that are played after the last trouble
 
 
 def simulate_schedules(
-    seed: int, *, store: Callable[[Callable[[], float]], ModelSchedules] = ModelSchedules, keep_all: bool = False
+    seed: int,
+    *,
+    store: Callable[[Callable[[], float]], ModelSchedules] = ModelSchedules,
+    keep_all: bool = False,
+    part: Part = WHOLE,
 ) -> HistoryResult:
-    """Play the history of ``seed`` on a store of the given kind."""
+    """Play the history of ``seed``, or a part of it, on a store of the given kind; its jobs are its schedules."""
     logging.disable(logging.CRITICAL)
     try:
-        return _play(seed, store, keep_all)
+        return _play(seed, store, keep_all, part)
     finally:
         logging.disable(logging.NOTSET)
 
 
-def _play(seed: int, store: Callable[[Callable[[], float]], ModelSchedules], keep_all: bool) -> HistoryResult:
+def _play(
+    seed: int, store: Callable[[Callable[[], float]], ModelSchedules], keep_all: bool, part: Part
+) -> HistoryResult:
     dice = random.Random(f"schedules {seed}")
     stage = Stage(seed, keep_all=keep_all, start=dice.choice(BEGINNINGS))
     ends = stage.now + dice.choice((30.0, 90.0, 240.0))
-    trouble = Trouble(stage.rng, lambda: stage.now, ends, random.Random(f"later {seed}"))
+    trouble = Trouble(stage.rng, lambda: stage.now, ends, random.Random(f"later {seed}"), part.faults)
     core, depot = store(lambda: stage.now), Depot()
     bound = SETTINGS.lock_ttl + 3 * SETTINGS.sweep_every + SUBMIT_LOOK + 2 * LONGEST_WAIT
     rules = Rules(stage, trouble, core, depot, bound)
@@ -56,17 +62,23 @@ def _play(seed: int, store: Callable[[Callable[[], float]], ModelSchedules], kee
     calm: list[bool] = []
     Routine(stage, "fleet", fleet(stage, trouble, core, depot, seed, calm))
     faults = random_store_faults(random.Random(f"faults {seed}"), [], ends - stage.now)
-    person = Person(stage, trouble, core, SETTINGS)
+    wishes = Wishes()
     names = [f"schedule{n}" for n in range(dice.randint(1, 2))]
     for name in names:
-        _wishes(person, dice, name, stage.now, ends - stage.now)
+        _wishes(wishes, dice, name, stage.now, ends - stage.now)
     ahead = random.Random(f"ahead {seed}")
     if ahead.random() < 0.15:
-        faults = replace(faults, faults=_day_ahead(ahead, faults, person, names, ends - stage.now))
+        faults = replace(faults, faults=_day_ahead(ahead, faults, wishes, names, ends - stage.now))
+    person = Person(stage, trouble, core, SETTINGS)
+    for number, (name, *wish) in enumerate(wishes.all, 1):
+        if (part.jobs is None or names.index(name) + 1 in part.jobs) and (
+            part.requests is None or number in part.requests
+        ):
+            person.gives(*wish)
     fault_actor = StoreFaultActor(stage, trouble, core, faults, [core.remember])  # type: ignore[arg-type]
     if faults.faults:
         Routine(stage, "store", fault_actor.life())
-    result = HistoryResult(seed)
+    result = HistoryResult(seed, jobs=len(names), requests=len(wishes.all))
     Routine(stage, "rules", _looks(rules))
     if dice.random() < 0.3:
         Routine(stage, "vandal", _spoil(stage, trouble, core, random.Random(f"spoilt {seed}")))
@@ -97,7 +109,7 @@ def _spoil(stage: Stage, trouble: Trouble, core: ModelSchedules, dice: random.Ra
 
 
 def _day_ahead(
-    dice: random.Random, faults: StoreFaults, person: Person, names: list[str], lasts: float
+    dice: random.Random, faults: StoreFaults, person: Wishes, names: list[str], lasts: float
 ) -> tuple[StoreFault, ...]:
     """``faults``, and a clock that is a day ahead for a while; a person lets the schedules count from now then."""
     at = dice.uniform(2.0, lasts)
@@ -109,13 +121,24 @@ def _day_ahead(
     return tuple(sorted((*faults.faults, *day), key=lambda fault: fault.at))
 
 
+class Wishes:
+    """All that a person would give: dice are thrown for it whether or not it is played."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[str, float, str, Callable[[ScheduleClient], Any]]] = []
+
+    def gives(self, at: float, what: str, command: Callable[[ScheduleClient], Any]) -> None:
+        """``what`` ends with the name of the schedule, or with that and ``again``."""
+        self.all.append((what.removesuffix(" again").split()[-1], at, what, command))
+
+
 def _looks(rules: Rules) -> Life:
     while True:
         rules.look()
         yield 0.5
 
 
-def _wishes(person: Person, dice: random.Random, name: str, start: float, lasts: float) -> None:
+def _wishes(person: Wishes, dice: random.Random, name: str, start: float, lasts: float) -> None:
     """What a person wants of one schedule, and when."""
     person.gives(0.1, f"set {name}", partial(_set, spec=_spec(dice, name)))
     for _ in range(dice.choice((0, 2, 5))):
@@ -131,7 +154,7 @@ def _wishes(person: Person, dice: random.Random, name: str, start: float, lasts:
             person.gives(at, f"{given} {name}", partial(_command, name=name, given=given))
 
 
-def _gives_backfill(person: Person, dice: random.Random, name: str, start: float, at: float) -> None:
+def _gives_backfill(person: Wishes, dice: random.Random, name: str, start: float, at: float) -> None:
     first = start - dice.choice((30.0, 100.0, 200.0))
     how: dict[str, Any] = {
         "parallel": dice.randint(1, 3),

@@ -25,6 +25,7 @@ class Shrunk:
     result: HistoryResult
     runs: int
     counts: dict[str, tuple[int, int]] = field(default_factory=dict)  # what is left, of how many
+    replay: str = "--shrink"
 
     def explained(self) -> str:
         """For a person: what is left, and all of its steps."""
@@ -33,18 +34,25 @@ class Shrunk:
         return (
             f"seed {self.seed}, shrunk ({left}; {self.runs} histories were played for it):\n"
             f"  {self.result.text}\n  All {len(self.result.trace)} steps:\n{lines}\n"
-            f"  Replay it with: python -m tests.simulation --shrink {self.seed}\n"
+            f"  Replay it with: python -m tests.simulation {self.replay} {self.seed}\n"
         )
 
 
-def shrink(seed: int, runs: int = RUNS, **how: Any) -> Shrunk | None:
+def shrink(
+    seed: int,
+    runs: int = RUNS,
+    history: Callable[..., HistoryResult] = simulate,
+    replay: str = "--shrink",
+    **how: Any,
+) -> Shrunk | None:
     """The history of ``seed`` with as little in it as breaks the same promise; None if it breaks none.
 
     Args:
         runs: how many histories may be played.
-        how: as for ``simulate``.
+        history: plays it; ``replay``: the options that replay it.
+        how: as for ``history``.
     """
-    whole = simulate(seed, **how)
+    whole = history(seed, **how)
     if whole.kept:
         return None
     played = 1
@@ -52,7 +60,7 @@ def shrink(seed: int, runs: int = RUNS, **how: Any) -> Shrunk | None:
     def breaks(part: Part) -> bool:
         nonlocal played
         played += 1
-        return simulate(seed, part=part, **how).promise == whole.promise
+        return history(seed, part=part, **how).promise == whole.promise
 
     part = WHOLE
     for name in ("requests", "jobs", "faults", "requests"):
@@ -60,11 +68,11 @@ def shrink(seed: int, runs: int = RUNS, **how: Any) -> Shrunk | None:
         if every is None:
             every = frozenset(range(1, getattr(whole, name) + 1))
         part = _fewest(part, name, every, breaks, lambda: played < runs)
-    result = simulate(seed, part=part, keep_all=True, **how)
+    result = history(seed, part=part, keep_all=True, **how)
     left = {name: len(getattr(part, name)) for name in ("jobs", "requests", "faults")}
     names = {"jobs": "jobs", "requests": "commands", "faults": "faults"}
     counts = {names[name]: (few, getattr(whole, name)) for name, few in left.items()}
-    return Shrunk(seed, part, whole, result, played, counts)
+    return Shrunk(seed, part, whole, result, played, counts, replay)
 
 
 def _fewest(
