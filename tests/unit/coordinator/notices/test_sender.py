@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import redis
 
+from tests.support.proxy import Proxy
 from tests.support.receivers import Receiver, answers_twice, hangs, notice, receiver, status
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.model.notice import Notice
@@ -316,6 +317,33 @@ def test_what_is_settled_twice_since_the_reply_was_lost_counts_once(fleet: Fleet
     assert fleet.outbox.settle(taken, "me", "sent", "ok") is Settled.LOST
     assert [one.notice.id for one in fleet.outbox.waiting()] == ["n2"]
     assert fleet.client.hget(KEYS.counters, "NOTICE_SENT") == "1"
+
+
+def test_on_a_line_that_loses_replies_two_coordinators_send_each_notice_once_and_in_its_order(
+    fleet: Fleet, ops: Receiver, redis_server: RedisServer
+) -> None:
+    proxy = Proxy(redis_server.port)
+    proxy.lose(0.1, silent=False)
+    outboxes = [Outbox(connect(proxy.url), KEYS) for _ in range(2)]
+    senders = [Sender(outbox, setting(ops=hook(ops)), mint) for outbox in outboxes]
+    threads = [threading.Thread(target=sender.run) for sender in senders]
+    for thread in threads:
+        thread.start()
+    try:
+        for number in range(30):
+            fleet.client.xadd(KEYS.outbox, {"notice": notice(number, problem=f"p{number % 3}").to_json()})
+        wait_until(lambda: fleet.client.hget(KEYS.counters, "NOTICE_SENT") == "30", 30, "all to be sent")
+    finally:
+        for sender in senders:
+            sender.stopping.set()
+        for thread in threads:
+            thread.join()
+        proxy.close()
+    assert proxy.lost > 3, "the line was bad"
+    assert len(ops.ids) == 30
+    for problem in range(3):
+        numbers = [int(id_[1:]) for id_ in ops.ids if int(id_[1:]) % 3 == problem]
+        assert numbers == sorted(numbers)
 
 
 def test_what_was_sent_is_kept_for_people_within_bounds(fleet: Fleet) -> None:
