@@ -83,7 +83,9 @@ def conclude(draft: Draft) -> None:
     )
     check_status(draft.decision.old.status, status)
     check_phase(draft.decision.old.phase, draft.job.phase)
-    draft.job = count_job_time(replace(draft.job, status=status), draft.env.now)
+    if status is not draft.job.status:
+        draft.job = replace(draft.job, status=status)
+    draft.job = count_job_time(draft.job, draft.env.now)
     draft.decision.job = draft.job
     draft.state.job = draft.job
     draft.decision.due = None if outcome is not None else due_at(draft.state, draft.env, draft.decision.more)

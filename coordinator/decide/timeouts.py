@@ -89,4 +89,6 @@ def count_job_time(job: JobRecord, now: float) -> JobRecord:
         if job.counted_from:
             counted_from += max(0.0, now - paused_at)
         paused_at = 0.0
+    if (counted_from, paused_at) == (job.counted_from, job.paused_at):
+        return job
     return replace(job, counted_from=counted_from, paused_at=paused_at)

@@ -88,6 +88,8 @@ class Secrets:
 
     def clean_all(self, value: Any) -> Any:
         """``clean`` for every string in a JSON value."""
+        if self._found is None:
+            return value
         if isinstance(value, dict):
             return {self.clean(key): self.clean_all(part) for key, part in value.items()}
         return [self.clean_all(part) for part in value] if isinstance(value, list) else map_texts(value, self.clean)
