@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -92,7 +93,7 @@ def _command(given: Command, summary: str) -> Callable[..., None]:
         def ask(client: Client, job: str) -> Commanded:
             return client.command(job, given, reason=reason, by=by)
 
-        _ask_each(given, LEGAL[given], ask, jobs, status, name, since, yes, as_json)
+        _ask_each(given, LEGAL[given], ask, Selection(jobs, status, name, since, yes), as_json)
 
     run.__doc__ = summary
     return run
@@ -114,7 +115,7 @@ def pause(
     def ask(client: Client, job: str) -> Commanded:
         return client.pause(job, now=now, reason=reason, by=by)
 
-    _ask_each("pause", LEGAL[Command.PAUSE], ask, jobs, status, name, since, yes, as_json)
+    _ask_each("pause", LEGAL[Command.PAUSE], ask, Selection(jobs, status, name, since, yes), as_json)
 
 
 resume = _command(Command.RESUME, "Go on with a PAUSED or HALTED job, with its full retry budget.")
@@ -174,7 +175,7 @@ def retry(
         text = f"job {job} was retried before, in the same way, as job {new.id}, which is {record.status}"
         return Commanded(Answer.ALREADY, record, text)
 
-    _ask_each("retry", RETRY_LEGAL, ask, jobs, status, name, since, yes, as_json)
+    _ask_each("retry", RETRY_LEGAL, ask, Selection(jobs, status, name, since, yes), as_json)
 
 
 def _taken_over(before: JobView, new: JobRecord) -> str:
@@ -238,17 +239,22 @@ def _ask_one(word: str, job: str, ask: Ask, as_json: bool) -> None:
     show_answers(word, [_answer(answer)], as_json)
 
 
-def _ask_each(
-    word: str,
-    legal: frozenset[Status],
-    ask: Ask,
-    jobs: Sequence[str] | None,
-    status: list[Status] | None,
-    name: str | None,
-    since: float | None,
-    yes: bool,
-    as_json: bool,
-) -> None:
+@dataclass(frozen=True)
+class Selection:
+    """The jobs of a command: those that are named, or those that fit a filter. ``yes``: nobody is asked to confirm."""
+
+    named: Sequence[str] | None
+    status: Sequence[Status] | None
+    name: str | None
+    since: float | None
+    yes: bool
+
+    @property
+    def filtered(self) -> bool:
+        return bool(self.status or self.name is not None or self.since is not None)
+
+
+def _ask_each(word: str, legal: frozenset[Status], ask: Ask, jobs: Selection, as_json: bool) -> None:
     """Give the command ``word`` to each job that is named or fits the filter, and show what each answered.
 
     Raises:
@@ -256,9 +262,8 @@ def _ask_each(
         Ambiguous: a short id fits several jobs; no job was asked.
         typer.Exit: not all did as they were asked, or the person said no.
     """
-    filtered = bool(status or name is not None or since is not None)
-    if bool(jobs) == filtered:
-        both = "not both" if filtered else "one of the two"
+    if bool(jobs.named) == jobs.filtered:
+        both = "not both" if jobs.filtered else "one of the two"
         raise BadRequest(f"Name jobs, or choose them with --status, --name or --since; {both}.")
     ids: dict[str, None] = {}  # each once, in this order
     missing: list[dict[str, Any]] = []
@@ -266,13 +271,13 @@ def _ask_each(
     skipped = 0
     with connected() as connection:
         client = connection.client
-        if filtered:
-            fitting = client.jobs(status=status or (), name=name, since=since, limit=None)
+        if jobs.filtered:
+            fitting = client.jobs(status=jobs.status or (), name=jobs.name, since=jobs.since, limit=None)
             chosen = [job for job in reversed(fitting) if job.status in legal]
             skipped = len(fitting) - len(chosen)
-            confirm(word, chosen, "job", _listing, yes)
+            confirm(word, chosen, "job", _listing, jobs.yes)
             ids = dict.fromkeys(job.id for job in chosen)
-        for named in jobs or ():
+        for named in jobs.named or ():
             try:
                 ids[resolve(client, named)] = None
             except NoSuchJob as error:
@@ -293,7 +298,7 @@ def _ask_each(
                     "rest: asking a job twice changes nothing."
                 )
     more = f"{skipped:,} skipped, since {word} is not legal in their state" if skipped else ""
-    show_answers(word, [*missing, *answers], as_json, filtered=filtered, more=more)
+    show_answers(word, [*missing, *answers], as_json, filtered=jobs.filtered, more=more)
 
 
 def _listing(jobs: Sequence[ListedJob]) -> Listing:
