@@ -18,8 +18,8 @@ from unstuck.coordinator.model.records import Alteration, AlteredValue, GroupRec
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.spec.job_params import override, with_value, without_value
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.params import override, with_value, without_value
 from unstuck.coordinator.spec.problems import Problem, SpecError, listed, suggestion
 from unstuck.coordinator.spec.spec_checks import values_reader
 from unstuck.tasks.protocol.token import split_member

@@ -22,8 +22,8 @@ from typing import Any, Self
 import redis
 
 from unstuck.coordinator.errors import FleetFailed
+from unstuck.coordinator.local.fleet_logs import Console, rotate
 from unstuck.coordinator.local.home import Home, ping
-from unstuck.coordinator.local.logs import Console, rotate
 from unstuck.coordinator.local.process import Program, SupervisedProcess
 from unstuck.coordinator.local.programs import Size, program_list, valkey
 from unstuck.coordinator.local.source import SourceWatch

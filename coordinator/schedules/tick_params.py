@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from unstuck.coordinator.schedules.trigger import previous_tick
+from unstuck.coordinator.spec.job_params import tick_of
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.params import tick_of
 from unstuck.coordinator.spec.problems import Problem, SpecError
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
 

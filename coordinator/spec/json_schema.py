@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from unstuck.coordinator.spec.job_params import Param
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.params import Param
 
 ID = "urn:unstuck:job-spec"
 FILE = Path(__file__).with_name("spec.schema.json")

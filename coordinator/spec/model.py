@@ -25,10 +25,10 @@ from pydantic import (
     model_validator,
 )
 
+from unstuck.coordinator.spec.job_params import fill, unbound_ticks, values_of, wrong_declarations
 from unstuck.coordinator.spec.messages import problems_of
 from unstuck.coordinator.spec.notify_spec import MAX_RULES, ConditionWithValue, NotifyRule, notify_problems
 from unstuck.coordinator.spec.output_checks import published_outputs
-from unstuck.coordinator.spec.params import fill, unbound_ticks, values_of, wrong_declarations
 from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, shorten
 from unstuck.coordinator.spec.schedule_spec import After, RunRetry, ScheduleSpec, schedule_problems
 from unstuck.coordinator.spec.spec_checks import problems_in, problems_of_graph

@@ -19,8 +19,7 @@ from typing import Any
 
 from unstuck.coordinator.errors import ConditionError
 from unstuck.coordinator.spec.condition import parse
-from unstuck.coordinator.spec.output_checks import MAX_NAME, Hint, output_problems, outputs_of, stream_problems
-from unstuck.coordinator.spec.params import (
+from unstuck.coordinator.spec.job_params import (
     reference_problems,
     scalar_problem,
     value_problems,
@@ -28,6 +27,7 @@ from unstuck.coordinator.spec.params import (
     wrong_declarations,
     wrong_overlay,
 )
+from unstuck.coordinator.spec.output_checks import MAX_NAME, Hint, output_problems, outputs_of, stream_problems
 from unstuck.coordinator.spec.problems import (
     MAX_PROBLEMS,
     Loc,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from unstuck.coordinator.spec.params import unresolved
+from unstuck.coordinator.spec.job_params import unresolved
 from unstuck.coordinator.spec.problems import Problem, shorten, suggestion
 from unstuck.tasks.spec.group import GroupSpec
 from unstuck.tasks.spec.sql import ResultMarker, not_closed, result_markers, several_statements

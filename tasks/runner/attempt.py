@@ -39,8 +39,8 @@ from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.staging import Staging
 from unstuck.tasks.protocol.token import Token, split_member
+from unstuck.tasks.runner.attempt_log import AttemptLog, logging_restored
 from unstuck.tasks.runner.done_before import DoneBefore, on_record
-from unstuck.tasks.runner.log import AttemptLog, logging_restored
 from unstuck.tasks.runner.outcome import Finish, record_outcome, success
 from unstuck.tasks.runner.runner import WAREHOUSE_TIMEOUT, Held, Runner
 from unstuck.tasks.runner.snapshot import ProcessSnapshot

@@ -19,7 +19,7 @@ from pathlib import Path
 from unstuck.tasks.settings import settings
 from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.steps.execute import search_working_folder
-from unstuck.tasks.steps.params import differing
+from unstuck.tasks.steps.step_params import differing
 from unstuck.tasks.warehouse.marker import Marker
 
 log = logging.getLogger(__name__)

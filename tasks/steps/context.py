@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from unstuck.tasks.errors import OutputInvalid
-from unstuck.tasks.steps.params import Params, looked_at
+from unstuck.tasks.steps.step_params import Params, looked_at
 from unstuck.tasks.steps.work import Work
 from unstuck.tasks.warehouse.marker import StagedOutput
 

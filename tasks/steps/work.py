@@ -38,7 +38,7 @@ from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.steps.beside import BesidePublished
 from unstuck.tasks.steps.error_budget import check_budget
 from unstuck.tasks.steps.inputs import Dataset, PublishedDatasets
-from unstuck.tasks.steps.params import Reads, noted
+from unstuck.tasks.steps.step_params import Reads, noted
 from unstuck.tasks.streams.arriving_files import ArrivingFiles
 from unstuck.tasks.streams.fork_share import WHOLE, Share
 from unstuck.tasks.streams.group_stream import GroupStream, Reader, Source

@@ -12,7 +12,7 @@ from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import Backfill, RunFailure, RunSuccess
 from unstuck.coordinator.schedules.explain import ScheduleExplanation
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
-from unstuck.coordinator.spec.params import values_of
+from unstuck.coordinator.spec.job_params import values_of
 from unstuck.coordinator.views.job_views import ForkView, GroupView, JobView, ListedJob
 from unstuck.tasks.protocol.report import Failure
 

@@ -12,7 +12,7 @@ from tests.support.coordinator import Coordinator, group
 from tests.support.servers import wait_until
 from unstuck import SpecError
 from unstuck.coordinator.model.schedule_record import Run
-from unstuck.coordinator.spec.params import values_of
+from unstuck.coordinator.spec.job_params import values_of
 
 DAY: dict[str, Any] = {"type": "date", "default": "tick"}
 SPEC = {

@@ -36,10 +36,10 @@ from unstuck.coordinator.cli.app import app
 from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.model.schedule_record import SCHEDULE_MOVES, ScheduleStatus
 from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, TERMINAL, GroupState
+from unstuck.coordinator.spec.job_params import Param
 from unstuck.coordinator.spec.messages import NOT_YET
 from unstuck.coordinator.spec.model import Defaults
 from unstuck.coordinator.spec.notify_spec import EXAMPLES, PLAIN, NotifyRule
-from unstuck.coordinator.spec.params import Param
 from unstuck.coordinator.spec.schedule_spec import RunRetry, ScheduleSpec
 from unstuck.tasks.duration import parse_duration
 from unstuck.tasks.protocol import keys

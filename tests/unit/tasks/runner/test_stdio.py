@@ -15,7 +15,7 @@ import pytest
 from tests.support.machine import Limit
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.runner import stdio as tee
-from unstuck.tasks.runner.log import AttemptLog
+from unstuck.tasks.runner.attempt_log import AttemptLog
 from unstuck.tasks.runner.stdio import Tee
 from unstuck.tasks.warehouse.files import Files
 

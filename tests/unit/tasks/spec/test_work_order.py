@@ -9,8 +9,8 @@ import pytest
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.spec.group import GroupSpec
 from unstuck.tasks.spec.work_order import FrozenInputs, GroupPlan, WorkOrder
-from unstuck.tasks.steps import params as steps_params
-from unstuck.tasks.steps.params import Reads, noted
+from unstuck.tasks.steps import step_params as steps_params
+from unstuck.tasks.steps.step_params import Reads, noted
 
 
 def test_work_of_an_earlier_release_is_known_after_an_upgrade() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unstuck.coordinator.local.logs import rotate
+from unstuck.coordinator.local.fleet_logs import rotate
 
 
 def test_of_a_log_that_is_too_large_the_newest_part_is_kept_and_no_more(tmp_path: Path) -> None:

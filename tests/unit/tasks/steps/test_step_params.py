@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from unstuck.tasks.steps.execute import fit
-from unstuck.tasks.steps.params import MAX_NAMES, Params, Reads, looked_at
+from unstuck.tasks.steps.step_params import MAX_NAMES, Params, Reads, looked_at
 
 
 def forked(_: Params) -> None:
