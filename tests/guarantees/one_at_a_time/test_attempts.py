@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -119,6 +120,50 @@ def test_a_take_whose_reply_was_lost_is_held_by_the_same_runner_and_charged_to_n
     assert (record.state, record.epoch, record.failures, record.losses) == (GroupState.RUNNING, 1, 0, 0)
     assert coordinator.events(job, "only") == ["QUEUED", "RUNNING"]
     assert coordinator.events(job, "other") == ["QUEUED"]
+
+
+def test_a_take_that_waited_and_whose_reply_was_lost_is_held_by_the_same_runner(
+    coordinator: Coordinator, lossy: redis.Redis
+) -> None:
+    """The wait and the take are sent at once, and so are they again."""
+    lease = Lease(lossy, coordinator.keys, 15, "runner1")
+    assert lease.take(["light"], "before", "host", "event0") is None  # the script is loaded
+    coordinator.submit(group("only"), group("other"))
+    coordinator.read()
+    offer, other = coordinator.sent
+    LosesReplies.armed = 1
+    claim = lease.take(["light"], "claimant1", "host", "event1", linger=0.2)
+    assert LosesReplies.lost == 1
+    assert claim is not None
+    assert claim.token == offer.held_by("claimant1")
+    assert coordinator.sent == [other], "the repeat took no second offer"
+
+
+def test_a_runner_that_is_killed_while_it_waits_takes_nothing(
+    coordinator: Coordinator, redis_server: RedisServer
+) -> None:
+    """Its take is in the hands of Redis already, which must forget it with the connection."""
+    client = connect(redis_server.url, timeout=60, repeats=0)
+    lease = Lease(client, coordinator.keys, 15, "runner1")
+    assert lease.take(["light"], "before", "host", "event0") is None  # the script is loaded
+
+    def linger() -> None:
+        with suppress(redis.ConnectionError):
+            lease.take(["light"], "claimant1", "host", "event1", linger=30)
+
+    def waits() -> bool:
+        return any(one["cmd"] == "blpop" and "b" in one["flags"] for one in coordinator.redis.client_list())
+
+    runner = threading.Thread(target=linger)
+    runner.start()
+    wait_until(waits, 20, "the runner to wait")
+    client.connection_pool.disconnect()
+    runner.join()
+    wait_until(lambda: not waits(), 20, "its connection to be gone")
+    coordinator.submit(group("only"))
+    coordinator.read()
+    (offer,) = coordinator.sent
+    assert coordinator.claim(offer, "runner2").answer == "CLAIMED"
 
 
 def test_a_commit_whose_reply_was_lost_is_applied_once_and_its_wake_ups_are_sent(
