@@ -205,7 +205,7 @@ def decide_schedule(
         )
         return Wait("BACKOFF", text, again.next_at)
     if record.more_at and (policy.until is None or now < policy.until.timestamp()):
-        return Submit(Run(tick=round(record.more_at, 3)), more=True)
+        return Submit(Run(tick=record.more_at), more=True)
     return _by_tick(record, policy, now) if policy.after is None else _by_dataset(record, policy, published, now)
 
 
@@ -370,10 +370,17 @@ def after_end(
     if seen.status is Status.FINISHED:
         well = RunSuccess(run.job, run.tick, seen.ended_at, seen.version, seen.rows, seen.left)
         record = replace(record, last_success=well, failures=0, first_error=None, last_error=None)
-        record = replace(record, more_at=seen.ended_at if seen.left else 0.0)
+        record = replace(record, more_at=_beside_ticks(policy_of(record.policy), seen.ended_at) if seen.left else 0.0)
     elif seen.status is Status.FAILED:
         record = _failed(record, run, seen, now)
     return record, event
+
+
+def _beside_ticks(policy: ScheduleSpec, at: float) -> float:
+    """``at``, in whole milliseconds as keys have it, or the next one where a tick has that key."""
+    at = round(at, 3)
+    tick = next_tick(policy, _at(at - 0.001))
+    return at if tick is None or tick.timestamp() > at else round(at + 0.001, 3)
 
 
 def _failed(record: ScheduleRecord, run: Run, seen: RunSeen, now: float) -> ScheduleRecord:

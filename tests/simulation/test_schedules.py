@@ -56,7 +56,15 @@ def test_the_same_seed_is_the_same_history_of_schedules() -> None:
 
 def test_histories_of_schedules_reach_what_can_happen_to_one() -> None:
     left = {"HALTED RETRIES_EXHAUSTED", "SKIPPED OVERLAP", "SKIPPED MISSED", "SKIPPED PAUSED", "BACKFILL_ENDED"}
-    left |= {"RUN_CANCELED", "RUN_FAILED STEP_FAILED", "RUN_STANDS", "ROLLED BACK", "CLOCK is set back", "LOSES"}
+    left |= {
+        "LEFT",
+        "RUN_CANCELED",
+        "RUN_FAILED STEP_FAILED",
+        "RUN_STANDS",
+        "ROLLED BACK",
+        "CLOCK is set back",
+        "LOSES",
+    }
     left |= {
         "CLOCK is set forward",
         "COUNTS_FROM_NOW",

@@ -232,6 +232,7 @@ def fleet(stage: Stage, trouble: Trouble, core: ModelSchedules, depot: Depot, se
     slow, bad = dice.choice((0.0, 2.0, 10.0, 40.0)), dice.choice((0.0, 0.2, 0.5))
     bad_from = stage.now + dice.uniform(0.0, 60.0)
     bad_until = bad_from + dice.choice((0.0, 0.0, 30.0, 120.0))
+    streams = random.Random(f"streams {seed}").random() < 0.2  # whose runs leave something for another
     begun: dict[str, float] = {}
     while True:
         yield 0.4
@@ -254,5 +255,6 @@ def fleet(stage: Stage, trouble: Trouble, core: ModelSchedules, depot: Depot, se
                 if version > depot.head():
                     depot.create(version, LogEntry(job.id, "package", {"rows": 1}))
                     stage.log("fleet", f"package of {job.key} in slot {version}")
-            stage.log("fleet", f"{job.key} is {status}")
-            core.end_job(job.id, status, version, reason)
+            left = own.choice((0, 3)) if streams and not (fails or calm) else 0
+            stage.log("fleet", f"{job.key} is {status}{', and has LEFT something' if left else ''}")
+            core.end_job(job.id, status, version, reason, left)

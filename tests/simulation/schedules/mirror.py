@@ -127,8 +127,8 @@ class MirroredSchedules(ModelSchedules):
             self._compare(change.record.name)
         return model
 
-    def end_job(self, job_id: str, status: Status, version: int, reason: Reason | None) -> None:
-        super().end_job(job_id, status, version, reason)
+    def end_job(self, job_id: str, status: Status, version: int, reason: Reason | None, left: int) -> None:
+        super().end_job(job_id, status, version, reason, left)
         self._redis.hset(KEYS.of(job_id).job, "status", status)
 
     def due_now(self, name: str) -> None:

@@ -53,6 +53,23 @@ def _bug(name: str, breaks: str, start: int, function: object, old: str, new: st
 
 IN_SCHEDULES = (
     _bug(
+        "a run for what was left counts as the run of a tick",
+        rules.LOST_TICK,
+        60,
+        decide._after,
+        "not run.by and not more",
+        "not run.by",
+    ),
+    _bug(
+        "a run for what was left begins under a pause",
+        rules.PAUSED,
+        64,
+        decide.decide_schedule,
+        "    if record.intent is ScheduleIntent.PAUSE:",
+        "    if record.more_at and not record.runs:\n        return Submit(Run(tick=record.more_at), more=True)\n"
+        "    if record.intent is ScheduleIntent.PAUSE:",
+    ),
+    _bug(
         "a failure ends the pause of a person",
         rules.PAUSED,
         85,

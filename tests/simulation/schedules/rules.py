@@ -136,7 +136,9 @@ class Rules:
         passed = list(_between(policy, before.cursor, after.cursor)) if after.cursor > before.cursor else []
         told = [found for event in change.events if (found := _SKIPPED.search(str(event.get("text", ""))))]
         skipped = [(_seconds(found[1]), _seconds(found[2] or found[1])) for found in told]
-        begun = {run.tick for run in clocked}
+        ends = [job.ended_at for job in self._core.jobs.values() if job.left]
+        more = {before.more_at, *(round(end + shift, 3) for end in ends for shift in (0, 0.001))} - {*passed}
+        begun = {run.tick for run in clocked} - more
         for tick in passed:
             if tick not in begun and not any(first <= tick <= last for first, last in skipped):
                 self.broken(LOST_TICK, f"{after.name}: nobody is told of the tick {tick:.1f}; {change.events}")
@@ -144,7 +146,7 @@ class Rules:
         if after.cursor < before.cursor or not of_trigger:
             self.broken(TWICE, f"{after.name}: {begun} begin at {before.cursor:.1f}, which goes to {after.cursor:.1f}")
         delay = start_delay(policy, after.name).total_seconds()
-        judged_at = max((run.at for run in clocked), default=now)
+        judged_at = max((run.at for run in clocked if run.tick in begun), default=now)
         newest = max(_between(policy, before.cursor, judged_at - delay), default=0.0) if begun else 0.0
         if policy.missed != "all" and begun and max(begun) < newest and policy.overlap == "allow":
             self.broken(LATEST, f"{after.name} runs {begun} at {now:.1f}, and missed is {policy.missed}")
@@ -230,6 +232,8 @@ class Rules:
         all_of = policy.after is not None and policy.after.all_of
         if not record.retries and new and (not all_of or new == set(record.follows)):
             yield f"a run for {sorted(new)}"
+        if record.more_at and not record.retries and (policy.until is None or now < policy.until.timestamp()):
+            yield f"a run for what was left at {record.more_at}"
         tick = None if record.retries else next_tick(policy, _at(record.cursor))
         if tick is not None and tick + start_delay(policy, record.name) <= _at(now):
             yield f"the run of {tick}"

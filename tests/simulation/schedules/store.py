@@ -189,10 +189,11 @@ class ModelSchedules:
     def _changed(self, stored: StoredSchedule | None, expect: str) -> bool:
         return (stored.commit if stored is not None else "") != expect
 
-    def end_job(self, job_id: str, status: Status, version: int, reason: Reason | None) -> None:
+    def end_job(self, job_id: str, status: Status, version: int, reason: Reason | None, left: int) -> None:
         """As the commit that ends a job: its schedule is due."""
         job, dataset = self.jobs[job_id], f"{self.jobs[job_id].name}_rows"
-        self.jobs[job_id] = replace(job, status=status, ended_at=self.now, version=version, reason=reason)
+        ended = replace(job, status=status, ended_at=self.now, version=version, reason=reason, left=left)
+        self.jobs[job_id] = ended
         if version > self.newest.get(dataset, (0, 0.0))[0]:
             self.newest[dataset] = (version, self.now)
             for name, stored in self.schedules.items():

@@ -119,6 +119,15 @@ def test_a_run_that_has_left_something_is_followed_by_another_at_once_beside_the
     assert play.skipped() == [("OVERLAP", f"1 tick skipped, {tick_text(T0 + 180)}: the run before was not over")]
 
 
+def test_a_run_for_what_was_left_never_has_the_key_of_a_tick() -> None:
+    play = Play(record())
+    play.at(60)
+    play.ends(Status.FINISHED, 120, left=3)
+    play.ends(Status.FINISHED, 121)
+    assert play.submitted == [key(60), key(120.001)]
+    assert [text.split(":")[0] for _, text in play.skipped()] == ["1 tick skipped, 2027-01-15T08"]
+
+
 def test_what_a_run_has_left_waits_for_a_pause_and_for_a_retry_and_not_beyond_the_end() -> None:
     play = Play(record(every="60s", until="2027-01-15T08:05:00Z", retry={"max": 3, "backoff": "10s"}))
     play.at(60)
