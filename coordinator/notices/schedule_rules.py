@@ -13,7 +13,7 @@ from unstuck.coordinator.model.notice import TOLD_AGAIN_AFTER, Notice, Told, not
 from unstuck.coordinator.model.schedule_record import ScheduleRecord, ScheduleStatus
 from unstuck.coordinator.notices.deadlines import Deadlines, deadlines
 from unstuck.coordinator.notices.rules import Subscriptions
-from unstuck.coordinator.notices.schedule_wording import Words, words
+from unstuck.coordinator.notices.schedule_wording import words
 from unstuck.coordinator.schedules.decide_schedule import policy_of
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.spec.notify_spec import Condition, Late
@@ -51,6 +51,7 @@ def tell_of_schedule(
     one.runs()
     if not view.record.status.terminal:
         one.failing()
+        one.backfill()
         one.waiting()
     one.recovered()
     return ScheduleTelling(one.told, tuple(one.notices), one.look_at)
@@ -81,7 +82,8 @@ class _Telling:
         backfill = self._record.backfill
         for event in self._events:
             if event["kind"] == "BACKFILL_ENDED" and backfill is not None:
-                self._tell("finished", f"backfill {backfill.at}", self._asked.to("finished"), backfill.at)
+                key = f"backfill {backfill.at}"
+                self._tell("finished", key, self._asked.to("finished"), backfill.at, of_backfill=True)
 
     def failing(self) -> None:
         """Judge failures: a problem begins with the first one, and ends when a run ends well."""
@@ -91,16 +93,25 @@ class _Telling:
                 self._open("failed", "failed", float(failed[0]["at"]), str(failed[0]["job"]))
             for key in [key for key, told in self.told.items() if not told.over and _ends_with_success(key)]:
                 self._close(key)
-        if record.failures and record.first_error is not None:
-            self._open("failed", "failed", record.first_error.at, record.first_error.job)
         if record.halted is not None and (before.halted is None or not self._stands("halted")):
             # It was not halted before: a person's word has ended that, and it is told anew.
             last = self.told.get("halted")
             self._open("halted", "halted", self._now, *self._halted_by(), last.at if last else 0.0, again=True)
-        backfill, old = record.backfill, before.backfill
-        if backfill is not None and backfill.halted is not None and (old is None or old.halted is None):
-            text = f"backfill {backfill.at} {backfill.last_error.job if backfill.last_error else backfill.next}"
-            self._tell("halted", text, self._asked.to("halted"), self._now)
+        if record.failures and record.first_error is not None:
+            # Who is told that it is HALTED, which no run has mended yet, is not told of the failure as well.
+            halted = self.told["halted"].to if self._stands("halted") else ()
+            self._open("failed", "failed", record.first_error.at, record.first_error.job, but=halted)
+
+    def backfill(self) -> None:
+        """Judge the backfill: that it is HALTED is a problem until it goes on, or ends."""
+        one, to = self._record.backfill, self._asked.to("halted")
+        if one is not None and one.halted is not None and not one.over:
+            if to and not self._stands("backfill"):
+                failed = one.last_error.job if one.last_error is not None else str(one.next)
+                self.told["backfill"] = Told(self._now, self._now, to)
+                self._tell("halted", "backfill", to, self._now, one.at, failed, of_backfill=True)
+        elif self._stands("backfill"):
+            self._close("backfill")
 
     def waiting(self) -> None:
         """Judge what holds for a time, and deadlines."""
@@ -121,7 +132,7 @@ class _Telling:
         to = tuple(target for target in targets if target in self._asked.recovered and target not in standing)
         since = min(self.told[key].since for key in self._over)
         began = sorted(f"{key} {self.told[key].since}" for key in self._over)
-        self._tell("recovered", " ".join(self._over), to, since, *began)
+        self._tell("recovered", " ".join(self._over), to, since, *began, of_backfill=self._over == ["backfill"])
 
     def _retrying(self, key: str, condition: Condition) -> None:
         record, limit = self._record, condition.seconds
@@ -176,6 +187,7 @@ class _Telling:
         since: float,
         *marks: str | float,
         again: bool = False,
+        but: Sequence[str] = (),
         late: Late | None = None,
         deadline: Deadlines | None = None,
     ) -> None:
@@ -186,10 +198,12 @@ class _Telling:
         if last is not None and not again:
             if not last.over:
                 return
-            if self._now < min(last.at, self._now) + TOLD_AGAIN_AFTER:
+            if last.at <= self._now < last.at + TOLD_AGAIN_AFTER:
                 self._look_by(last.at + TOLD_AGAIN_AFTER)
                 return
-        targets = self._asked.conditions[key][1]
+        targets = tuple(target for target in self._asked.conditions[key][1] if target not in but)
+        if not targets:
+            return
         self.told[key] = Told(since, self._now, targets)
         self._tell(word, key, targets, since, *marks, late=late, deadline=deadline)
 
@@ -205,13 +219,15 @@ class _Telling:
         since: float,
         *marks: str | float,
         job: str = "",
+        of_backfill: bool = False,
         late: Late | None = None,
         deadline: Deadlines | None = None,
     ) -> None:
         if not to:
             return
         record = self._record
-        said: Words = words(self._view, event, job=job, late=late, deadline=deadline, zone=self._zone)
+        more: dict[str, Any] = {"late": late, "deadline": deadline, "zone": self._zone}
+        said = words(self._view, event, job=job, of_backfill=of_backfill, **more)
         self.notices.append(
             Notice(
                 id=notice_id("schedule", record.name, event, key, *marks),

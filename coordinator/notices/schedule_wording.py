@@ -29,6 +29,7 @@ def words(
     event: str,
     *,
     job: str = "",
+    of_backfill: bool = False,
     late: Late | None = None,
     deadline: Deadlines | None = None,
     zone: str = "UTC",
@@ -36,11 +37,21 @@ def words(
     """The words for ``event``, as the schedule stands.
 
     Args:
-        job: that of the run of which it is told.
+        job: that of the run of which it is told; ``of_backfill``: its backfill is what is told of.
         late, deadline: of an event ``late``; ``zone``: where ``late`` names none.
     """
     record, explained = view.record, explain_schedule(view, AT_WORK, {})
-    text = explained.what
+    text, backfill = explained.what, record.backfill
+    if of_backfill and backfill is not None:
+        error, why = backfill.last_error, f": {backfill.halted.text}" if backfill.halted is not None else ""
+        resume = (f"unstuck schedule backfill {record.name} --resume",) if why else ()
+        return Words(
+            f"its backfill is {backfill.status}, {backfill.told}{why}"[:MAX_TEXT],
+            "" if error is None else f"{error.code}: {error.text}"[:MAX_TEXT],
+            "",
+            (f"unstuck schedule show {record.name}", *resume),
+            "" if error is None else error.job,
+        )
     if event == "late" and late is not None and deadline is not None:
         text = f"{late_text(late, deadline, zone)}; {_last_success(record)}; {_holds(record)}{text}"
     elif event == "failed" and record.last_error is not None:

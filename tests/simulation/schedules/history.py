@@ -8,18 +8,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 from tests.simulation.actors.warehouse import Depot
 from tests.simulation.rules.broken import Broken
 from tests.simulation.schedules.actors import Office, Person, fleet
 from tests.simulation.schedules.rules import Rules
 from tests.simulation.schedules.store import ModelSchedules
+from tests.simulation.schedules.told import AGAIN, rules_of
 from tests.simulation.stage.history import SETTINGS, WHOLE, HistoryResult, Part
 from tests.simulation.stage.network import LONGEST_WAIT
 from tests.simulation.stage.stage import Life, Routine, Stage
 from tests.simulation.stage.store_faults import StoreFault, StoreFaultActor, StoreFaults, random_store_faults
 from tests.simulation.stage.trouble import Trouble
 from unstuck.coordinator.model.schedule_record import tick_text
+from unstuck.coordinator.notices import schedule_rules
 from unstuck.coordinator.reconcile.schedule_sweep import REPAIR_EVERY
 from unstuck.coordinator.schedule_client import ScheduleClient
 from unstuck.coordinator.schedules.decide_schedule import SUBMIT_LOOK
@@ -40,7 +43,8 @@ def simulate_schedules(
     """Play the history of ``seed``, or a part of it, on a store of the given kind; its jobs are its schedules."""
     logging.disable(logging.CRITICAL)
     try:
-        return _play(seed, store, keep_all, part)
+        with patch.object(schedule_rules, "TOLD_AGAIN_AFTER", AGAIN):
+            return _play(seed, store, keep_all, part)
     finally:
         logging.disable(logging.NOTSET)
 
@@ -65,7 +69,7 @@ def _play(
     wishes = Wishes()
     names = [f"schedule{n}" for n in range(dice.randint(1, 2))]
     for name in names:
-        _wishes(wishes, dice, name, stage.now, ends - stage.now)
+        _wishes(wishes, dice, name, stage.now, ends - stage.now, rules_of(seed, name, stage.now))
     ahead = random.Random(f"ahead {seed}")
     if ahead.random() < 0.15:
         faults = replace(faults, faults=_day_ahead(ahead, faults, wishes, names, ends - stage.now))
@@ -138,14 +142,16 @@ def _looks(rules: Rules) -> Life:
         yield 0.5
 
 
-def _wishes(person: Wishes, dice: random.Random, name: str, start: float, lasts: float) -> None:
+def _wishes(
+    person: Wishes, dice: random.Random, name: str, start: float, lasts: float, notify: list[dict[str, Any]]
+) -> None:
     """What a person wants of one schedule, and when."""
-    person.gives(0.1, f"set {name}", partial(_set, spec=_spec(dice, name)))
+    person.gives(0.1, f"set {name}", partial(_set, spec=_spec(dice, name) | {"notify": notify}))
     for _ in range(dice.choice((0, 2, 5))):
         at = dice.uniform(1.0, lasts)
         drawn = dice.random()
         if drawn < 0.2:
-            person.gives(at, f"set {name}", partial(_set, spec=_spec(dice, name)))
+            person.gives(at, f"set {name}", partial(_set, spec=_spec(dice, name) | {"notify": notify}))
         elif drawn < 0.4:
             _gives_backfill(person, dice, name, start, at)
         else:

@@ -58,6 +58,7 @@ class MirroredSchedules(ModelSchedules):
             "record": (self.load(name), self._real.load(name)),
             "due": (self.due.get(name), self._redis.zscore(KEYS.schedules_due, name)),
             "runs": (stored.runs, dict(self._redis.zrange(keys.schedule_runs, 0, -1, withscores=True))),
+            "outbox": (self.outbox, [fields["notice"] for _, fields in self._redis.xrange(KEYS.outbox)]),
             "events": (stored.events[-20:], self._real.events(name, 20)),
         }
         for what, (model, real) in pairs.items():

@@ -15,6 +15,8 @@ from tests.simulation.schedules.history import simulate_schedules
 from tests.simulation.schedules.store import ModelSchedules
 from tests.simulation.stage.history import HistoryResult
 from unstuck.coordinator.model.schedule_record import Run, derive
+from unstuck.coordinator.notices import schedule_rules
+from unstuck.coordinator.reconcile import schedule_sweep
 from unstuck.coordinator.schedules import backfill, submission
 from unstuck.coordinator.schedules import decide_schedule as decide
 from unstuck.coordinator.schedules import schedule_commands as commands
@@ -284,5 +286,69 @@ IN_SCHEDULES = (
         decide._look_at_backfill,
         "backfill.next_at if waits else now + IDLE_LOOK",
         "now + IDLE_LOOK",
+    ),
+    _bug(
+        "a failure is told again for each retry",
+        rules.TOLD_TWICE,
+        0,
+        schedule_rules._Telling._open,
+        "if not last.over:",
+        "if False:",
+    ),
+    _bug(
+        "what is told of a decision is not committed with it",
+        rules.UNTOLD,
+        0,
+        schedule_sweep.Schedules._commit,
+        '"notices": notices',
+        '"notices": ()',
+    ),
+    _bug(
+        "what was told is not on record",
+        rules.TOLD_TWICE,
+        0,
+        schedule_sweep.Schedules.decide,
+        "decision = replace(decision, record=told, due=due)",
+        "decision = replace(decision, due=due)",
+    ),
+    _bug(
+        "a halt is told of once only",
+        rules.UNTOLD,
+        13,
+        schedule_rules._Telling.failing,
+        '(before.halted is None or not self._stands("halted"))',
+        'not self._stands("halted")',
+    ),
+    _bug(
+        "a resume is told as a success",
+        rules.UNWELL,
+        21,
+        schedule_rules._Telling.failing,
+        'if self._runs["RUN_FINISHED"] and not',
+        "if not",
+    ),
+    _bug(
+        "nobody looks when a deadline comes",
+        rules.LATE_NOTICE,
+        12,
+        schedule_rules._Telling._late,
+        "self._look_by(found.next_at)",
+        "pass",
+    ),
+    _bug(
+        "a schedule that is paused is not late",
+        rules.LATE_NOTICE,
+        16,
+        schedule_rules._Telling._late,
+        "if found.next_at:",
+        "if record.status is ScheduleStatus.PAUSED:\n        return\n    if found.next_at:",
+    ),
+    _bug(
+        "a notice stands in the outbox though its commit is refused",
+        rules.TOLD_TWICE,
+        0,
+        ModelSchedules.commit,
+        "if self._conflicts(stored, change):",
+        "if self._conflicts(stored, change) and not self.outbox.extend(change.notices):",
     ),
 )

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from tests.simulation.actors.warehouse import Depot
 from tests.simulation.rules.broken import FORGOTTEN, ONE, SHOWN, WAIT, WORD, Broken
 from tests.simulation.schedules.store import ModelSchedules
+from tests.simulation.schedules.told import LATE_NOTICE, TOLD_TWICE, UNTOLD, UNWELL, ToldRules
 from tests.simulation.stage.stage import Stage
 from tests.simulation.stage.trouble import Trouble
 from unstuck.coordinator.model.records import JobRecord
@@ -44,6 +45,7 @@ BACKOFF = f"{WAIT}: the wait before a retry grows with each failure"
 RULES = (
     *(TWICE, OVERLAP, PARALLEL, LOST_TICK, ORPHAN, LATE_TICK, LOST_BACKFILL),
     *(PAUSED, FROM_NOW, LATEST, FAILURES, STATUS, BACKOFF),
+    *(UNTOLD, TOLD_TWICE, UNWELL, LATE_NOTICE),
 )
 _SKIPPED = re.compile(r"skipped, (\S+?Z)(?: to (\S+?Z))?:")
 
@@ -59,6 +61,7 @@ class Rules:
         self._seen = 0  # of the log
         self._published: dict[str, list[str]] = defaultdict(list)  # tick → the jobs that published for it
         self._rolled_back = 0.0
+        self._told = ToldRules(core, self.broken)
         self.commits = self.commands = 0
 
     def broken(self, promise: str, text: str) -> None:
@@ -114,6 +117,7 @@ class Rules:
         else:
             self._decided(before, after, change)
         self._backfilled(before, after)
+        self._told.committed(before, after, change)
         left = {run.key(after.name) for run in before.going_on} - {run.key(after.name) for run in after.going_on}
         for job in self._core.jobs.values():
             if job.schedule == after.name and job.key in left and not job.terminal:
@@ -189,13 +193,14 @@ class Rules:
         for name in list(self._core.schedules):
             record = self._core.load(name)
             assert record is not None
-            waits = {(name, what) for what in self._waits(record)}
+            waits = {(name, what) for what in (*self._waits(record), *self._told.waits(record))}
             for known in [known for known in self._since if known[0] == name and known not in waits]:
                 del self._since[known]
             for known in waits:
                 since = self._since.setdefault(known, self._stage.now)
                 if min(quiet, self._stage.now - since) > self._bound:
-                    self.broken(LATE_TICK, f"{name} waits for {self._bound:.0f}s: {known[1]}; {record}")
+                    promise = LATE_NOTICE if known[1].startswith("the notice") else LATE_TICK
+                    self.broken(promise, f"{name} waits for {self._bound:.0f}s: {known[1]}; {record}")
 
     def _redone(self, job: JobRecord) -> bool:
         """Whether a person wanted the tick to be run although it had been."""

@@ -54,6 +54,8 @@ class ModelSchedules:
         self.keys: dict[str, tuple[str, str]] = {}  # key → job, and the fingerprint of its spec
         self.newest: dict[str, tuple[int, float]] = {}  # dataset → its newest version, and when it was published
         self.expires: dict[str, float] = {}  # jobs that leave the store
+        self.outbox: list[str] = []
+        self.told: dict[str, list[tuple[str, float, float]]] = {}  # schedule → word, when, since when; for the rules
         self.alive_at = 0.0
         self.skew = 0.0
         self.jumped = False
@@ -72,8 +74,10 @@ class ModelSchedules:
         schedules = {name: one.copy() for name, one in self.schedules.items()}
         due, jobs, keys, alive_at = dict(self.due), dict(self.jobs), dict(self.keys), self.alive_at
         expires, newest = dict(self.expires), dict(self.newest)
+        outbox, told = list(self.outbox), {name: list(words) for name, words in self.told.items()}
 
         def restore() -> None:
+            self.outbox, self.told = outbox, told
             self.expires, self.newest = expires, newest
             self.schedules, self.due, self.jobs, self.keys, self.alive_at = schedules, due, jobs, keys, alive_at
             if self.watching:
@@ -140,6 +144,7 @@ class ModelSchedules:
         if change.commanded:
             stored.commanded = change.id
         stored.events += [dict(event) for event in change.events]
+        self.outbox += change.notices
         stored.runs.update(change.runs or {})
         self._set_due(name, change)
         if self.watching:

@@ -18,9 +18,15 @@ from unstuck.coordinator.model.schedule_record import ScheduleRecord
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.notices.deadlines import deadlines
 from unstuck.coordinator.reconcile.schedule_notices import ScheduleNotices
+from unstuck.coordinator.schedules.backfill import Wanted
 from unstuck.coordinator.schedules.decide_schedule import ScheduleDecision, decide, policy_of, settled
 from unstuck.coordinator.schedules.run_outcome import RunSeen
-from unstuck.coordinator.schedules.schedule_commands import set_again
+from unstuck.coordinator.schedules.schedule_commands import (
+    BackfillCommand,
+    backfill_command,
+    begin_backfill,
+    set_again,
+)
 from unstuck.coordinator.schedules.submission import not_submitted
 from unstuck.coordinator.spec.notify_spec import FleetRule, late_of
 
@@ -130,6 +136,22 @@ def test_each_halt_is_told_and_a_resume_that_leads_to_success_ends_it() -> None:
     assert play.told == ["halted", "halted", "recovered"]
 
 
+def test_a_failure_that_halts_is_one_notice_and_who_asked_for_failures_alone_is_told_of_that() -> None:
+    rule = FleetRule.model_validate({"on": ["failed", "recovered"], "to": "boss"})
+    play = Telling(["failed", "halted", "recovered"], ScheduleNotices((rule,)))
+    play.at(60)
+    play.ends(Status.FAILED, 61, FAILED, final=True)
+    play.at(120)
+    assert [(one.event, one.to) for one in play.notices] == [("halted", ("ops",)), ("failed", ("boss",))]
+    play.command("resume", 130)
+    play.at(130)
+    play.fails(131)
+    assert len(play.notices) == 2, "it is not well yet"
+    play.at(141)
+    play.ends(Status.FINISHED, 142)
+    assert [(one.event, set(one.to)) for one in play.notices[2:]] == [("recovered", {"ops", "boss"})]
+
+
 def test_a_schedule_that_retries_for_long_is_told_once() -> None:
     play = Telling([{"retrying_for": "5m"}, "recovered"], every="60s", retry={"max": 100, "backoff": "60s"})
     play.at(60)
@@ -159,6 +181,30 @@ def test_a_run_that_could_not_be_submitted_for_long_is_told() -> None:
         standing, notices, _ = play.rules.completed(standing, standing, (), None, T0 + seconds)
         assert len(notices) == told
     assert "the warehouse is away" in Notice.from_json(notices[0]).text
+
+
+def test_a_backfill_that_halts_goes_on_and_ends_is_told() -> None:
+    play = Telling(["halted", "finished", "recovered"], every="60s", retry={"max": 0, "backoff": "1s"})
+    wanted = Wanted.between(policy_of(play.record.policy), "2027-01-01T00:00:00Z", "2027-01-01T00:01:00Z")
+    given = begin_backfill(play.record, wanted, T0 + 5, "ann")
+    assert given.answer == "DONE", given.text
+    play.record = given.record
+
+    def ends(at: float, status: Status, reason: Reason | None = None) -> None:
+        play.at(at)
+        assert play.record.backfill is not None
+        (run,) = play.record.backfill.runs
+        play.runs[run.job] = RunSeen(status, T0 + at + 1, reason, by=run.by)
+        play.at(at + 1)
+
+    ends(6, Status.FAILED, FAILED)
+    assert play.told == ["halted"]
+    assert play.notices[0].text.startswith("its backfill is HALTED, 1 of 2 ticks (1 failed): 1 runs failed in a row")
+    assert "unstuck schedule backfill s --resume" in play.notices[0].commands
+    play.record = backfill_command(play.record, BackfillCommand.RESUME, T0 + 10).record
+    ends(11, Status.FINISHED)
+    assert play.told == ["halted", "recovered", "finished"]
+    assert play.notices[2].text == "its backfill is ENDED, 2 of 2 ticks (1 well, 1 failed)"
 
 
 def test_each_run_that_ends_well_is_told_if_somebody_asks_for_it() -> None:
