@@ -42,7 +42,6 @@ from unstuck.coordinator.doctor.redis_facts import (
     unknown_jobs,
 )
 from unstuck.coordinator.errors import Unreachable
-from unstuck.coordinator.notices.setting import notify_setting
 from unstuck.coordinator.spec.problems import suggestion
 from unstuck.coordinator.views.fleet_view import FleetView
 from unstuck.tasks.errors import SettingsInvalid, UnstuckError
@@ -123,6 +122,10 @@ def doctor(as_json: AsJson = False) -> None:
 
 def _of_notify(settings: Settings) -> list[Finding]:
     """The setting of this process, where it is set."""
+    if settings.notify is None:
+        return []
+    from unstuck.coordinator.notices.setting import notify_setting  # with all channels
+
     try:
         notify_setting(settings)
     except SettingsInvalid as error:

@@ -16,10 +16,7 @@ from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import clock, emit, iso, one_line, stderr, stdout, table
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.model.notice import Notice
-from unstuck.coordinator.notices.channels.channel import SendFailed
-from unstuck.coordinator.notices.message import message_of
 from unstuck.coordinator.notices.outbox import Sent, Waiting
-from unstuck.coordinator.notices.setting import VARIABLE, notify_setting
 from unstuck.tasks.identity import user_here
 
 notify = typer.Typer(help="Notices: who is told of what.", no_args_is_help=True)
@@ -32,12 +29,18 @@ def _notices() -> None:
 
 @notify.command("test", epilog="Example: unstuck notify test ops")
 def try_target(
-    target: Annotated[str, typer.Argument(metavar="NAME", help=f"Of a target in {VARIABLE}.")], as_json: AsJson = False
+    target: Annotated[str, typer.Argument(metavar="NAME", help="Of a target in UNSTUCK_NOTIFY.")],
+    as_json: AsJson = False,
 ) -> None:
     """Send one notice to a target, from here, and show what came back. Needs UNSTUCK_NOTIFY, and no Redis.
 
     Exits with 0 if the target took it, else with 1.
     """
+    # Here, since all channels come with them, and no other command needs these.
+    from unstuck.coordinator.notices.channels.channel import SendFailed
+    from unstuck.coordinator.notices.message import message_of
+    from unstuck.coordinator.notices.setting import VARIABLE, notify_setting
+
     setting = notify_setting(settings_here())
     if target not in setting.targets:
         if not setting.targets:

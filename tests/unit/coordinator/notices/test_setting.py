@@ -163,3 +163,9 @@ def test_a_coordinator_whose_setting_cannot_be_read_ends_with_2_and_says_where()
 def test_the_workers_of_a_local_fleet_are_not_given_the_setting() -> None:
     for one in program_list(Size(workers=2), "redis://localhost:1/0", Settings()):
         assert one.env.get("UNSTUCK_NOTIFY") == ("" if one.runs_steps else None), one.name
+
+
+def test_a_command_that_sends_nothing_does_not_load_what_some_channel_needs() -> None:
+    code = "import sys, unstuck.coordinator.cli.app; print(*({'celery', 'apprise', 'smtplib'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
