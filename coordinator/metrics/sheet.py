@@ -24,9 +24,14 @@ class Sheet:
         self._unreadable = Counter[str]()
         self._left_out = Counter[str]()
 
+    def _family(self, metric: MetricSpec) -> Family:
+        if metric.name not in self._families:
+            self._families[metric.name] = metric.family()
+        return self._families[metric.name]
+
     def add(self, metric: MetricSpec, value: float, *labels: str) -> None:
         """One sample of a metric whose labels are words of ours."""
-        family = self._families.setdefault(metric.name, metric.family())
+        family = self._family(metric)
         assert not isinstance(family, HistogramMetricFamily)
         family.add_metric(labels, float(value))
 
@@ -40,7 +45,7 @@ class Sheet:
 
     def add_histogram(self, metric: MetricSpec, totals: Totals, *labels: str) -> None:
         """The times of ``totals`` as a histogram."""
-        family = self._families.setdefault(metric.name, metric.family())
+        family = self._family(metric)
         assert isinstance(family, HistogramMetricFamily)
         ends = [*map(floatToGoString, BUCKETS), "+Inf"]
         family.add_metric(labels, list(zip(ends, accumulate(totals.buckets), strict=True)), totals.seconds)
