@@ -47,6 +47,17 @@ def hangs(request: BaseHTTPRequestHandler) -> None:
     request.close_connection = True
 
 
+class Holds:
+    """Answer nothing until it is ``released``; then break the connection."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    def __call__(self, request: BaseHTTPRequestHandler) -> None:
+        self.released.wait(120)
+        request.close_connection = True
+
+
 def drips(request: BaseHTTPRequestHandler) -> None:
     """Answer a byte at a time, so that no single read ever takes long."""
     try:

@@ -355,11 +355,8 @@ def test_a_command_that_fails_is_told_with_its_code_and_its_last_line() -> None:
 
 def test_a_command_that_does_not_end_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
     into = tmp_path / "pid"
-    code = (
-        "import subprocess, sys, time; child = subprocess.Popen(['sleep', '600']);"
-        f"open({str(into)!r}, 'w').write(str(child.pid)); time.sleep(600)"
-    )
-    assert "and was killed" in refused(command(code, timeout="2s"))
+    target = {"command": ["/bin/sh", "-c", f"sleep 600 & echo $! > {into}; wait"], "timeout": "2s"}
+    assert "and was killed" in refused(Command.model_validate(target))
     child = int(into.read_text())
 
     def gone() -> bool:

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from tests.support.proxy import Proxy
-from tests.support.receivers import Receiver, answers_twice, hangs, notice, receiver, status
+from tests.support.receivers import Holds, Receiver, answers_twice, notice, receiver, status
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.model.notice import Notice
 from unstuck.coordinator.notices.channels.channel import Channel
@@ -74,7 +74,7 @@ def ops() -> Iterator[Receiver]:
 
 
 def hook(to: Receiver, **more: Any) -> dict[str, Any]:
-    return {"webhook": to.url, "timeout": "2s", **more}
+    return {"webhook": to.url, "timeout": "30s", **more}
 
 
 def test_a_notice_goes_to_each_of_its_targets_once_and_nothing_of_it_is_left(fleet: Fleet, ops: Receiver) -> None:
@@ -185,8 +185,8 @@ def test_a_receiver_that_takes_a_notice_and_does_not_say_so_gets_it_again_with_t
 
 
 def test_what_one_coordinator_sends_no_other_takes_until_its_time_is_over(fleet: Fleet, ops: Receiver) -> None:
-    ops.answer = hangs
-    first, second = fleet.coordinator(ops=hook(ops)), fleet.coordinator(ops=hook(ops))
+    ops.answer = holds = Holds()
+    first, second = (fleet.coordinator(ops=hook(ops, timeout="2m")) for _ in range(2))
     fleet.tell(notice(1), notice(2))
     lost: list[Any] = []
     thread = threading.Thread(target=lambda: lost.append(first.send_next("ops")))
@@ -194,10 +194,11 @@ def test_what_one_coordinator_sends_no_other_takes_until_its_time_is_over(fleet:
     wait_until(lambda: ops.ids == ["n1"], 5, "the first coordinator to send")
     assert second.send_next("ops") is None
     # The first one counts as dead when its time is over, and the second one sends what it had.
-    fleet.clock.now += 8
+    fleet.clock.now += 126
     ops.answer = status(200)
     assert second.send_next("ops") is Settled.SENT
     assert ops.ids == ["n1", "n1"]
+    holds.released.set()
     thread.join()
     assert lost == [Settled.LOST], "who was taken for dead changes nothing"
     assert second.send_next("ops") is Settled.SENT
@@ -208,10 +209,10 @@ def test_what_one_coordinator_sends_no_other_takes_until_its_time_is_over(fleet:
 def test_a_target_that_hangs_holds_up_no_other_target_and_not_the_look_for_new_ones(
     fleet: Fleet, ops: Receiver, redis_server: RedisServer
 ) -> None:
-    ops.answer = hangs
+    ops.answer = holds = Holds()
     with receiver() as team:
         outbox = Outbox(connect(redis_server.url), KEYS)
-        sender = Sender(outbox, setting(ops=hook(ops, timeout="30s"), team=hook(team)), mint)
+        sender = Sender(outbox, setting(ops=hook(ops, timeout="2m"), team=hook(team)), mint)
         thread = threading.Thread(target=sender.run)
         thread.start()
         try:
@@ -221,6 +222,7 @@ def test_a_target_that_hangs_holds_up_no_other_target_and_not_the_look_for_new_o
             assert ops.ids == ["n1"]
             assert [one.notice.id for one in outbox.waiting() if one.to == "ops"] == ["n1", "n2", "n3", "n4", "n5"]
         finally:
+            holds.released.set()
             sender.stopping.set()
             thread.join()
     assert team.ids == ["n1", "n2", "n3", "n4", "n5"]
