@@ -9,6 +9,7 @@ import datetime
 from dataclasses import dataclass
 from functools import lru_cache
 
+from unstuck.coordinator.schedules.decide_schedule import policy_of
 from unstuck.coordinator.schedules.trigger import next_tick, previous_tick
 from unstuck.coordinator.spec.notify_spec import Late
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
@@ -34,29 +35,37 @@ class Deadlines:
     next_at: float
 
 
-def deadlines(late: Late, zone: str, now: float, policy: ScheduleSpec | None = None) -> Deadlines:
+def deadlines(late: Late, zone: str, now: float, policy: str = "{}") -> Deadlines:
     """The deadlines of ``late`` at ``now``.
 
     Runs of the day before a deadline count for it; where ``policy`` has no tick in that day, so does its last tick.
 
     Args:
         zone: where ``late`` names none.
+        policy: of a schedule, as JSON.
     """
-    of_days, daily = _clock(late, zone), _clock(Late(late.hour, late.minute, _EVERY_DAY, late.zone), zone)
+    of_days = _clock(late, zone)
     moment = datetime.datetime.fromtimestamp(now, datetime.UTC)
     last, following = previous_tick(of_days, moment + _JUST), next_tick(of_days, moment)
     next_at = following.timestamp() if following is not None else 0.0
     if last is None:
         return Deadlines(0.0, 0.0, 0.0, next_at)
-    day_before = previous_tick(daily, last) or last - datetime.timedelta(days=1)
-    tick = None if policy is None else previous_tick(policy, last)
-    begins = day_before if tick is None or tick > day_before else tick - _JUST
-    return Deadlines(last.timestamp(), begins.timestamp(), (tick or last).timestamp(), next_at)
+    return Deadlines(last.timestamp(), *_asked(late, zone, last, policy), next_at)
 
 
 def zone_name(late: Late, zone: str) -> str:
     """The zone in which the local time of ``late`` is."""
     return late.zone or zone
+
+
+@lru_cache(4096)
+def _asked(late: Late, zone: str, last: datetime.datetime, policy: str) -> tuple[float, float]:
+    """After which tick a run counts for the deadline ``last``, and the last tick before it."""
+    daily = _clock(Late(late.hour, late.minute, _EVERY_DAY, late.zone), zone)
+    day_before = previous_tick(daily, last) or last - datetime.timedelta(days=1)
+    tick = previous_tick(policy_of(policy), last)
+    begins = day_before if tick is None or tick > day_before else tick - _JUST
+    return begins.timestamp(), (tick or last).timestamp()
 
 
 @lru_cache(1024)

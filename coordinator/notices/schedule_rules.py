@@ -132,7 +132,10 @@ class _Telling:
         to = tuple(target for target in targets if target in self._asked.recovered and target not in standing)
         since = min(self.told[key].since for key in self._over)
         began = sorted(f"{key} {self.told[key].since}" for key in self._over)
-        self._tell("recovered", " ".join(self._over), to, since, *began, of_backfill=self._over == ["backfill"])
+        of = "read" if all(key.startswith("behind") for key in self._over) else "recovered"
+        self._tell(
+            "recovered", " ".join(self._over), to, since, *began, said=of, of_backfill=self._over == ["backfill"]
+        )
 
     def _retrying(self, key: str, condition: Condition) -> None:
         record, limit = self._record, condition.seconds
@@ -159,7 +162,7 @@ class _Telling:
 
     def _late(self, key: str, late: Late) -> None:
         record, told = self._record, self.told.get(key)
-        found = deadlines(late, self._zone, self._now, policy_of(record.policy))
+        found = deadlines(late, self._zone, self._now, record.policy)
         if found.next_at:
             self._look_by(found.next_at)
         well = record.last_success
@@ -219,6 +222,7 @@ class _Telling:
         since: float,
         *marks: str | float,
         job: str = "",
+        said: str = "",
         of_backfill: bool = False,
         late: Late | None = None,
         deadline: Deadlines | None = None,
@@ -227,7 +231,7 @@ class _Telling:
             return
         record = self._record
         more: dict[str, Any] = {"late": late, "deadline": deadline, "zone": self._zone}
-        said = words(self._view, event, job=job, of_backfill=of_backfill, **more)
+        told = words(self._view, said or event, job=job, of_backfill=of_backfill, **more)
         self.notices.append(
             Notice(
                 id=notice_id("schedule", record.name, event, key, *marks),
@@ -235,15 +239,15 @@ class _Telling:
                 event=event,
                 kind="schedule",
                 name=record.name,
-                job=job or said.job,
+                job=job or told.job,
                 problem=f"schedule:{record.name}",
                 at=self._now,
                 since=since,
                 status=record.status,
-                text=said.text,
-                first_error=said.first_error,
-                next=said.next,
-                commands=said.commands,
+                text=told.text,
+                first_error=told.first_error,
+                next=told.next,
+                commands=told.commands,
             )
         )
 

@@ -34,7 +34,7 @@ def words(
     deadline: Deadlines | None = None,
     zone: str = "UTC",
 ) -> Words:
-    """The words for ``event``, as the schedule stands.
+    """The words for ``event``, or for ``read``, which is the end of a backlog, as the schedule stands.
 
     Args:
         job: that of the run of which it is told; ``of_backfill``: its backfill is what is told of.
@@ -61,6 +61,8 @@ def words(
     elif event == "behind" and view.backlog is not None:
         told = "; ".join(f"{name}: {one.told(view.backlog.at)}" for name, one in view.backlog.streams.items())
         text = f"{told}; {text}"
+    elif event == "read":
+        text = f"nothing unread waits that long any more; {text}"
     elif event in ("finished", "recovered") and (well := record.last_success) is not None:
         version = f", version {well.version}" if well.version else ""
         done = f"job {well.job} has ended well{version}" if job in ("", well.job) else f"job {job} has ended well"

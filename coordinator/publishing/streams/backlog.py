@@ -49,6 +49,8 @@ def _noted(look: Look, before: StreamBacklog | None, now: float) -> StreamBacklo
         trouble=look.trouble[:500],
         known=look.known,
     )
+    if look.trouble or not look.known:  # what was unread still is, as far as anybody knows
+        return told if before is None else replace(told, since=before.since, seen_to=before.seen_to)
     if not look.new:
         return told
     if look.oldest is not None:

@@ -232,6 +232,7 @@ def test_an_unread_file_that_waits_too_long_is_told_also_under_a_pause_but_not_b
     play.backlog = Backlog(T0 + 720, {"/in": StreamBacklog(looked=9)})
     play.at(720)
     assert play.told == ["behind", "recovered"]
+    assert play.notices[1].text.startswith("nothing unread waits that long any more; ")
     other = Telling([{"behind": "10m"}])
     other.at(60)
     other.backlog = Backlog(T0 + 700, {"/in": StreamBacklog(new=1, looked=1, since=T0)})
@@ -394,9 +395,9 @@ def test_a_deadline_comes_once_a_day_whatever_the_clocks_do(late: str, now: str,
 
 def test_the_ticks_that_count_for_a_deadline_are_those_of_the_day_before_it_or_the_last_one() -> None:
     now = datetime.fromisoformat("2026-11-27T06:00Z").timestamp()
-    by_hour = deadlines(late_of("06:00"), "UTC", now, policy_of('{"every":"1h"}'))
+    by_hour = deadlines(late_of("06:00"), "UTC", now, '{"every":"1h"}')
     assert (by_hour.counts_from, by_hour.asks_for) == (now - DAY, now - HOUR)
-    monthly = deadlines(late_of("06:00"), "UTC", now, policy_of('{"cron":"0 3 1 * *","zone":"UTC"}'))
+    monthly = deadlines(late_of("06:00"), "UTC", now, '{"cron":"0 3 1 * *","zone":"UTC"}')
     assert datetime.fromtimestamp(monthly.asks_for, ZoneInfo("UTC")).isoformat() == "2026-11-01T03:00:00+00:00"
     assert monthly.counts_from < monthly.asks_for
     by_hand = deadlines(late_of("06:00"), "UTC", now)

@@ -37,6 +37,12 @@ def test_an_object_without_a_time_has_waited_since_the_look_that_saw_it() -> Non
     assert after(Look(new=1, looked=3), Look(new=1, looked=4)).since == 1060.0
 
 
+def test_a_look_that_nobody_answered_does_not_say_that_all_is_read() -> None:
+    waits = Look(new=2, bytes=4, oldest=900.0, looked=5)
+    assert after(waits, Look(trouble="the folder is gone")).since == 900.0
+    assert after(waits, Look(known=False), Look(trouble="gone"), Look(looked=5)).since == 0.0
+
+
 def test_a_backlog_is_told_by_partition() -> None:
     (stream,) = after(Look(new=30, looked=3, lag={0: 10, 1: 0, 2: 20}, next={0: 5, 1: 7, 2: 0})).streams.values()
     assert stream.told(1060.0) == "30 unread offsets, partition 0: 10, partition 2: 20, the oldest for 1m00s"
