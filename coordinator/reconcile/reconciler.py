@@ -324,7 +324,8 @@ class Pass:
     def _tell(self, state: JobState, decision: Decision, env: Environment) -> None:
         """Put into the decision what is told with it, and what was told on the record."""
         rules = self._reconciler.rules
-        if not (rules or state.plan.notify):
+        # While records go that the state still holds, nothing is told: the job is decided again at once.
+        if decision.reload or not (rules or state.plan.notify):
             return
         job, everything = state.job, self.groups is None
         asked = subscriptions(job.name, state.plan.notify, rules)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -133,6 +134,24 @@ def test_a_rule_with_a_time_makes_the_job_due_at_that_time_and_the_sweep_tells_i
     (notice,) = outbox(coordinator)
     assert (notice.event, notice.to) == ("waiting_for_worker", ("ops",))
     assert "heavy" in notice.text
+
+
+def test_a_group_that_is_to_run_again_as_if_it_had_never_begun_is_not_told_as_tried_again(
+    coordinator: Coordinator,
+) -> None:
+    rules = [{"on": [{"retrying_for": "15m"}], "to": "ops"}]
+    job = coordinator.submit(group("a", retry={"max": 3, "backoff": "1h"}), notify=rules)
+    coordinator.read()
+    coordinator.work(coordinator.offers()[0], failed())
+    coordinator.read()
+    key = coordinator.keys.of(job).groups
+    record = json.loads(str(coordinator.redis.hget(key, "a")))
+    record["troubled_since"] -= 900
+    coordinator.redis.hset(key, "a", json.dumps(record))
+    coordinator.reconciler.cache.clear()
+    assert coordinator.client.rerun(job, "a").answer == "DONE"
+    coordinator.read()
+    assert outbox(coordinator) == []
 
 
 def test_the_usual_time_is_that_of_the_last_runs_of_that_name(coordinator: Coordinator) -> None:
