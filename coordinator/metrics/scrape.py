@@ -48,6 +48,8 @@ def scrape(client: redis.Redis, keys: Keys, runner_silence: float) -> Sequence[F
                 mine, answers, before = answers[:count], answers[count:], len(pipe)
                 if _answered(part, mine, name, sheet):
                     waiting.append((name, part, len(pipe) - before))
+                else:
+                    del pipe.command_stack[before:]  # of a part that failed while it asked more
             answers = pipe.execute(raise_on_error=False) if waiting else []
     sheet.add(catalog.UP, 1)
     sheet.add(catalog.SCRAPE_DURATION, time.perf_counter() - began)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import redis
@@ -12,11 +13,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.coordinator import Coordinator, group
 from tests.support.receivers import notice
 from unstuck import Status
+from unstuck.coordinator.metrics import scrape
 from unstuck.coordinator.metrics.catalog import CATALOG
 from unstuck.coordinator.metrics.scrape import Exporter
 from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
 from unstuck.coordinator.notices.outbox import Outbox
 from unstuck.coordinator.store.pools import Pools
+from unstuck.tasks.protocol.keys import Keys
 
 Samples = dict[str, dict[tuple[str, ...], float]]
 SPECS = {name: spec for spec in CATALOG for name in spec.samples}
@@ -92,6 +95,24 @@ def test_a_key_of_the_wrong_type_takes_only_what_it_holds(coordinator: Coordinat
     assert found["unstuck_scrape_errors"], "it is told that something is missing"
     assert found["unstuck_jobs"] == whole["unstuck_jobs"], job
     assert len(whole.keys() - found.keys()) <= 6
+
+
+def test_a_part_that_fails_while_it_asks_more_takes_no_answer_of_the_others(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(pipe: Any, keys: Keys, sheet: Any) -> Any:
+        pipe.ping()
+        yield
+        pipe.echo("nobody waits for this")
+        raise ValueError("of a kind that nobody thought of")
+
+    coordinator.submit(group("only"))
+    coordinator.read()
+    whole = scraped(coordinator)
+    monkeypatch.setattr(scrape, "PARTS", (broken, *scrape.PARTS))
+    found = scraped(coordinator)
+    assert found["unstuck_offers"] == whole["unstuck_offers"] != {}
+    assert found["unstuck_scrape_errors"] == {("broken",): 1}
 
 
 def test_damaged_entries_are_left_out_one_by_one_and_counted(coordinator: Coordinator) -> None:
