@@ -74,7 +74,7 @@ IN_SCHEDULES = (
     _bug(
         "a failure ends the pause of a person",
         rules.PAUSED,
-        85,
+        97,
         decide._failed,
         "record = replace(record, failures=failures,",
         "record = replace(record, intent=ScheduleIntent.RUN, failures=failures,",
@@ -210,7 +210,7 @@ IN_SCHEDULES = (
     _bug(
         "nobody looks whether a run was submitted",
         rules.LATE_TICK,
-        138,
+        169,
         decide._look_at_run,
         "else max(run.next_at, now + SUBMIT_LOOK)",
         "else now + LOOK",
@@ -290,7 +290,7 @@ IN_SCHEDULES = (
     _bug(
         "a failure is told again for each retry",
         rules.TOLD_TWICE,
-        0,
+        4,
         schedule_rules._Telling._open,
         "if not last.over:",
         "if False:",
@@ -342,13 +342,5 @@ IN_SCHEDULES = (
         schedule_rules._Telling._late,
         "if found.next_at:",
         "if record.status is ScheduleStatus.PAUSED:\n        return\n    if found.next_at:",
-    ),
-    _bug(
-        "a notice stands in the outbox though its commit is refused",
-        rules.TOLD_TWICE,
-        0,
-        ModelSchedules.commit,
-        "if self._conflicts(stored, change):",
-        "if self._conflicts(stored, change) and not self.outbox.extend(change.notices):",
     ),
 )
