@@ -26,7 +26,7 @@ DRIVER = $(BIN)/python -m tests.chaos.driver
 DRIVER_OPTIONS = $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-stream test test-long jars test-matrix lint check simulate mirror chaos recovery loss bench bench-quick docs setup doctor java clean
+.PHONY: help demo demo-stream demo-night test test-long jars test-matrix lint check simulate mirror chaos recovery loss bench bench-quick docs setup doctor java clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ demo:  ## run the flights pipeline end to end, with an embedded Valkey
 demo-stream:  ## load files as they arrive by a schedule, mend a broken one, and count the rows (a minute)
 	@scripts/setup.sh demo-stream
 	$(BIN)/unstuck demo --stream
+
+demo-night:  ## one night of a small fleet: five things go wrong, and a receiver prints who is told what (3 minutes)
+	@scripts/setup.sh demo-stream
+	$(BIN)/python -m examples.night.night
 
 test: setup $(SPARK_CLASSES)  ## run the whole test suite (ARGS="-k word" for a part of it)
 	$(BIN)/python -m pytest $(PYTEST_OPTIONS) $(ARGS)
