@@ -82,7 +82,13 @@ class ToldRules:
             self._broken(UNTOLD, f"the backfill of {after.name} is halted, and {words} are told")
         if "recovered" in words and not well and not late:
             self._broken(UNWELL, f"{after.name} is told to be well by {kinds}")
-        if well and not late and standing.intersection(_FAILING) and "recovered" not in words:
+        # Ended by a person, its problems end with it; a backfill that is halted stands.
+        if (
+            well
+            and not (late or halted or after.status.terminal)
+            and standing.intersection(_FAILING)
+            and "recovered" not in words
+        ):
             self._broken(UNTOLD, f"{after.name} is well again, and {words} are told; {standing} were told before")
         told += [(one.event, one.at, one.since) for one in notices if not one.text.startswith("its backfill")]
         if well:
