@@ -110,11 +110,11 @@ class Job:
 
         job = Job("sales", params={"day": date})
 
-        @job.group(output="orders")
-        def orders(spark, ctx, day):
+        @job.group(output="sales")
+        def load_sales(spark, ctx, day):
             return spark.read.parquet(f"/in/{day}")
 
-        job.sql("total", "SELECT count(*) AS n FROM orders", needs=[orders], output="total")
+        job.sql("total", "SELECT count(*) AS n FROM sales", needs=[load_sales], output="total")
     """
 
     def __init__(

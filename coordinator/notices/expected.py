@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from unstuck.coordinator.model.notice import Notice, Told, notice_id
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.notices.deadlines import Deadlines, deadlines
+from unstuck.coordinator.notices.late_deadlines import Deadlines, deadlines
 from unstuck.coordinator.notices.rules import Subscriptions
 from unstuck.coordinator.notices.schedule_wording import late_text
 from unstuck.coordinator.spec.notify_spec import FleetRule, Late, NotifyRule

@@ -21,16 +21,16 @@ from unstuck.tasks.protocol.lua import Script
 
 MOVED_AT_ONCE = 100
 SENT_KEPT = 1000  # notices that were sent, about
-PATIENCE = 3600.0  # seconds for which a notice is tried
+TRIED_FOR = 3600.0  # seconds for which a notice is tried
 
 
-class Settled(StrEnum):
+class TryEnd(StrEnum):
     """The end of a try to send a notice."""
 
     SENT = "SENT"
     AGAIN = "AGAIN"
     DEAD = "DEAD"
-    LOST = "LOST"  # another sender has taken it meanwhile, or it is settled already
+    LOST = "LOST"  # another sender has taken it meanwhile, or it is noted already
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Outbox:
         """``clock``: Unix seconds; by default, those of Redis."""
         self._redis, self._keys = client, keys
         self._clock = clock or self._redis_time
-        self._scripts = {name: Script(client, keys, __package__, name) for name in ("spread", "take", "settle")}
+        self._scripts = {name: Script(client, keys, __package__, name) for name in ("spread", "take", "note_try")}
         self._waiting = keys.notices_for("")
 
     def _redis_time(self) -> float:
@@ -103,7 +103,7 @@ class Outbox:
     def take(self, target: str, sender: str, hold: float) -> Taken | None:
         """The next notice for ``target``, which no other sender takes for ``hold`` seconds; None: none is to be sent.
 
-        ``sender``: a word of its own for each call, so that what is settled late settles nothing else.
+        ``sender``: a word of its own for each call, so that what is noted late changes nothing else.
         """
         found = self._scripts["take"](target=target, sender=sender, time=self._time(), hold=hold, waiting=self._waiting)
         if not found:
@@ -112,15 +112,15 @@ class Outbox:
         _, id_, text = entry.split(" ", 2)
         return Taken(target, problem, id_, text, tries, failed)
 
-    def settle(
+    def note_try(
         self, taken: Taken, sender: str, outcome: str, said: str, *, wait: float = 0.0, rest: float = 0.0
-    ) -> Settled:
+    ) -> TryEnd:
         """Note what became of a notice: ``sent``, ``failed`` or ``dead``. Idempotent.
 
         Args:
             wait: seconds until it is tried again, ``rest``: until anything is sent to its target.
         """
-        word = self._scripts["settle"](
+        word = self._scripts["note_try"](
             target=taken.target,
             sender=sender,
             time=self._time(),
@@ -130,12 +130,12 @@ class Outbox:
             said=said,
             wait=wait,
             rest=rest,
-            patience=PATIENCE,
+            tried_for=TRIED_FOR,
             waiting=self._waiting,
             kept=SENT_KEPT,
             dead_kept=DEAD_KEPT,
         )
-        return Settled(word)
+        return TryEnd(word)
 
     def waiting(self, most: int = 1000) -> list[Waiting]:
         """The notices that wait, the longest first, and of each target at most so many."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from unstuck.coordinator.model.notice import TOLD_AGAIN_AFTER, Notice, Told, notice_id
 from unstuck.coordinator.model.schedule_record import ScheduleRecord, ScheduleStatus
-from unstuck.coordinator.notices.deadlines import Deadlines, deadlines
+from unstuck.coordinator.notices.late_deadlines import Deadlines, deadlines
 from unstuck.coordinator.notices.rules import Subscriptions
 from unstuck.coordinator.notices.schedule_wording import words
 from unstuck.coordinator.schedules.decide_schedule import policy_of

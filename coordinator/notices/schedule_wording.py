@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from unstuck.coordinator.explain.explanation import AT_WORK
 from unstuck.coordinator.model.schedule_record import ScheduleRecord, ScheduleStatus, tick_text
-from unstuck.coordinator.notices.deadlines import Deadlines, zone_name
+from unstuck.coordinator.notices.late_deadlines import Deadlines, zone_name
 from unstuck.coordinator.schedules.explain import Fact, explain_schedule
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.spec.notify_spec import Late

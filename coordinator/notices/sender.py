@@ -18,7 +18,7 @@ from unstuck.coordinator.decide.backoff import AWAY_WAIT, Uniform, doubled, rand
 from unstuck.coordinator.model.notice import Notice
 from unstuck.coordinator.notices.channels.channel import LONGEST_ANSWER, Message, SendFailed, shortened
 from unstuck.coordinator.notices.message import message_of
-from unstuck.coordinator.notices.outbox import Outbox, Settled, Taken
+from unstuck.coordinator.notices.outbox import Outbox, Taken, TryEnd
 from unstuck.coordinator.notices.setting import NotifySetting
 from unstuck.tasks.log_lines import about
 from unstuck.tasks.process.call_deadlines import call_in_thread
@@ -90,7 +90,7 @@ class Sender:
                 if target not in left:
                     self._refuse(target)
 
-    def send_next(self, target: str) -> Settled | None:
+    def send_next(self, target: str) -> TryEnd | None:
         """Send the next notice for ``target``; None: none is to be sent now. Raises: redis.RedisError."""
         sender = self._mint()
         taken = self._outbox.take(target, sender, self._setting.targets[target].timeout + MARGIN)
@@ -103,14 +103,14 @@ class Sender:
         with about(**({"schedule": notice.name} if notice.kind == "schedule" else {"job": notice.job})):
             return self._end(taken, sender, *self._try(target, notice))
 
-    def _end(self, taken: Taken, sender: str, outcome: str, said: str, asked: float = 0.0) -> Settled:
+    def _end(self, taken: Taken, sender: str, outcome: str, said: str, asked: float = 0.0) -> TryEnd:
         again, rest = (max(asked, self._backoff(failures)) for failures in (taken.tries, taken.failed))
-        settled = self._record(taken, sender, outcome, said, again, rest)
-        if settled is Settled.DEAD:
+        ended = self._record(taken, sender, outcome, said, again, rest)
+        if ended is TryEnd.DEAD:
             log.error("the notice %s for %s is a dead letter now: %s", taken.id, taken.target, said)
-        elif settled is Settled.AGAIN:
+        elif ended is TryEnd.AGAIN:
             log.warning("the notice %s could not be sent to %s, and is tried again: %s", taken.id, taken.target, said)
-        return settled
+        return ended
 
     def _try(self, target: str, notice: Notice) -> tuple[str, str, float]:
         """The outcome, what is to be said of it, and for how long the receiver asked to be left alone."""
@@ -145,12 +145,12 @@ class Sender:
     def _backoff(self, failures: int) -> float:
         return doubled(FIRST_WAIT, LONGEST_WAIT, failures) * self._uniform(0.5, 1.0)
 
-    def _record(self, taken: Taken, sender: str, outcome: str, said: str, again: float, rest: float) -> Settled:
+    def _record(self, taken: Taken, sender: str, outcome: str, said: str, again: float, rest: float) -> TryEnd:
         """Note the outcome, however long the store is away: what is not noted is sent once more."""
         away = 0
         while True:
             try:
-                return self._outbox.settle(taken, sender, outcome, said, wait=again, rest=rest)
+                return self._outbox.note_try(taken, sender, outcome, said, wait=again, rest=rest)
             except redis.RedisError as error:
                 if not unavailable(error) or self.stopping.is_set():
                     raise
@@ -162,7 +162,7 @@ class Sender:
         sender = self._mint()
         while (taken := self._outbox.take(target, sender, MARGIN)) is not None:
             why = f"UNKNOWN_TARGET: {self._setting.unknown(target)}"
-            self._outbox.settle(taken, sender, "dead", why)
+            self._outbox.note_try(taken, sender, "dead", why)
             log.error("the notice %s is a dead letter now: %s", taken.id, why)
 
     def _thread(self, target: str) -> threading.Event:

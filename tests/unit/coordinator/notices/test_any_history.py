@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from tests.support.receivers import notice
-from unstuck.coordinator.notices.outbox import Outbox, Settled, Taken
+from unstuck.coordinator.notices.outbox import Outbox, Taken, TryEnd
 from unstuck.tasks.protocol.keys import Keys
 
 KEYS = Keys()
@@ -27,11 +27,11 @@ class History:
         self.told: dict[str, list[str]] = defaultdict(list)  # target → ids, in the order in which they were written
         self.arrived: dict[str, list[str]] = defaultdict(list)  # target → ids, in the order of their first arrival
         self.problems: dict[str, str] = {}  # id → problem
-        self.holding: list[tuple[Taken, str, float]] = []  # taken and not settled: with the sender, and until when
+        self.holding: list[tuple[Taken, str, float]] = []  # taken and not noted: with the sender, and until when
         self.number = 0
 
     def step(self) -> None:
-        self.random.choice((self.tell, self.spread, self.take, self.take, self.settle, self.settle, self.wait))()
+        self.random.choice((self.tell, self.spread, self.take, self.take, self.note_try, self.note_try, self.wait))()
 
     def tell(self) -> None:
         self.number += 1
@@ -63,18 +63,18 @@ class History:
         if self.random.random() < 0.8:
             self.holding.append((taken, sender, self.now + HOLD))  # else the sender has died
 
-    def settle(self) -> None:
+    def note_try(self) -> None:
         if not self.holding:
             return
         taken, sender, until = self.holding.pop(self.random.randrange(len(self.holding)))
         arrived = taken.id in self.arrived[taken.target]
         outcome = "sent" if arrived and self.random.random() < 0.8 else "failed"
         wait, rest = self.random.uniform(0, 60), self.random.uniform(0, 30)
-        settled = self.outbox.settle(taken, sender, outcome, outcome, wait=wait, rest=rest)
+        ended = self.outbox.note_try(taken, sender, outcome, outcome, wait=wait, rest=rest)
         if until > self.now:
-            assert settled is (Settled.SENT if outcome == "sent" else Settled.AGAIN), settled
+            assert ended is (TryEnd.SENT if outcome == "sent" else TryEnd.AGAIN), ended
         if self.random.random() < 0.2:
-            assert self.outbox.settle(taken, sender, outcome, outcome) is Settled.LOST, "a repeat counts once"
+            assert self.outbox.note_try(taken, sender, outcome, outcome) is TryEnd.LOST, "a repeat counts once"
 
     def wait(self) -> None:
         self.now += self.random.choice((0.1, 1.0, 10.0, 30.0))
@@ -93,7 +93,7 @@ class History:
                 if taken is not None:
                     if taken.id not in self.arrived[target]:
                         self.arrived[target].append(taken.id)
-                    assert self.outbox.settle(taken, "last", "sent", "ok") is Settled.SENT
+                    assert self.outbox.note_try(taken, "last", "sent", "ok") is TryEnd.SENT
         raise AssertionError(f"something waits for ever: {self.outbox.waiting()}")
 
 

@@ -78,7 +78,7 @@ def test_the_doctor_names_who_tells_a_target_that_is_not_known_and_a_target_that
     outbox.spread()
     taken = outbox.take("ops", "me", 10)
     assert taken is not None
-    outbox.settle(taken, "me", "failed", "NOT_SENT: it answered 500", wait=60, rest=60)
+    outbox.note_try(taken, "me", "failed", "NOT_SENT: it answered 500", wait=60, rest=60)
     facts, view = notice_facts(client, KEYS), app.fleet()
     assert facts.named == {"ops": [f"job {job}", "schedule nightly"], "opps": [f"job {job}", "schedule nightly"]}
     unknown, failing = found(facts, view)

@@ -16,7 +16,7 @@ from unstuck.coordinator.model.notice import Notice
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import ScheduleRecord
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.notices.deadlines import deadlines
+from unstuck.coordinator.notices.late_deadlines import deadlines
 from unstuck.coordinator.reconcile.schedule_notices import ScheduleNotices
 from unstuck.coordinator.schedules.backfill import Wanted
 from unstuck.coordinator.schedules.decide_schedule import ScheduleDecision, decide, policy_of, settled

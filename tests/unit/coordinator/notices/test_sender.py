@@ -17,7 +17,7 @@ from tests.support.receivers import Holds, Receiver, answers_twice, notice, rece
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.model.notice import Notice
 from unstuck.coordinator.notices.channels.channel import Channel
-from unstuck.coordinator.notices.outbox import Outbox, Settled
+from unstuck.coordinator.notices.outbox import Outbox, TryEnd
 from unstuck.coordinator.notices.sender import LONGEST_WAIT, Sender
 from unstuck.coordinator.notices.setting import NotifySetting, notify_setting
 from unstuck.coordinator.reconcile.wiring import mint
@@ -81,7 +81,7 @@ def test_a_notice_goes_to_each_of_its_targets_once_and_nothing_of_it_is_left(fle
     with receiver() as team:
         sender = fleet.coordinator(ops=hook(ops), team=hook(team))
         fleet.tell(notice(1, to=("ops", "team")))
-        assert [sender.send_next(name) for name in ("ops", "team", "ops")] == [Settled.SENT, Settled.SENT, None]
+        assert [sender.send_next(name) for name in ("ops", "team", "ops")] == [TryEnd.SENT, TryEnd.SENT, None]
         assert (ops.ids, team.ids) == (["n1"], ["n1"])
     kept = set(fleet.client.keys("*"))
     assert kept <= {KEYS.outbox, KEYS.notices_sent, KEYS.counters}
@@ -98,9 +98,9 @@ def test_a_receiver_that_is_away_for_minutes_gets_every_notice_in_its_order_with
     fleet.tell(notice(1, problem="p"), notice(2, problem="p", event="recovered"), notice(3, problem="q"))
     began, waits = fleet.clock.now, []
     while fleet.clock.now < began + 600:
-        settled = sender.send_next("ops")
-        assert settled in (Settled.AGAIN, None)
-        if settled is None:
+        ended = sender.send_next("ops")
+        assert ended in (TryEnd.AGAIN, None)
+        if ended is None:
             fleet.clock.now += 1
         else:
             waits.append(fleet.clock.now - began)
@@ -141,7 +141,7 @@ def test_what_an_hour_of_tries_could_not_send_is_a_dead_letter_with_its_reason_a
     assert letters.replay(first.id, "tester").word is DeadLetterAnswer.ALREADY
     assert letters.drop(letters.all()[0].id, "tester").word is DeadLetterAnswer.DROPPED
     fleet.clock.now += 200
-    assert sender.send_next("ops") is Settled.SENT
+    assert sender.send_next("ops") is TryEnd.SENT
     assert [one.notice.id for one in fleet.outbox.sent()] == [first.fields["id"]]
     assert letters.all() == []
 
@@ -153,9 +153,9 @@ def test_a_notice_that_is_refused_holds_up_no_notice_of_another_problem(fleet: F
     ops.answer = refuses_one
     sender = fleet.coordinator(ops=hook(ops))
     fleet.tell(notice(1, problem="p"), notice(2, problem="p", event="recovered"), notice(3, problem="q"))
-    assert sender.send_next("ops") is Settled.AGAIN
+    assert sender.send_next("ops") is TryEnd.AGAIN
     fleet.clock.now += 5
-    assert sender.send_next("ops") is Settled.SENT
+    assert sender.send_next("ops") is TryEnd.SENT
     assert ops.ids == ["n1", "n3"]
 
 
@@ -163,11 +163,11 @@ def test_a_receiver_that_asks_for_its_peace_gets_it(fleet: Fleet, ops: Receiver)
     ops.answer = status(429, Retry_After="100")
     sender = fleet.coordinator(ops=hook(ops))
     fleet.tell(notice(1))
-    assert sender.send_next("ops") is Settled.AGAIN
+    assert sender.send_next("ops") is TryEnd.AGAIN
     fleet.clock.now += 99
     assert sender.send_next("ops") is None
     fleet.clock.now += 2
-    assert sender.send_next("ops") is Settled.AGAIN
+    assert sender.send_next("ops") is TryEnd.AGAIN
 
 
 def test_a_receiver_that_takes_a_notice_and_does_not_say_so_gets_it_again_with_the_same_id(
@@ -176,10 +176,10 @@ def test_a_receiver_that_takes_a_notice_and_does_not_say_so_gets_it_again_with_t
     ops.answer = answers_twice
     sender = fleet.coordinator(ops=hook(ops))
     fleet.tell(notice(1))
-    assert sender.send_next("ops") is Settled.AGAIN
+    assert sender.send_next("ops") is TryEnd.AGAIN
     ops.answer = status(200)
     fleet.clock.now += 5
-    assert sender.send_next("ops") is Settled.SENT
+    assert sender.send_next("ops") is TryEnd.SENT
     assert ops.ids == ["n1", "n1"]
     assert [one.headers["webhook-id"] for one in ops.received] == ["n1", "n1"]
 
@@ -196,12 +196,12 @@ def test_what_one_coordinator_sends_no_other_takes_until_its_time_is_over(fleet:
     # The first one counts as dead when its time is over, and the second one sends what it had.
     fleet.clock.now += 126
     ops.answer = status(200)
-    assert second.send_next("ops") is Settled.SENT
+    assert second.send_next("ops") is TryEnd.SENT
     assert ops.ids == ["n1", "n1"]
     holds.released.set()
     thread.join()
-    assert lost == [Settled.LOST], "who was taken for dead changes nothing"
-    assert second.send_next("ops") is Settled.SENT
+    assert lost == [TryEnd.LOST], "who was taken for dead changes nothing"
+    assert second.send_next("ops") is TryEnd.SENT
     assert ops.ids[2:] == ["n2"]
     assert fleet.outbox.waiting() == []
 
@@ -246,7 +246,7 @@ def test_a_library_that_never_comes_back_holds_neither_the_thread_of_its_target_
     fleet.tell(notice(1))
     threads = []
     for _ in range(3):
-        assert sender.send_next("ops") is Settled.AGAIN
+        assert sender.send_next("ops") is TryEnd.AGAIN
         threads.append(threading.active_count())
         fleet.clock.now += LONGEST_WAIT
     assert threads[0] == threads[2]
@@ -287,7 +287,7 @@ def test_a_target_that_another_coordinator_knows_is_left_to_that_one(fleet: Flee
     fleet.tell(notice(1))
     old.look()
     assert fleet.letters() == []
-    assert new.send_next("ops") is Settled.SENT
+    assert new.send_next("ops") is TryEnd.SENT
 
 
 def test_a_notice_that_cannot_be_read_is_a_dead_letter_and_the_others_are_sent(fleet: Fleet, ops: Receiver) -> None:
@@ -298,8 +298,8 @@ def test_a_notice_that_cannot_be_read_is_a_dead_letter_and_the_others_are_sent(f
     fleet.client.xadd(KEYS.outbox, {"notice": json.dumps(strange)})
     fleet.tell(notice(2, problem="q"))
     sender = fleet.coordinator(ops=hook(ops))
-    assert sender.send_next("ops") is Settled.DEAD
-    assert sender.send_next("ops") is Settled.SENT
+    assert sender.send_next("ops") is TryEnd.DEAD
+    assert sender.send_next("ops") is TryEnd.SENT
     reasons = [letter["reason"].partition(":")[0] for letter in fleet.letters()]
     assert reasons == ["UNREADABLE"] * 4
 
@@ -310,13 +310,13 @@ def test_a_notice_that_is_told_twice_waits_once(fleet: Fleet) -> None:
     assert [one.notice.id for one in fleet.outbox.waiting()] == ["n1", "n2"]
 
 
-def test_what_is_settled_twice_since_the_reply_was_lost_counts_once(fleet: Fleet) -> None:
+def test_what_is_noted_twice_since_the_reply_was_lost_counts_once(fleet: Fleet) -> None:
     fleet.tell(notice(1, problem="p"), notice(2, problem="p"))
     taken = fleet.outbox.take("ops", "me", 10)
     assert taken == fleet.outbox.take("ops", "me", 10), "the reply to a take may be lost as well"
     assert taken is not None
-    assert fleet.outbox.settle(taken, "me", "sent", "ok") is Settled.SENT
-    assert fleet.outbox.settle(taken, "me", "sent", "ok") is Settled.LOST
+    assert fleet.outbox.note_try(taken, "me", "sent", "ok") is TryEnd.SENT
+    assert fleet.outbox.note_try(taken, "me", "sent", "ok") is TryEnd.LOST
     assert [one.notice.id for one in fleet.outbox.waiting()] == ["n2"]
     assert fleet.client.hget(KEYS.counters, "NOTICE_SENT") == "1"
 
@@ -353,7 +353,7 @@ def test_what_was_sent_is_kept_for_people_within_bounds(fleet: Fleet) -> None:
         fleet.tell(notice(number, problem="p"))
         taken = fleet.outbox.take("ops", "me", 10)
         assert taken is not None
-        fleet.outbox.settle(taken, "me", "sent", "ok")
+        fleet.outbox.note_try(taken, "me", "sent", "ok")
     assert 1000 <= fleet.client.xlen(KEYS.notices_sent) <= 1200
     assert fleet.outbox.sent(1)[0].notice.id == "n1149"
 
@@ -369,9 +369,9 @@ def test_no_reason_log_or_list_holds_the_secret_of_a_target(
     sender = fleet.coordinator(ops=target)
     fleet.tell(notice(1))
     with caplog.at_level("DEBUG"):
-        assert sender.send_next("ops") is Settled.AGAIN
+        assert sender.send_next("ops") is TryEnd.AGAIN
         fleet.clock.now += 4000
-        assert sender.send_next("ops") is Settled.DEAD
+        assert sender.send_next("ops") is TryEnd.DEAD
     stored = [json.dumps(fleet.client.xrange(KEYS.dead)), json.dumps(fleet.client.hgetall(KEYS.notices))]
     assert "it answered 500" in stored[0]
     for text in (*stored, caplog.text, repr(sender._setting)):

@@ -1,10 +1,10 @@
--- settle: what became of a notice that was taken: it was sent, it is tried again, or it is a dead letter.
+-- note_try: what became of a notice that was taken: it was sent, it is tried again, or it is a dead letter.
 --
 -- keys: notices notices_due notices_sent dead counters
--- args: target sender time problem id outcome said wait rest patience waiting kept dead_kept
+-- args: target sender time problem id outcome said wait rest tried_for waiting kept dead_kept
 --
 -- outcome: sent | failed | dead. wait: seconds until the notice is tried again; rest: until anything is for this target.
--- patience: seconds for which a notice is tried. kept, dead_kept: about how many that were sent, and dead letters, stay.
+-- tried_for: seconds for which a notice is tried. kept, dead_kept: about how many that were sent, and dead letters, stay.
 -- Answers SENT | AGAIN | DEAD | LOST: another sender has taken it, or this is a repeat
 local state, time = target_state(args.target), tonumber(args.time)
 local queue = args.waiting .. args.target
@@ -16,7 +16,7 @@ local tries = (state.tries[args.problem] or 0) + 1
 local answer = 'SENT'
 
 local function over(waiting_entry)
-    return time - tonumber(string.match(waiting_entry, '^%S+')) >= tonumber(args.patience)
+    return time - tonumber(string.match(waiting_entry, '^%S+')) >= tonumber(args.tried_for)
 end
 
 local function remove(problem)
@@ -58,7 +58,7 @@ else
         make_dead(args.problem, entry, tries)
     end
     -- A target that has taken nothing for so long would otherwise hold a letter for each try to come.
-    if time - state.since >= tonumber(args.patience) then
+    if time - state.since >= tonumber(args.tried_for) then
         for _, problem in ipairs(redis.call('ZRANGE', queue, 0, 99)) do
             local oldest = redis.call('LINDEX', queue .. ':' .. problem, 0)
             if oldest and over(oldest) then make_dead(problem, oldest, state.tries[problem] or 0) end
