@@ -47,7 +47,11 @@ class Notice:
     commands: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        return json.dumps(_NOTICE.dump_python(self, mode="json"), separators=(",", ":"))
+        """Half of a surrogate pair, which the error of a step may hold, becomes ``?``: the scripts of Redis, and many
+        receivers, refuse JSON that has one.
+        """
+        text = json.dumps(_NOTICE.dump_python(self, mode="python"), separators=(",", ":"), ensure_ascii=False)
+        return text.encode(errors="replace").decode()
 
     @classmethod
     def from_json(cls, text: str) -> Notice:

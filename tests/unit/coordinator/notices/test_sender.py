@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -302,6 +303,14 @@ def test_a_notice_that_cannot_be_read_is_a_dead_letter_and_the_others_are_sent(f
     assert sender.send_next("ops") is TryEnd.SENT
     reasons = [letter["reason"].partition(":")[0] for letter in fleet.letters()]
     assert reasons == ["UNREADABLE"] * 4
+
+
+def test_half_of_a_surrogate_pair_in_an_error_keeps_no_notice_from_its_target(fleet: Fleet, ops: Receiver) -> None:
+    fleet.tell(replace(notice(1), first_error="bad \ud83d text, and good \U0001f600\0", text="\udfff"))
+    assert fleet.coordinator(ops=hook(ops)).send_next("ops") is Settled.SENT
+    assert fleet.letters() == []
+    (sent,) = fleet.outbox.sent()
+    assert (sent.notice.text, sent.notice.first_error) == ("?", "bad ? text, and good \U0001f600\0")
 
 
 def test_a_notice_that_is_told_twice_waits_once(fleet: Fleet) -> None:
