@@ -15,6 +15,7 @@ from unstuck.coordinator.errors import BadRequest, NoSuchSchedule, Refused
 from unstuck.coordinator.model.schedule_record import Redo, ScheduleRecord, tick_text
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.notices.known_targets import unknown_targets
+from unstuck.coordinator.notices.schedule_rules import told_of_removal
 from unstuck.coordinator.publishing.last_run import last_run
 from unstuck.coordinator.schedules.backfill import MAX_TICKS, Bound, Wanted
 from unstuck.coordinator.schedules.decide_schedule import policy_of, settled
@@ -209,9 +210,10 @@ class ScheduleClient:
             record = self._record(name)
             if why := goes_on(record):
                 raise Refused(why)
-            event = {"kind": "USER_REMOVE", "at": self._store.now(), "by": by or user_here()}
-            event |= {"text": reason} if reason else {}
-            if self._store.remove(record, event, self._settings.retention) is not CommitAnswer.CONFLICT:
+            now, who = self._store.now(), by or user_here()
+            event = {"kind": "USER_REMOVE", "at": now, "by": who} | ({"text": reason} if reason else {})
+            told = [notice.to_json() for notice in told_of_removal(record, who, now)]
+            if self._store.remove(record, event, self._settings.retention, told) is not CommitAnswer.CONFLICT:
                 return f"schedule {name} is removed; the jobs of its runs stay"
 
     def goes_on(self, name: str) -> bool:

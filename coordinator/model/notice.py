@@ -67,12 +67,14 @@ class Told:
         since: since when it stood; ``at``: when it was told.
         to: the targets that were told.
         over: when it ended; 0 while it stands.
+        ends: of the targets, those that asked to be told of ends; of schedules alone.
     """
 
     since: float
     at: float
     to: tuple[str, ...]
     over: float = 0.0
+    ends: tuple[str, ...] = ()
 
 
 _NOTICE: TypeAdapter[Notice] = TypeAdapter(Notice)

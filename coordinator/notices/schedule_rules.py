@@ -46,10 +46,10 @@ def tell_of_schedule(
         zone: of local times, where neither the rule nor the schedule names one.
     """
     one = _Telling(asked, before, view, events, policy_of(view.record.policy).zone or zone)
-    if view.record.status.terminal:
-        one.told = {}
     one.runs()
-    if not view.record.status.terminal:
+    if view.record.status.terminal:
+        one.ended()
+    else:
         one.failing()
         one.backfill()
         one.waiting()
@@ -91,8 +91,10 @@ class _Telling:
         if self._runs["RUN_FINISHED"] and not record.failures and record.halted is None:
             if failed and not self._stands("failed"):  # it failed and ended well within one look
                 self._open("failed", "failed", float(failed[0]["at"]), str(failed[0]["job"]))
-            for key in [key for key, told in self.told.items() if not told.over and _ends_with_success(key)]:
-                self._close(key)
+            for key in self._standing():
+                # What no rule watches any more would otherwise stand for ever, and keep each later end from being told.
+                if _ends_with_success(key) or (key != "backfill" and key not in self._asked.conditions):
+                    self._close(key)
         if record.halted is not None and (before.halted is None or not self._stands("halted")):
             # It was not halted before: a person's word has ended that, and it is told anew.
             last = self.told.get("halted")
@@ -102,13 +104,23 @@ class _Telling:
             halted = self.told["halted"].to if self._stands("halted") else ()
             self._open("failed", "failed", record.first_error.at, record.first_error.job, but=halted)
 
+    def ended(self) -> None:
+        """The schedule has ended: nothing of it is a problem any more if its last run ended well, or it was STOPPED."""
+        stopped = self._record.status is ScheduleStatus.STOPPED
+        if stopped or self._runs["RUN_FINISHED"]:
+            for key in self._standing():
+                if stopped or key != "backfill":
+                    self._close(key)
+        if not stopped:
+            self.backfill()
+
     def backfill(self) -> None:
         """Judge the backfill: that it is HALTED is a problem until it goes on, or ends."""
         one, to = self._record.backfill, self._asked.to("halted")
         if one is not None and one.halted is not None and not one.over:
             if to and not self._stands("backfill"):
                 failed = one.last_error.job if one.last_error is not None else str(one.next)
-                self.told["backfill"] = Told(self._now, self._now, to)
+                self.told["backfill"] = self._now_told(self._now, to)
                 self._tell("halted", "backfill", to, self._now, one.at, failed, of_backfill=True)
         elif self._stands("backfill"):
             self._close("backfill")
@@ -132,7 +144,9 @@ class _Telling:
         to = tuple(target for target in targets if target in self._asked.recovered and target not in standing)
         since = min(self.told[key].since for key in self._over)
         began = sorted(f"{key} {self.told[key].since}" for key in self._over)
+        stopped = self._record.status is ScheduleStatus.STOPPED and not self._runs["RUN_FINISHED"]
         of = "read" if all(key.startswith("behind") for key in self._over) else "recovered"
+        of = "stopped" if stopped else of
         self._tell(
             "recovered", " ".join(self._over), to, since, *began, said=of, of_backfill=self._over == ["backfill"]
         )
@@ -157,7 +171,7 @@ class _Telling:
             return  # what it saw may have been read since
         if backlog.since and backlog.at - backlog.since >= limit:
             self._open(key, condition.word, backlog.since, str(backlog.since))
-        elif self._stands(key):
+        elif self._stands(key) and not any(one.trouble for one in backlog.streams.values()):  # else nobody knows
             self._close(key)
 
     def _late(self, key: str, late: Late) -> None:
@@ -176,6 +190,9 @@ class _Telling:
         """The run for which it is halted, and the spec with which it was tried."""
         run = next((run for run in self._record.retries if run.final), None)
         return "" if run is None else run.key(self._record.name), str(self._record.set_at)
+
+    def _standing(self) -> list[str]:
+        return [key for key, told in self.told.items() if not told.over]
 
     def _stands(self, key: str) -> bool:
         return key in self.told and not self.told[key].over
@@ -207,8 +224,11 @@ class _Telling:
         targets = tuple(target for target in self._asked.conditions[key][1] if target not in but)
         if not targets:
             return
-        self.told[key] = Told(since, self._now, targets)
+        self.told[key] = self._now_told(since, targets)
         self._tell(word, key, targets, since, *marks, late=late, deadline=deadline)
+
+    def _now_told(self, since: float, to: tuple[str, ...]) -> Told:
+        return Told(since, self._now, to, ends=tuple(target for target in to if target in self._asked.recovered))
 
     def _close(self, key: str) -> None:
         self.told[key] = replace(self.told[key], over=self._now)
@@ -250,6 +270,30 @@ class _Telling:
                 commands=told.commands,
             )
         )
+
+
+def told_of_removal(record: ScheduleRecord, by: str, now: float) -> tuple[Notice, ...]:
+    """The end of what stands of a schedule that is removed, to those who asked to be told of it: nobody else could."""
+    standing = [told for told in record.told.values() if not told.over and told.ends]
+    if not standing:
+        return ()
+    since = min(told.since for told in standing)
+    return (
+        Notice(
+            id=notice_id("schedule", record.name, "removed", record.commit, since),
+            to=tuple(dict.fromkeys(target for told in standing for target in told.ends)),
+            event="recovered",
+            kind="schedule",
+            name=record.name,
+            job="",
+            problem=f"schedule:{record.name}",
+            at=now,
+            since=since,
+            status="REMOVED",
+            text=f"{by} has removed it, though its problem stood: nothing of it is looked at any more",
+            commands=("unstuck schedule list",),
+        ),
+    )
 
 
 def _ends_with_success(key: str) -> bool:

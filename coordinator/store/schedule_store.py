@@ -104,10 +104,12 @@ class ScheduleStore:
         keys = vars(self._keys.of_schedule(record.name))
         return CommitAnswer(self._scripts["commit"](change=json.dumps(told), after=self._keys.after(""), **keys))
 
-    def remove(self, record: ScheduleRecord, event: Mapping[str, Any], keep: float) -> CommitAnswer:
+    def remove(
+        self, record: ScheduleRecord, event: Mapping[str, Any], keep: float, notices: Sequence[str] = ()
+    ) -> CommitAnswer:
         """Forget a schedule, and all that is known of it but the jobs of its runs.
 
-        Its event log stays for ``keep`` seconds, with ``event`` as the last one.
+        Its event log stays for ``keep`` seconds, with ``event`` as the last one. ``notices`` (JSON) are told with it.
         """
         keys = vars(self._keys.of_schedule(record.name))
         return CommitAnswer(
@@ -117,6 +119,7 @@ class ScheduleStore:
                 after=self._keys.after(""),
                 event=json.dumps(event, separators=(",", ":")),
                 keep=int(keep),
+                notices=json.dumps(list(notices)),
                 **keys,
             )
         )

@@ -90,6 +90,17 @@ def test_a_lost_reply_and_a_second_coordinator_tell_nothing_twice(
     assert events(first) == ["failed"]
 
 
+def test_who_removes_a_schedule_ends_its_problem_for_those_who_were_told_of_it(coordinator: Coordinator) -> None:
+    coordinator.client.schedules.set(spec("failed", "recovered", every="1s", retry={"max": 0}))
+    fail(coordinator, run_of(coordinator))
+    coordinator.client.schedules.stop("ticking", by="anna")
+    coordinator.client.schedules.remove("ticking", by="anna")
+    failure, over = told(coordinator)
+    assert (failure.event, over.event, over.status) == ("failed", "recovered", "REMOVED")
+    assert (over.problem, over.to) == (failure.problem, failure.to)
+    assert "anna has removed it" in over.text
+
+
 def test_a_failure_that_no_try_can_mend_halts_and_is_told(coordinator: Coordinator) -> None:
     coordinator.client.schedules.set(spec("halted", "recovered"))
     coordinator.client.schedules.run("ticking")

@@ -80,7 +80,7 @@ class ToldRules:
         halted = after.backfill is not None and after.backfill.halted is not None
         if halted and before.backfill is not None and before.backfill.halted is None and len(notices) == len(words):
             self._broken(UNTOLD, f"the backfill of {after.name} is halted, and {words} are told")
-        if "recovered" in words and not well and not late:
+        if "recovered" in words and not well and not late and after.status != "STOPPED":
             self._broken(UNWELL, f"{after.name} is told to be well by {kinds}")
         # Ended by a person, its problems end with it; a backfill that is halted stands.
         if (

@@ -1,9 +1,9 @@
 -- remove: forget a schedule, and all that is known of it but the jobs of its runs and, for a while, its event log.
 --
--- keys: schedule schedule_events schedule_runs schedules schedules_due backlogs
--- args: name expect after event keep
+-- keys: schedule schedule_events schedule_runs schedules schedules_due backlogs outbox
+-- args: name expect after event keep notices
 --
--- event: who removed it, and why (JSON). keep: seconds for which the event log stays.
+-- event: who removed it, and why (JSON). keep: seconds for which the event log stays. notices: a list of JSON, each JSON.
 -- Answers APPLIED | CONFLICT | MISSING
 local commit, follows = unpack(redis.call('HMGET', keys.schedule, 'commit', 'follows'))
 if not commit then return 'MISSING' end
@@ -15,4 +15,5 @@ redis.call('HDEL', keys.schedules, args.name)
 redis.call('HDEL', keys.backlogs, args.name)
 for _, dataset in ipairs(cjson.decode(follows or '[]')) do redis.call('SREM', args.after .. dataset, args.name) end
 redis.call('ZREM', keys.schedules_due, args.name)
+for _, notice in ipairs(cjson.decode(args.notices)) do tell(notice) end
 return 'APPLIED'

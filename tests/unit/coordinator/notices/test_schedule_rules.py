@@ -17,14 +17,17 @@ from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import ScheduleRecord
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.notices.late_deadlines import deadlines
+from unstuck.coordinator.notices.message import message_of
 from unstuck.coordinator.reconcile.schedule_notices import ScheduleNotices
 from unstuck.coordinator.schedules.backfill import Wanted
 from unstuck.coordinator.schedules.decide_schedule import ScheduleDecision, decide, policy_of, settled
 from unstuck.coordinator.schedules.run_outcome import RunSeen
 from unstuck.coordinator.schedules.schedule_commands import (
     BackfillCommand,
+    ScheduleCommand,
     backfill_command,
     begin_backfill,
+    command,
     set_again,
 )
 from unstuck.coordinator.schedules.submission import not_submitted
@@ -238,6 +241,47 @@ def test_an_unread_file_that_waits_too_long_is_told_also_under_a_pause_but_not_b
     other.backlog = Backlog(T0 + 700, {"/in": StreamBacklog(new=1, looked=1, since=T0)})
     other.ends(Status.FINISHED, 701)
     assert other.told == [], "the run may have read it since"
+
+
+def test_a_look_that_fails_does_not_say_that_all_is_read() -> None:
+    play = Telling([{"behind": "10m"}, "recovered"])
+    play.backlog = Backlog(T0 + 900, {"s": StreamBacklog(new=1, since=T0 + 100)})
+    play.at(901)
+    play.backlog = Backlog(T0 + 960, {"s": StreamBacklog(trouble="the broker is away")})
+    play.at(961)
+    assert play.told == ["behind"]
+    play.backlog = Backlog(T0 + 1020, {"s": StreamBacklog()})
+    play.at(1021)
+    assert play.told == ["behind", "recovered"]
+
+
+def test_a_rule_that_is_changed_while_its_problem_stands_silences_no_later_end() -> None:
+    play = Telling([{"behind": "10m"}, "failed", "recovered"])
+    play.backlog = Backlog(T0 + 900, {"s": StreamBacklog(new=1, since=T0 + 100)})
+    play.at(901)
+    rules = [{"on": [{"behind": "20m"}, "failed", "recovered"], "to": "ops"}]
+    play.record = replace(play.record, spec=json.dumps({**json.loads(play.record.spec), "notify": rules}))
+    play.ends(Status.FINISHED, 960)
+    assert play.told == ["behind", "recovered"]
+    play.at(1020)
+    play.fails(1021)
+    play.at(1031)
+    play.ends(Status.FINISHED, 1032)
+    assert play.told == ["behind", "recovered", "failed", "recovered"]
+
+
+def test_who_stops_a_schedule_ends_its_problem_for_those_who_were_told_of_it() -> None:
+    play = Telling(["failed", "recovered"])
+    play.at(60)
+    play.fails(61)
+    play.record = command(play.record, ScheduleCommand.STOP, T0 + 70, "ann").record
+    play.at(71)
+    play.at(72)
+    assert play.told == ["failed", "recovered"]
+    failed, over = play.notices
+    assert (over.problem, over.status) == (failed.problem, "STOPPED")
+    assert over.text == "it is stopped for good"
+    assert message_of(over, "", over.at).title == "schedule s is stopped, so its problem is over"
 
 
 def test_the_rules_of_the_fleet_hold_for_the_schedules_whose_names_fit() -> None:
