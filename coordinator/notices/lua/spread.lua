@@ -28,4 +28,9 @@ for _, entry in ipairs(entries) do
     end
     redis.call('XDEL', keys.outbox, entry[1])
 end
-return {#entries, unpack(redis.call('ZRANGEBYSCORE', keys.notices_due, '-inf', args.time, 'LIMIT', 0, 1000))}
+local due = redis.call('ZRANGEBYSCORE', keys.notices_due, '-inf', args.time, 'LIMIT', 0, 1000)
+-- No wait is as long as 1,000 s: what is due later was noted before the clock was set back.
+for _, target in ipairs(redis.call('ZRANGEBYSCORE', keys.notices_due, tonumber(args.time) + 1000, '+inf', 'LIMIT', 0, 1000)) do
+    due[#due + 1] = target
+end
+return {#entries, unpack(due)}

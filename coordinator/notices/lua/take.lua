@@ -6,11 +6,12 @@
 -- hold: seconds for which no other sender takes anything for the target.
 -- Answers {problem, how often it failed, how often the target failed in a row, the entry} | {}: nothing is to be sent now
 local state, time = target_state(args.target), tonumber(args.time)
--- A hold further ahead than one term was made before the clock was set back.
-local held = state.sender and state.sender ~= args.sender and state.held_until > time and state.held_until <= time + 600
+-- A time further ahead than any wait (spread.lua) was noted before the clock was set back.
+local function lies_ahead(at) return at > time and at <= time + 1000 end
+local held = state.sender and state.sender ~= args.sender and lies_ahead(state.held_until)
 local queue = args.waiting .. args.target
 local first = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
-if held or (state.next or 0) > time or not first[1] or tonumber(first[2]) > time then
+if held or lies_ahead(state.next or 0) or not first[1] or lies_ahead(tonumber(first[2])) then
     set_notices_due(args.waiting, args.target, state)
     return {}
 end

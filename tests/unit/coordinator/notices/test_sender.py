@@ -313,6 +313,19 @@ def test_half_of_a_surrogate_pair_in_an_error_keeps_no_notice_from_its_target(fl
     assert (sent.notice.text, sent.notice.first_error) == ("?", "bad ? text, and good \U0001f600\0")
 
 
+def test_a_clock_that_is_set_back_by_a_day_keeps_no_notice_for_a_day(fleet: Fleet, ops: Receiver) -> None:
+    sender = fleet.coordinator(ops=hook(ops))
+    ops.answer = status(503)
+    fleet.tell(notice(1, problem="p"))
+    assert sender.send_next("ops") is Settled.AGAIN
+    ops.answer = status(200)
+    fleet.tell(notice(2, problem="q"))
+    fleet.clock.now -= 86400
+    assert fleet.outbox.spread() == ["ops"]
+    assert [sender.send_next("ops") for _ in range(3)] == [Settled.SENT, Settled.SENT, None]
+    assert set(ops.ids) == {"n1", "n2"}
+
+
 def test_a_notice_that_is_told_twice_waits_once(fleet: Fleet) -> None:
     fleet.tell(notice(1, problem="p"), notice(1, problem="p"), notice(2, problem="p"))
     fleet.tell(notice(1, problem="p"))
