@@ -20,14 +20,14 @@ HAPPENED = {
     "finished": "finished",
     "recovered": "is well again",
 }
-ENDED_BY_HAND = ("STOPPED", "REMOVED")
+NOT_WELL = ("FAILED", "CANCELED", "STOPPED", "REMOVED")
 
 
 def message_of(notice: Notice, page: str, now: float) -> Message:
     """``page``: its address, or empty. ``now``: Unix seconds."""
     happened = HAPPENED.get(notice.event, notice.event)
-    if notice.event == "recovered" and notice.status in ENDED_BY_HAND:
-        happened = f"is {notice.status.lower()}, so its problem is over"
+    if notice.event == "recovered" and notice.status in NOT_WELL:
+        happened = f"is {notice.status}, which ends what was told before"
     title = f"{notice.kind} {notice.name} {happened}"
     link = f"{page.rstrip('/')}/{_path(notice)}" if page else ""
     return Message(notice, _unicode(title), _unicode("\n".join(_lines(notice))), link, now)

@@ -80,7 +80,7 @@ def tell(
 ) -> Telling:
     """Find the notices of the commit that leads from the record ``before`` to ``state``.
 
-    A run of a schedule tells nothing of its own end: its schedule does.
+    A run of a schedule tells nothing of its own end: its schedule does. That its job is HALTED no schedule sees.
 
     Args:
         due: when the job is decided again.
@@ -124,8 +124,9 @@ class _Telling:
         if not self._job.schedule:
             self._tell(word, word, self._asked.to(word), self._job.ended_at)
         for key in self._standing():
-            # Who is told that the job has failed is not told that it is well again.
-            self._close(key, but=() if well else failed)
+            # Who is told that the job has failed is not told that this is over. The failure of a run is told by its
+            # schedule, as another problem.
+            self._close(key, but=() if well or self._job.schedule else failed)
         if well and self._job.retry_of and not self._job.schedule:
             for target in self._asked.recovered.intersection(failed):
                 self._over.setdefault(target, []).append("failed")
@@ -134,7 +135,7 @@ class _Telling:
         """Halts end by a person's word only, so each is told."""
         job, told = self._job, self.told.get("halted")
         if job.status is Status.HALTED and job.halted is not None:
-            if (told is None or told.over or told.at < job.intent_at) and not job.schedule:
+            if told is None or told.over or told.at < job.intent_at:
                 self._open("halted", "halted", self._asked.to("halted"), job.paused_at, mark=job.intent_at)
         elif told is not None and not told.over and job.halted is None and job.status is not Status.HALTED:
             self._close("halted")

@@ -112,7 +112,9 @@ def test_an_exporter_that_is_gone_and_a_redis_that_is_away_have_alerts_of_their_
 def test_the_first_failure_of_a_name_is_found_though_its_series_begins_with_it() -> None:
     for expression in ALERTS.values():
         for metric in re.findall(r"increase\((\w+){", expression):  # without labels it is shown from the start
-            assert f"unless ignoring (instance, pod) {metric}{{" in expression, "increase() sees nothing of a first value"
+            assert f"unless ignoring (instance, pod) {metric}{{" in expression, (
+                "increase() sees nothing of a first value"
+            )
 
 
 def test_panels_have_numbers_and_places_of_their_own() -> None:

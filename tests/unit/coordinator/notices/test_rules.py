@@ -16,6 +16,7 @@ from unstuck.coordinator.model.notice import TOLD_AGAIN_AFTER, Notice
 from unstuck.coordinator.model.notice import Told as OpenProblem
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.notices.message import message_of
 from unstuck.coordinator.notices.rules import Telling, subscriptions, tell
 from unstuck.coordinator.spec.notify_spec import FleetRule
 
@@ -338,7 +339,21 @@ def test_a_run_of_a_schedule_tells_what_happens_in_it_and_not_how_it_ends() -> N
     job.decide()
     job.run("a", failure())
     assert job.state.job.terminal
-    assert job.events() == ["waiting_for_worker"]
+    assert job.events() == ["waiting_for_worker", "recovered"], "its failure is a problem of the schedule"
+    first, over = job.notices
+    assert first.problem == over.problem
+    assert message_of(over, "", job.now).title == f"job {over.name} is FAILED, which ends what was told before"
+
+
+def test_a_run_of_a_schedule_that_is_halted_is_told_since_its_schedule_does_not_see_it() -> None:
+    job = Told(group("a"), on=["halted", "recovered"])
+    job.state.job = replace(job.state.job, schedule="nightly")
+    job.decide()
+    halt(job)
+    job.now += 5
+    job.tell(Command.RESUME)
+    job.decide()
+    assert job.events() == ["halted", "recovered"]
 
 
 def test_rules_of_the_fleet_hold_for_jobs_whose_name_fits_and_a_target_is_told_once() -> None:

@@ -281,7 +281,7 @@ def test_who_stops_a_schedule_ends_its_problem_for_those_who_were_told_of_it() -
     failed, over = play.notices
     assert (over.problem, over.status) == (failed.problem, "STOPPED")
     assert over.text == "it is stopped for good"
-    assert message_of(over, "", over.at).title == "schedule s is stopped, so its problem is over"
+    assert message_of(over, "", over.at).title == "schedule s is STOPPED, which ends what was told before"
 
 
 def test_the_rules_of_the_fleet_hold_for_the_schedules_whose_names_fit() -> None:

@@ -307,7 +307,7 @@ def test_a_notice_that_cannot_be_read_is_a_dead_letter_and_the_others_are_sent(f
 
 def test_half_of_a_surrogate_pair_in_an_error_keeps_no_notice_from_its_target(fleet: Fleet, ops: Receiver) -> None:
     fleet.tell(replace(notice(1), first_error="bad \ud83d text, and good \U0001f600\0", text="\udfff"))
-    assert fleet.coordinator(ops=hook(ops)).send_next("ops") is Settled.SENT
+    assert fleet.coordinator(ops=hook(ops)).send_next("ops") is TryEnd.SENT
     assert fleet.letters() == []
     (sent,) = fleet.outbox.sent()
     assert (sent.notice.text, sent.notice.first_error) == ("?", "bad ? text, and good \U0001f600\0")
@@ -317,12 +317,12 @@ def test_a_clock_that_is_set_back_by_a_day_keeps_no_notice_for_a_day(fleet: Flee
     sender = fleet.coordinator(ops=hook(ops))
     ops.answer = status(503)
     fleet.tell(notice(1, problem="p"))
-    assert sender.send_next("ops") is Settled.AGAIN
+    assert sender.send_next("ops") is TryEnd.AGAIN
     ops.answer = status(200)
     fleet.tell(notice(2, problem="q"))
     fleet.clock.now -= 86400
     assert fleet.outbox.spread() == ["ops"]
-    assert [sender.send_next("ops") for _ in range(3)] == [Settled.SENT, Settled.SENT, None]
+    assert [sender.send_next("ops") for _ in range(3)] == [TryEnd.SENT, TryEnd.SENT, None]
     assert set(ops.ids) == {"n1", "n2"}
 
 
