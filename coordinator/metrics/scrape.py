@@ -40,7 +40,10 @@ def scrape(client: redis.Redis, keys: Keys, runner_silence: float) -> Sequence[F
             before = len(pipe)
             next(part)
             waiting.append((name, part, len(pipe) - before))
-        (seconds, micros), *answers = pipe.execute(raise_on_error=False)
+        time_there, *answers = pipe.execute(raise_on_error=False)
+        if isinstance(time_there, redis.RedisError):
+            raise time_there  # as while a script runs for long: it says so, and answers nothing else either
+        seconds, micros = time_there
         sheet.at = seconds + micros / 1e6
         while waiting:
             asking, waiting = waiting, []

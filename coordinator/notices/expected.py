@@ -95,7 +95,7 @@ def looks_back_to(asked: Subscriptions, expected: Expected, now: float, zone: st
         stands = told is not None and not told.over
         if stands or (found.at > expected.since and expected.judged.get(key) != found.at):
             froms.append(found.counts_from)
-    return min(froms, default=None)
+    return min([*froms, *(told.at for _, told in _unwatched(asked, expected))], default=None)
 
 
 def judge(
@@ -110,14 +110,18 @@ def judge(
     told, judged, absent = dict(expected.told), dict(expected.judged), expected.absent
     notices: list[Notice] = []
     forget = False
+
+    def over(key: str, last: Told, mine: Sequence[Came], done: Came) -> None:
+        told[key] = replace(last, over=now)
+        to = tuple(target for target in last.to if target in asked.recovered)
+        notices.extend(_notice(name, "recovered", key, to, last.since, now, mine, f"job {done.id} has ended well"))
+
     for key, late in _lates(asked):
         found, last = deadlines(late, zone, now), told.get(key)
         mine = [job for job in jobs if job.submitted_at > found.counts_from]
         done = next((job for job in mine if job.status is Status.FINISHED), None)
         if last is not None and not last.over and done is not None:
-            told[key] = replace(last, over=now)
-            to = tuple(target for target in last.to if target in asked.recovered)
-            notices += _notice(name, "recovered", key, to, last.since, now, mine, f"job {done.id} has ended well")
+            over(key, last, mine, done)
         if found.at <= expected.since or judged.get(key) == found.at:
             continue
         judged[key] = found.at
@@ -130,12 +134,22 @@ def judge(
             if forget:
                 text += f". It has not come {GIVEN_UP} times in a row: until it is submitted again, it is not expected"
             notices += _notice(name, "late", key, to, found.at, now, mine, text)
+    for key, last in _unwatched(asked, expected):
+        mine = [job for job in jobs if job.submitted_at > last.at]
+        done = next((job for job in mine if job.status is Status.FINISHED), None)
+        if done is not None:
+            over(key, last, mine, done)
     return Judged(Expected(expected.since, judged, told, absent), tuple(notices), forget)
 
 
 def _lates(asked: Subscriptions) -> list[tuple[str, Late]]:
     found = ((key, condition.value) for key, (condition, _) in asked.conditions.items())
     return [(key, value) for key, value in found if isinstance(value, Late)]
+
+
+def _unwatched(asked: Subscriptions, expected: Expected) -> list[tuple[str, Told]]:
+    """The problems that stand of rules that were changed since."""
+    return [(key, told) for key, told in expected.told.items() if not told.over and key not in asked.conditions]
 
 
 def _stands(jobs: Sequence[Came], deadline: Deadlines) -> str:

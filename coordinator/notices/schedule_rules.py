@@ -171,7 +171,7 @@ class _Telling:
             return  # what it saw may have been read since
         if backlog.since and backlog.at - backlog.since >= limit:
             self._open(key, condition.word, backlog.since, str(backlog.since))
-        elif self._stands(key) and not any(one.trouble for one in backlog.streams.values()):  # else nobody knows
+        elif self._stands(key):
             self._close(key)
 
     def _late(self, key: str, late: Late) -> None:

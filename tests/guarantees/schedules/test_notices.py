@@ -153,6 +153,22 @@ def test_a_job_that_a_crontab_submits_is_late_until_it_has_ended_well(
     assert coordinator.redis.hlen(coordinator.keys.expected_state) == 0, "its spec expects nothing any more"
 
 
+def test_a_job_whose_rule_is_changed_while_it_is_late_is_told_to_be_well_again(coordinator: Coordinator) -> None:
+    def submit(late: str) -> str:
+        return coordinator.submit(
+            group("a"), name="nightly", notify=[{"on": [{"late": late}, "recovered"], "to": "ops"}]
+        )
+
+    submit(a_minute_ago())
+    look(coordinator)
+    as_if_expected_for_days(coordinator, "nightly")
+    look(coordinator)
+    later = f"{datetime.now(UTC) + timedelta(hours=2):%H:%M} UTC"
+    assert coordinator.drive(submit(later)) is Status.FINISHED
+    look(coordinator)
+    assert events(coordinator) == ["late", "recovered"]
+
+
 def test_a_job_that_ended_well_is_not_late_and_one_that_does_not_come_any_more_is_given_up(
     coordinator: Coordinator,
 ) -> None:

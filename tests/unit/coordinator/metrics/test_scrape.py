@@ -176,6 +176,16 @@ def test_labels_are_bounded_and_what_is_left_out_is_told(coordinator: Coordinato
     assert found["unstuck_schedules"][("waiting",)] == 1200
 
 
+def test_a_redis_that_says_it_is_busy_is_away_and_no_fault_of_the_exporter(coordinator: Coordinator) -> None:
+    coordinator.redis.execute_command("ACL", "SETUSER", "busy", "on", ">p", "~*", "+@read", "+ping", "-time")
+    pool = coordinator.redis.connection_pool.connection_kwargs
+    with redis.Redis(host=pool["host"], port=pool["port"], username="busy", password="p", decode_responses=True) as eye:
+        text = generate_latest(Exporter(eye, coordinator.settings)).decode()
+    coordinator.redis.execute_command("ACL", "DELUSER", "busy")
+    assert "unstuck_up 0.0" in text
+    assert "unstuck_jobs" not in text
+
+
 def test_a_user_of_redis_who_may_not_ask_for_its_memory_sees_the_rest(coordinator: Coordinator) -> None:
     coordinator.redis.execute_command("ACL", "SETUSER", "eye", "on", ">p", "~*", "+@read", "+ping", "+time", "-info")
     pool = coordinator.redis.connection_pool.connection_kwargs

@@ -243,18 +243,6 @@ def test_an_unread_file_that_waits_too_long_is_told_also_under_a_pause_but_not_b
     assert other.told == [], "the run may have read it since"
 
 
-def test_a_look_that_fails_does_not_say_that_all_is_read() -> None:
-    play = Telling([{"behind": "10m"}, "recovered"])
-    play.backlog = Backlog(T0 + 900, {"s": StreamBacklog(new=1, since=T0 + 100)})
-    play.at(901)
-    play.backlog = Backlog(T0 + 960, {"s": StreamBacklog(trouble="the broker is away")})
-    play.at(961)
-    assert play.told == ["behind"]
-    play.backlog = Backlog(T0 + 1020, {"s": StreamBacklog()})
-    play.at(1021)
-    assert play.told == ["behind", "recovered"]
-
-
 def test_a_rule_that_is_changed_while_its_problem_stands_silences_no_later_end() -> None:
     play = Telling([{"behind": "10m"}, "failed", "recovered"])
     play.backlog = Backlog(T0 + 900, {"s": StreamBacklog(new=1, since=T0 + 100)})
