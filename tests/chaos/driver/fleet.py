@@ -98,9 +98,9 @@ class ChaosFleet:
         self._stack.callback(self.eye.close)
         self.keys = Keys("unstuck")
         self.queries = Queries(self.eye, self.keys)
-        patient = connect(self.server.url)  # for the ledger: by then the server is there
-        self._stack.callback(patient.close)
-        self.patient_queries = Queries(patient, self.keys)
+        self.patient = connect(self.server.url)  # for the ledger: by then the server is there
+        self._stack.callback(self.patient.close)
+        self.patient_queries = Queries(self.patient, self.keys)
         local = Settings(warehouse=str(self.warehouse), **_fields(self._env))
         programs = [
             replace(one, env={**one.env, **self._env, "UNSTUCK_REDIS_URL": self._url(one.name)})

@@ -15,6 +15,8 @@ from unstuck import Client, Status
 
 WORK, PART, COPY = (f"tests.chaos.driver.steps:{name}" for name in ("work", "part", "copy"))
 POOLS = {"narrow": 1, "wide": 2}  # pool → its slots, fewer than there are runners
+# The driver kills far more workers than a fleet loses: the budget that ends a poisonous group must not run out.
+PATIENT = {"worker_losses": 100, "retry": {"max": 50, "backoff": "200ms", "max_backoff": "1s"}}
 ENOUGH = 8  # jobs that are open at a time
 SPARK_EVERY = 5  # every so many jobs one has a group of Spark: a session costs more than all the rest
 ENOUGH_SPARK = 2  # of those that are open: they wait for one worker, and must not keep the others from being submitted
@@ -73,10 +75,8 @@ def asked(number: int, rng: random.Random, ran: Path, *, spark: bool = True) -> 
     else:
         groups = [group("first", step(WORK), "first"), group("last", step(COPY, source="first"), dataset, "first")]
         ids, total = ("first", "last"), rows
-    # The driver kills far more workers than a fleet loses: the budget that ends a poisonous group must not run out.
-    defaults = {"worker_losses": 100, "retry": {"max": 50, "backoff": "200ms", "max_backoff": "1s"}}
     priority = rng.choice(("high", "normal", "low"))
-    spec = {"name": name, "priority": priority, "defaults": defaults, "publish": [dataset], "groups": groups}
+    spec = {"name": name, "priority": priority, "defaults": PATIENT, "publish": [dataset], "groups": groups}
     return Asked(name, dataset, total, ids, spec)
 
 
@@ -120,8 +120,8 @@ class Load:
             found = self.fleet.queries.jobs(limit=None)
         except redis.RedisError:
             return
-        self.ended = sum(job.status.terminal for job in found)
-        ended = {job.id for job in found if job.status.terminal}
+        ended = {job.id for job in found if job.status.terminal and not job.schedule}
+        self.ended = len(ended)
         still = [asked for job, asked in list(self.accepted.items()) if job not in ended]
         self.open, self.open_spark = len(still), sum(asked.name.startswith("spark") for asked in still)
 

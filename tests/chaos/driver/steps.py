@@ -53,3 +53,31 @@ def until(spark: Any, ctx: Any, path: str) -> None:
     """Runs until a file appears, or until it is told to leave."""
     while not os.path.exists(path):
         _take(ctx, 0.05)
+
+
+def ticks(spark: Any, ctx: Any, ran: str, tick: str) -> Any:
+    """One row that names its tick."""
+    import pyarrow as pa
+
+    _note(ran, ctx.token, "begun")
+    _take(ctx, 0.2)
+    _note(ran, ctx.token, "done")
+    return pa.table({"tick": [tick]})
+
+
+def follows(spark: Any, ctx: Any, ran: str, tick: str) -> Any:
+    """One row that names its tick, and how many ticks it has seen."""
+    import pyarrow as pa
+
+    _note(ran, ctx.token, "begun")
+    seen = ctx.input("ticks").num_rows
+    _note(ran, ctx.token, "done")
+    return pa.table({"tick": [tick], "seen": [seen]})
+
+
+def arrives(spark: Any, ctx: Any, ran: str, tick: str) -> Any:
+    """The rows of the files that are new."""
+    _note(ran, ctx.token, "begun")
+    found = ctx.input("files")
+    _note(ran, ctx.token, "done")
+    return found

@@ -15,8 +15,10 @@ from tests.chaos.driver.faults import Faults, Injector
 from tests.chaos.driver.fleet import QUICK, ChaosFleet, plain
 from tests.chaos.driver.judging.ledger import Ledger, gather, judge
 from tests.chaos.driver.judging.pools import use_of
+from tests.chaos.driver.judging.repeated import gather_schedules
 from tests.chaos.driver.judging.reports import transactions
 from tests.chaos.driver.load import Load
+from tests.chaos.driver.schedules import Schedules
 from tests.chaos.driver.screen import Screen
 from tests.chaos.driver.watch import Watch
 from unstuck.coordinator.local.programs import Size
@@ -44,16 +46,24 @@ def run(folder: Path, seed: int, seconds: float, settle: float, *, as_json: bool
             screen.say("the fleet is ready")
             load = Load(fleet, fleet.client, random.Random(rng.random()))
             load.start()
+            schedules = Schedules(fleet)
+            schedules.start()
             injector = Injector(Faults(fleet, watch, random.Random(rng.random())))
             dealt = _deal(seconds, random.Random(rng.random()), injector, screen, fleet, load, watch)
             for injected in injector.undo_due(everything=True):
                 screen.undone(injected)
             screen.say("all faults are undone; the jobs that are open must end")
             ended = time.monotonic()
+            schedules.end_feed()
             load.stop(settle)
-            _settle(ended + settle, screen, fleet, load, watch)
+            _settle(ended + settle, screen, fleet, load, schedules, watch)
             settled = time.monotonic() - ended
             ledger = judge(load.accepted, gather(fleet, load.accepted))
+            repeated = gather_schedules(fleet, schedules)
+            ledger.schedules = str(repeated)
+            ledger.lost += repeated.lost
+            ledger.doubled += repeated.doubled
+            ledger.stuck += repeated.stuck
             ledger.settled, ledger.faults = settled, dict(dealt)
             ledger.recoveries, ledger.submits_repeated = list(watch.done), load.refused
             ledger.stuck += [f"after {hit.fault}, {hit.victim} never went on" for hit in watch.open]
@@ -86,13 +96,14 @@ def _deal(
     return dealt
 
 
-def _settle(deadline: float, screen: Screen, fleet: ChaosFleet, load: Load, watch: Watch) -> None:
+def _settle(deadline: float, screen: Screen, fleet: ChaosFleet, load: Load, schedules: Schedules, watch: Watch) -> None:
     """Wait until every job has ended, all slots are free and everything that was hit goes on, or until the deadline."""
     while (left := deadline - time.monotonic()) > 0:
         try:
             status = load.status()
             ended = all(job in status and status[job].terminal for job in load.accepted)
-            if ended and not watch.open and not _held(fleet):
+            over = schedules.ended()  # it stops them, so it is asked each time
+            if over and ended and not watch.open and not _held(fleet):
                 return
         except redis.RedisError:
             screen.say("Redis does not answer, though all faults were undone")

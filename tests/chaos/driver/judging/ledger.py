@@ -62,6 +62,7 @@ class Ledger:
     stuck: list[str] = field(default_factory=list)
     overfull: list[str] = field(default_factory=list)
     pools: str = ""
+    schedules: str = ""
     attempts: int = 0
     takeovers: int = 0
     relaunched: int = 0
@@ -107,6 +108,7 @@ class Ledger:
             ),
             ("overfull", f"{len(self.overfull)}"),
             ("pools", self.pools),
+            ("schedules", self.schedules),
             (
                 "attempts",
                 f"{self.attempts} began; {self.relaunched} ended without an outcome that counts and ran again",
@@ -199,17 +201,22 @@ def _attempt(line: str) -> str:
 
 
 def gather(fleet: ChaosFleet, accepted: Mapping[str, Asked]) -> Found:
-    """Read all that ``judge`` wants. Raises: redis.RedisError."""
+    """Read all that ``judge`` wants; not of runs of schedules, which have an account of their own (``repeated``).
+
+    Raises: redis.RedisError.
+    """
     warehouse, queries = Warehouse(str(fleet.warehouse)), fleet.patient_queries
+    jobs = queries.jobs(limit=None)
+    runs = {job.id for job in jobs if job.schedule}
     entries = [entry for n in range(1, warehouse.head() + 1) if (entry := warehouse.entry(n)) is not None]
     return Found(
-        {job.id: (job.name, job.status) for job in queries.jobs(limit=None)},
-        entries,
+        {job.id: (job.name, job.status) for job in jobs if job.id not in runs},
+        [entry for entry in entries if entry.job not in runs],
         {asked.dataset: _numbers(warehouse, asked.dataset) for asked in accepted.values()},
         fleet.ran.read_text().splitlines(),
         {job: [event for _, event in queries.events(job)] for job in accepted},
         queries.counters(),
-        {job.id: _waits(fleet, job.id) for job in queries.jobs(limit=None) if not job.status.terminal},
+        {job.id: _waits(fleet, job.id) for job in jobs if not job.status.terminal},
     )
 
 

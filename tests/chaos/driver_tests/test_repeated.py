@@ -1,0 +1,160 @@
+"""The account of schedules finds each way to lose, double or hang a tick or a file, planted into one in order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.driver.judging.repeated import FoundSchedule, judge_schedules
+from tests.chaos.driver.schedules import ARRIVES, FOLLOWS, TICKS, specs
+from unstuck import Status
+from unstuck.coordinator.model.schedule_record import (
+    Quiet,
+    Run,
+    ScheduleIntent,
+    ScheduleRecord,
+    ScheduleStatus,
+    tick_text,
+)
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.views.job_views import ListedJob
+
+BEGAN = 1_800_000_000.0  # a tick of every three seconds, and of every two
+FED = {"/in/a.json": (0, 1), "/in/b.json": (2, 3), "/in/broken.json": ()}
+POLICIES = {
+    spec["name"]: json.dumps(json.loads(JobSpec.of(spec, {}, scheduled=True).to_json())["schedule"])
+    for spec in specs(Path("ran"), Path("/in"))
+}
+
+
+def event(kind: str, **more: Any) -> dict[str, Any]:
+    return {"kind": kind, "at": BEGAN, **more}
+
+
+def found(name: str, ticks: list[float], cursor: float, rows: list[dict[str, Any]]) -> FoundSchedule:
+    """A schedule that was stopped, with a run of each of ``ticks``, each over before the next."""
+    runs, events = [], []
+    for tick in ticks:
+        run = Run(tick)
+        job = run.job_id(name)
+        timing = (tick + 0.1, tick + 0.2, tick + 1)
+        runs.append(ListedJob(job, name, Status.FINISHED, *timing, {}, 1, 1, None, run.key(name), schedule=name))
+        events += [event("RUN_SUBMITTED", job=job, tick=tick_text(tick)), event("RUN_FINISHED", job=job)]
+    record = ScheduleRecord(
+        name,
+        "c",
+        "",
+        POLICIES[name],
+        "/w",
+        ScheduleStatus.STOPPED,
+        ScheduleIntent.STOP,
+        made_at=BEGAN - 0.5,
+        cursor=cursor,
+    )
+    return FoundSchedule(name, record, runs, events, {run.id: 1 for run in runs}, rows)
+
+
+def in_order() -> dict[str, FoundSchedule]:
+    """Four ticks by the clock, of which one was skipped; two versions followed; three files, one of them broken."""
+    at = [BEGAN, BEGAN + 3, BEGAN + 9]
+    ticks = found(TICKS, at, BEGAN + 9, [{"tick": tick_text(one)} for one in at])
+    skipped = event("SKIPPED", code="OVERLAP", text=f"1 tick skipped, {tick_text(BEGAN + 6)}: the run was not over")
+    follows = [{"tick": tick_text(BEGAN + 2.125), "seen": 1}, {"tick": tick_text(BEGAN + 10.25), "seen": 3}]
+    arrives = found(ARRIVES, [BEGAN, BEGAN + 4], BEGAN + 8, [{"id": n} for n in range(4)])
+    assert arrives.record is not None
+    quiet = event(
+        "RUN_SUBMITTED",
+        job=arrives.runs[1].id,
+        text=f"before it, 1 tick skipped, {tick_text(BEGAN + 2)}: nothing new lay there",
+    )
+    return {
+        TICKS: replace(ticks, events=[*ticks.events, skipped]),
+        FOLLOWS: found(FOLLOWS, [BEGAN + 2.125, BEGAN + 10.25], 0.0, follows),
+        ARRIVES: replace(
+            arrives,
+            record=replace(arrives.record, quiet=Quiet(BEGAN + 6, BEGAN + 8, 2, BEGAN + 8)),
+            events=[*arrives.events[:2], quiet, arrives.events[3]],
+        ),
+    }
+
+
+Plant = Callable[[FoundSchedule], FoundSchedule]
+
+
+def record(**changed: Any) -> Plant:
+    def plant(one: FoundSchedule) -> FoundSchedule:
+        assert one.record is not None
+        return replace(one, record=replace(one.record, **changed))
+
+    return plant
+
+
+def run(**changed: Any) -> Plant:
+    """The second run is otherwise."""
+    return lambda one: replace(one, runs=[one.runs[0], replace(one.runs[1], **changed), *one.runs[2:]])
+
+
+def without(kind: str) -> Plant:
+    return lambda one: replace(one, events=[event for event in one.events if event["kind"] != kind])
+
+
+def test_an_account_in_order_is_kept() -> None:
+    account = judge_schedules([*in_order().values()], FED, ["/in/broken.json"])
+    assert not account.lost + account.doubled + account.stuck
+    assert (account.runs, account.skipped, account.files, account.aside) == (7, 1, 3, 1)
+
+
+def again(one: FoundSchedule) -> FoundSchedule:
+    """The second run is there twice, as two jobs."""
+    twin = replace(one.runs[1], id="twin", submitted_at=BEGAN + 20, ended_at=BEGAN + 21)
+    told = [event("RUN_SUBMITTED", job="twin"), event("RUN_FINISHED", job="twin")]
+    return replace(one, runs=[*one.runs, twin], events=[*one.events, *told], packages={**one.packages, "twin": 1})
+
+
+@pytest.mark.parametrize(
+    ("word", "name", "plant"),
+    [
+        ("lost", TICKS, lambda one: replace(one, record=None)),
+        ("lost", TICKS, without("SKIPPED")),
+        ("lost", TICKS, record(cursor=BEGAN + 12)),
+        ("lost", TICKS, lambda one: replace(one, rows=one.rows[1:])),
+        ("lost", TICKS, lambda one: replace(one, packages={})),
+        ("lost", TICKS, lambda one: replace(one, runs=one.runs[:2])),
+        ("lost", TICKS, without("RUN_FINISHED")),
+        ("lost", TICKS, run(status=Status.FAILED)),
+        ("lost", FOLLOWS, lambda one: replace(one, rows=[{**row, "seen": 2} for row in one.rows])),
+        ("lost", ARRIVES, record(quiet=None)),
+        ("lost", ARRIVES, lambda one: replace(one, rows=one.rows[:3])),
+        ("doubled", TICKS, again),
+        ("doubled", TICKS, lambda one: replace(one, rows=[*one.rows, one.rows[0]])),
+        ("doubled", TICKS, lambda one: replace(one, rows=[*one.rows, {"tick": tick_text(BEGAN + 6)}])),
+        ("doubled", TICKS, lambda one: replace(one, packages=dict.fromkeys(one.packages, 2))),
+        ("doubled", TICKS, lambda one: replace(one, events=[*one.events, one.events[0]])),
+        ("doubled", TICKS, run(submitted_at=BEGAN + 0.5)),
+        ("doubled", FOLLOWS, lambda one: replace(one, rows=[*one.rows, one.rows[0]])),
+        ("doubled", ARRIVES, lambda one: replace(one, rows=[*one.rows, {"id": 3}])),
+        ("doubled", ARRIVES, lambda one: replace(one, rows=[*one.rows, {"id": 99}])),
+        ("stuck", TICKS, run(status=Status.RUNNING)),
+        ("stuck", FOLLOWS, record(status=ScheduleStatus.RETRYING)),
+        ("stuck", ARRIVES, record(runs=(Run(BEGAN + 8),))),
+    ],
+)
+def test_what_is_planted_is_found(word: str, name: str, plant: Plant) -> None:
+    planted = in_order()
+    planted[name] = plant(planted[name])
+    account = judge_schedules([*planted.values()], FED, ["/in/broken.json"])
+    assert getattr(account, word), account
+
+
+@pytest.mark.parametrize(
+    ("word", "aside"),
+    [("lost", []), ("doubled", ["/in/broken.json"] * 2), ("doubled", ["/in/broken.json", "/in/a.json"])],
+)
+def test_a_file_that_is_lost_or_put_aside_twice_is_found(word: str, aside: list[str]) -> None:
+    (sentence,) = getattr(judge_schedules([*in_order().values()], FED, aside), word)
+    assert "/in/" in sentence
