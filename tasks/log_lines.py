@@ -67,7 +67,10 @@ class JsonFormatter(logging.Formatter):
         for name, value in vars(record).items():
             if name not in _OWN and _is_plain(value):
                 line.setdefault(name, value)
-        return json.dumps(line)
+        text = json.dumps(line)
+        if "\\ud" in text:  # half of a surrogate pair, which many readers of JSON refuse with the whole line
+            text = json.dumps(json.loads(json.dumps(line, ensure_ascii=False).encode(errors="replace")))
+        return text
 
 
 def formatter(log_as: LogAs, text: logging.Formatter = TEXT) -> logging.Formatter:

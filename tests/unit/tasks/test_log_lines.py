@@ -56,6 +56,10 @@ def test_all_threads_of_a_process_that_does_one_thing_are_about_it() -> None:
     assert "job" not in line()
 
 
+def test_half_of_a_surrogate_pair_makes_no_line_that_others_cannot_read() -> None:
+    assert line(msg="bad \ud83d, good \U0001f600")["message"] == "bad ?, good \U0001f600"
+
+
 def test_an_extra_never_replaces_a_field_of_ours() -> None:
     assert line(level="x", time=7, job="other", rows=3)["level"] == "INFO"
     with about(job="j"):
