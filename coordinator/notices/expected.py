@@ -34,12 +34,14 @@ class Expected:
         judged: condition → the last deadline that was judged.
         told: by condition, the deadline that was told last.
         absent: deadlines in a row for which no job had come.
+        by_fleet: a rule of the fleet names it, which another coordinator may not have.
     """
 
-    since: float
+    since: float = 0.0
     judged: dict[str, float] = field(default_factory=dict)
     told: dict[str, Told] = field(default_factory=dict)
     absent: int = 0
+    by_fleet: bool = False
 
     def to_json(self) -> str:
         return json.dumps(_EXPECTED.dump_python(self, mode="json", exclude_defaults=True), separators=(",", ":"))
@@ -139,7 +141,7 @@ def judge(
         done = next((job for job in mine if job.status is Status.FINISHED), None)
         if done is not None:
             over(key, last, mine, done)
-    return Judged(Expected(expected.since, judged, told, absent), tuple(notices), forget)
+    return Judged(replace(expected, judged=judged, told=told, absent=absent), tuple(notices), forget)
 
 
 def _lates(asked: Subscriptions) -> list[tuple[str, Late]]:

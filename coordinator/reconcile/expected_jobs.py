@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from unstuck.coordinator.notices.expected import Came, Expected, judge, looks_back_to, names_of, rules_of
 from unstuck.coordinator.notices.rules import Subscriptions, subscriptions
@@ -49,11 +50,13 @@ class ExpectedJobs:
         expected: dict[str, Expected] = {}
         asked: dict[str, Subscriptions] = {}
         for name in names:
-            if name not in rules and name not in self._names:  # it was submitted without a rule since
-                self._store.note(name, states[name], "", ())
+            known, by_fleet = Expected.from_json(states.get(name, "{}")), name in self._names
+            if name not in rules and not by_fleet:
+                if not known.by_fleet:  # it was submitted without a rule since
+                    self._store.note(name, states[name], "", ())
             elif name not in schedules:
                 asked[name] = subscriptions(name, rules_of(rules.get(name, "")), self._rules)
-                expected[name] = Expected.from_json(states[name]) if name in states else Expected(since=now)
+                expected[name] = replace(known, since=known.since or now, by_fleet=by_fleet or known.by_fleet)
         jobs = self._jobs(asked, expected, now)
         for name, one in expected.items():
             found = judge(name, asked[name], one, jobs[name], now, self._zone, given_up=name not in self._names)

@@ -202,6 +202,18 @@ def test_a_rule_of_the_fleet_is_told_of_a_job_that_was_never_submitted(
     assert "none was submitted" in one.text
 
 
+def test_a_coordinator_that_lacks_a_rule_of_the_fleet_silences_no_other(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
+    written = {"on": [{"late": a_minute_ago()}], "to": "ops", "names": ["never"]}
+    first, without = make_coordinator(rules=(FleetRule.model_validate(written),)), make_coordinator()
+    look(first)
+    as_if_expected_for_days(first, "never")
+    look(without)
+    look(first)
+    assert events(first) == ["late"]
+
+
 def test_a_coordinator_that_dies_while_it_submits_tells_nothing_of_what_was_not_committed(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
