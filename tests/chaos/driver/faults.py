@@ -88,6 +88,9 @@ class Faults:
             "offers rolled back": self._offers_rolled_back,
             "kill after take": lambda: self._kill_at("kill after take", Point.AFTER_CLAIM),
             "kill after finish": lambda: self._kill_at("kill after finish", Point.AFTER_FINISH),
+            # Only coordinators of this fleet come there: they submit the runs of schedules.
+            "kill before submit": lambda: self._kill_at("kill before submit", Point.BEFORE_SUBMIT, "a coordinator"),
+            "kill after submit": lambda: self._kill_at("kill after submit", Point.AFTER_SUBMIT, "a coordinator"),
         }
         self._deck = self._deal()
 
@@ -177,12 +180,12 @@ class Faults:
 
         return Injected(fault, name, f"SIGSTOP to its {what} (pid {found[0].pid}) for {lasts:.1f} s", lasts, thaw)
 
-    def _kill_at(self, fault: str, point: Point) -> Injected:
-        """The next runner that comes to this point dies there, with what Redis has just given to it."""
+    def _kill_at(self, fault: str, point: Point, victim: str = "a runner") -> Injected:
+        """The next process that comes to this point dies there, with what Redis has just given to it."""
         shot = order(self._fleet.arms, point, Effect.KILL)
         lasts = self._rng.uniform(2.0, 5.0)
         what = f"SIGKILL to whoever comes to {point} within {lasts:.1f} s"
-        return Injected(fault, "a runner", what, lasts, lambda: shot.unlink(missing_ok=True))
+        return Injected(fault, victim, what, lasts, lambda: shot.unlink(missing_ok=True))
 
     # Redis.
 

@@ -151,6 +151,16 @@ def test_what_is_planted_is_found(word: str, name: str, plant: Plant) -> None:
     assert getattr(account, word), account
 
 
+def test_a_stop_may_let_go_of_the_tick_whose_run_was_not_submitted_and_of_no_other() -> None:
+    stopped = in_order()
+    stop = event("USER_STOP")
+    stopped[TICKS] = record(cursor=BEGAN + 12)(replace(stopped[TICKS], events=[*stopped[TICKS].events, stop]))
+    assert judge_schedules([*stopped.values()], FED, ["/in/broken.json"]).lost == []
+    stopped[TICKS] = record(cursor=BEGAN + 15)(stopped[TICKS])
+    (sentence,) = judge_schedules([*stopped.values()], FED, ["/in/broken.json"]).lost
+    assert tick_text(BEGAN + 12) in sentence
+
+
 @pytest.mark.parametrize(
     ("word", "aside"),
     [("lost", []), ("doubled", ["/in/broken.json"] * 2), ("doubled", ["/in/broken.json", "/in/a.json"])],

@@ -98,11 +98,13 @@ def _deal(
 
 def _settle(deadline: float, screen: Screen, fleet: ChaosFleet, load: Load, schedules: Schedules, watch: Watch) -> None:
     """Wait until every job has ended, all slots are free and everything that was hit goes on, or until the deadline."""
+    over = False
     while (left := deadline - time.monotonic()) > 0:
         try:
             status = load.status()
             ended = all(job in status and status[job].terminal for job in load.accepted)
-            over = schedules.ended()  # it stops them, so it is asked each time
+            if not over and (over := schedules.ended()):  # it stops them, so it is asked first
+                screen.say("the schedules have ended")
             if over and ended and not watch.open and not _held(fleet):
                 return
         except redis.RedisError:
