@@ -105,8 +105,8 @@ def _judge_runs(account: Repeated, one: FoundSchedule) -> None:
     account.lost += [
         f"{one.name}: job {job} was submitted, and is not in the store" for job in submitted if job not in stands
     ]
-    keys = Counter(run.key for run in one.runs)
-    account.doubled += [f"{one.name}: {n} runs have the key {key}" for key, n in keys.items() if n > 1]
+    ticks_run = Counter(_tick_of(run) for run in one.runs if run.status is Status.FINISHED)
+    account.doubled += [f"{one.name}: {n} runs of {tick} are FINISHED" for tick, n in ticks_run.items() if n > 1]
     for run in one.runs:
         named = f"{run.key} ({run.id})"
         if not run.status.terminal:
@@ -144,8 +144,6 @@ def _judge_ticks(account: Repeated, one: FoundSchedule, record: ScheduleRecord) 
         mine, of_skip = runs.get(name, []), any(first <= at <= last for first, last in skipped)
         well = [run for run in mine if run.status is Status.FINISHED]
         account.skipped += of_skip
-        if len(well) > 1:
-            account.doubled.append(f"{one.name}: {len(well)} runs of the tick {name} are FINISHED")
         if mine and of_skip:
             account.doubled.append(f"{one.name}: the tick {name} is told as skipped, and has a run")
         if mine and not well:
