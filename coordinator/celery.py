@@ -13,6 +13,7 @@ from typing import Any
 from celery import Task
 
 from unstuck.coordinator.client import Client
+from unstuck.coordinator.job_handle import JobHandle
 from unstuck.coordinator.notices.setting import notify_setting
 from unstuck.coordinator.reconcile.bootsteps import (
     CoordinatorStallDetector,
@@ -24,7 +25,6 @@ from unstuck.coordinator.reconcile.wiring import consumer
 from unstuck.coordinator.schedule_client import ScheduleClient
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, SpecError, shorten
-from unstuck.coordinator.store.answers import Submitted
 from unstuck.coordinator.traces.sender import TraceStep, wanted
 from unstuck.tasks.errors import SettingsInvalid
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
@@ -130,8 +130,8 @@ def _task(name: str, method: Callable[..., Any], of: Callable[[Client], Any] = l
             values["by"] = values.get("by") or (f"a Celery task from {origin}" if origin else "a Celery task")
         with Client(settings()) as client:
             result = method(of(client), **values)
-        if isinstance(result, Submitted):
-            return result.id if result.new else f"{result.id}: {result.told}"
+        if isinstance(result, JobHandle):
+            return result.id if result.new else f"{result.id}: {result.submitted.told}"
         return result if isinstance(result, str) else f"{result.answer}: {result.text}"
 
     app.task(ask, name=f"unstuck.{name}", bind=True)

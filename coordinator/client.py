@@ -28,6 +28,7 @@ from unstuck.coordinator.errors import BadRequest, KeyConflict, NewerJob, NoSuch
 from unstuck.coordinator.explain.explanation import Explanation, FleetFacts
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.fleet_address import with_local_fleet
+from unstuck.coordinator.job_handle import JobHandle
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
@@ -103,6 +104,13 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def job(self, job: str) -> JobHandle:
+        """A handle of a job that was submitted before. Raises: NoSuchJob."""
+        record = self._job_record(job)
+        return JobHandle(
+            self, Submitted(record.id, new=False, found_as=record.status, halted=record.halted is not None)
+        )
+
     def submit(
         self,
         spec: JobSpec | Mapping[str, Any] | str | os.PathLike[str],
@@ -111,7 +119,7 @@ class Client:
         params: Mapping[str, Any] | None = None,
         retry: bool = False,
         by: str | None = None,
-    ) -> Submitted:
+    ) -> JobHandle:
         """Store a job, to be run by the fleet. Durable when it returns, as far as ``UNSTUCK_DURABILITY`` says.
 
         Args:
@@ -144,10 +152,10 @@ class Client:
         unknown = unknown_targets(job_spec.notify, ProcessRegistry(self._redis, Keys(self.settings.prefix)))
         warnings = tuple(map(str, (*unused_params(job_spec), *unbound_markers(job_spec), *unknown)))
         if found.new:
-            return replace(found, warnings=warnings)
+            return JobHandle(self, replace(found, warnings=warnings))
         job = self._job_record(found.id)
         if retry and job.status in RETRY_LEGAL:
-            found = replace(self.retry(found.id, spec=job_spec, by=by), retried=found.id)
+            found = replace(self.retry(found.id, spec=job_spec, by=by).submitted, retried=found.id)
             job = self._job_record(found.id)
         elif other:
             mend = ", or this one with --retry"
@@ -155,7 +163,8 @@ class Client:
                 f"the key {key!r} belongs to job {found.id}, which is {job.status}, with another spec or other "
                 f"parameters; use another key, or submit that spec unchanged{mend * (job.status in RETRY_LEGAL)}"
             )
-        return replace(found, status=job.status, halted=job.halted is not None, warnings=warnings)
+        found = replace(found, found_as=job.status, halted=job.halted is not None, warnings=warnings)
+        return JobHandle(self, found)
 
     def retry(
         self,
@@ -167,7 +176,7 @@ class Client:
         adopt_all: bool = False,
         reason: str = "",
         by: str | None = None,
-    ) -> Submitted:
+    ) -> JobHandle:
         """A new job that runs what ``job`` did not finish: FAILED, CANCELED or STOPPED, it never changes itself.
 
         Work that stands is taken over by its marker, if it would be done the same way again. Retrying a job twice is
@@ -203,7 +212,7 @@ class Client:
         try:
             mended = JobSpec.of(old.written() if spec is None else spec, params or {})
             again = retried(state, rerun, adopt_all, secrets.token_hex(8))
-            return self._submitter.store_job(mended, old.warehouse, "", by, reason, again)
+            return JobHandle(self, self._submitter.store_job(mended, old.warehouse, "", by, reason, again))
         except NotEnded as error:
             raise Refused(against_retry(replace(old, status=error.status))) from None
 

@@ -36,7 +36,7 @@ from unstuck.tasks.spec.retry import RetryPolicy as Retry
 
 if TYPE_CHECKING:
     from unstuck.coordinator.client import Client
-    from unstuck.coordinator.store.answers import Submitted
+    from unstuck.coordinator.job_handle import JobHandle
 
 __all__ = ["Expect", "Group", "Job", "Join", "Output", "Quality", "Retry", "Step", "load_job"]
 
@@ -219,15 +219,12 @@ class Job:
         retry: bool = False,
         by: str | None = None,
         client: Client | None = None,
-    ) -> Submitted:
+    ) -> JobHandle:
         """Submit it, as `Client.submit` does. ``client``: by default one with the settings of the environment."""
         from unstuck.coordinator.client import Client
 
         spec = self.spec(params or {})
-        if client is not None:
-            return client.submit(spec, key=key, retry=retry, by=by)
-        with Client() as own:
-            return own.submit(spec, key=key, retry=retry, by=by)
+        return (client or Client()).submit(spec, key=key, retry=retry, by=by)
 
     def _add(
         self,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import datetime
-import math
 import re
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
@@ -19,66 +18,16 @@ from unstuck.coordinator.cli.options import Follow, JsonLines, LookArgument, res
 from unstuck.coordinator.cli.render.terminal import clock, emit_line, stderr
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.views.job_logs import LogFile, find_logs, read_from
 from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.log_lines import as_text
-from unstuck.tasks.protocol.token import GROUP_ID, split_member
+from unstuck.tasks.protocol.token import split_member
 from unstuck.tasks.terminal import printable
 from unstuck.tasks.warehouse.files import Files
 
 EVERY = 0.5  # seconds between two reads
 _STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z(?= )")
-_LOG = re.compile(r"(\d+)-(\w+)-(\w+)\.log")
-
-
-class LogFile(NamedTuple):
-    """The log of one attempt. ``path`` is relative to the warehouse."""
-
-    group: str
-    epoch: int
-    path: str
-
-
-def find_logs(files: Files, view: JobView, group: str | None, every_attempt: bool) -> list[LogFile]:
-    """The logs of a job, in the order in which its groups started; the newest of each group unless ``every_attempt``.
-
-    Args:
-        group: a group, a fork (all its members), or one member (``by_month[3]``).
-    """
-    root = f"_staging/{view.job.id}"
-    records = {member.id: member.record for one in view.groups for member in one.members}
-    found: list[LogFile] = []
-    for folder in files.names(root):
-        name, dot, number = folder.partition(".")
-        owner = f"{name}[{number}]" if dot else name  # as `Token.staging` names it
-        if GROUP_ID.fullmatch(owner) is None or group not in (None, owner, split_member(owner)[0]):
-            continue
-        names: list[str] = []
-        with suppress(NotADirectoryError):
-            names = files.names(f"{root}/{folder}")
-        matches = filter(None, map(_LOG.fullmatch, names))
-        logs = sorted(LogFile(owner, int(match[1]), f"{root}/{folder}/{match[0]}") for match in matches)
-        found += logs if every_attempt else logs[-1:]
-
-    def order(log: LogFile) -> tuple[float, str, int, int]:
-        record = records.get(log.group)
-        started = math.inf if record is None else record.started_at or record.since
-        name, ordinal = split_member(log.group)
-        return started, name, ordinal or 0, log.epoch
-
-    return sorted(found, key=order)
-
-
-def _read_from(files: Files, path: str, start: int) -> bytes:
-    local = files.local_path(path)
-    try:
-        if local is None:
-            return files.read(path)[start:]
-        with local.open("rb") as file:
-            file.seek(start)
-            return file.read()
-    except FileNotFoundError:
-        return b""  # the staging collector removed it between the listing and this read
 
 
 def logs(
@@ -130,7 +79,7 @@ def _lines(
         # An attempt that was shown is followed to its end, also when the next one has begun.
         for log in find_logs(files, view, group, every or follow):
             start = read.get(log.path, 0)
-            data = _read_from(files, log.path, start)
+            data = read_from(files, log.path, start)
             if not ended:
                 data = data[: data.rfind(b"\n") + 1]
             read[log.path] = start + len(data)

@@ -49,14 +49,14 @@ def submit(
     settings = settings_here()
     warehouse_at(settings.warehouse)
     with connected(settings) as connection:
-        submitted = connection.client.submit(job_spec, key=key, retry=retry, by=by)
+        submitted = connection.client.submit(job_spec, key=key, retry=retry, by=by).submitted
         _show_submitted(connection.client, job_spec.name, submitted, as_json)
         code = ExitCode.NOT_WELL if submitted.not_well else ExitCode.FINE
         if wait:
             code = await_end(connection.client, submitted.id, for_people(as_json))
         if as_json:
             answer: dict[str, Any] = {"id": submitted.id, "name": job_spec.name, "new": submitted.new}
-            answer |= {"status": submitted.status, "retried": submitted.retried or None}
+            answer |= {"status": submitted.found_as, "retried": submitted.retried or None}
             answer["warnings"] = list(submitted.warnings)
             emit({**answer, **job_json(connection.client.show(submitted.id))} if wait else answer)
         elif not wait:

@@ -88,7 +88,7 @@ class Submitted:
     Attributes:
         new: False if the key had stored the same job before; then this is the last of its retries.
         new_warehouse: this call made the warehouse; if there should have been one, it is not mounted here.
-        status: of the job, when it was asked for; ``halted``: it cannot go on by itself.
+        found_as: its status when it was asked for; ``halted``: it cannot go on by itself.
         retried: the job that this one retries because the submit said so.
     """
 
@@ -96,21 +96,21 @@ class Submitted:
     new: bool
     new_warehouse: bool = False
     warnings: tuple[str, ...] = ()  # parameters of the spec that nothing uses
-    status: Status = Status.PENDING
+    found_as: Status = Status.PENDING
     halted: bool = False
     retried: str = ""
 
     @property
     def not_well(self) -> bool:
         """Whether the job of the key will not finish by itself."""
-        return self.halted or (self.status.terminal and self.status is not Status.FINISHED)
+        return self.halted or (self.found_as.terminal and self.found_as is not Status.FINISHED)
 
     @property
     def told(self) -> str:
         """In words, for a job that is not new, or a retry."""
         if self.retried and self.new:
             return f"Job {self.retried} of this key had not finished well; it is retried as job {self.id}"
-        text = f"The same spec was submitted under this key before: job {self.id}, which is {self.status}"
+        text = f"The same spec was submitted under this key before: job {self.id}, which is {self.found_as}"
         if self.halted:
             return f"{text} and cannot go on by itself, and `unstuck why {self.id}` says what helps"
         return f"{text}. To retry it, submit with --retry, or `unstuck retry {self.id}`" if self.not_well else text

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from unstuck.coordinator.job_builder import Quality as Quality
     from unstuck.coordinator.job_builder import Retry as Retry
     from unstuck.coordinator.job_builder import Step as Step
+    from unstuck.coordinator.job_handle import JobHandle as JobHandle
     from unstuck.coordinator.model.status import Status as Status
     from unstuck.coordinator.spec.model import JobSpec as JobSpec
     from unstuck.coordinator.spec.problems import SpecError as SpecError
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "unstuck.coordinator.client": "Client",
     "unstuck.coordinator.job_builder": "Expect Group Job Join Output Quality Retry Step",
+    "unstuck.coordinator.job_handle": "JobHandle",
     "unstuck.coordinator.model.status": "Status",
     "unstuck.coordinator.spec.model": "JobSpec",
     "unstuck.coordinator.spec.problems": "SpecError",

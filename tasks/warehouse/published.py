@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import DatasetState
@@ -78,3 +78,39 @@ def _text(value: Any) -> str | None:
     if isinstance(value, bool):
         return str(value).lower()
     return None if value is None else str(value)
+
+
+def read_arrow(
+    place: Warehouse,
+    dataset: str,
+    version: int | None = None,
+    *,
+    where: Mapping[str, Value | Sequence[Value]] | None = None,
+    to: Literal["arrow", "pandas", "duckdb"] = "arrow",
+) -> Any:
+    """The rows of a dataset with the columns that it lists; null where a file does not have one.
+
+    Raises: as `published_files`; ModuleNotFoundError: the library is not installed.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    state = place.files_of(dataset, version)
+    names = [column["name"] for column in json.loads(state.schema)["fields"]]
+    files = _in_partitions(dataset, state.files, where) if where else state.files
+    tables = []
+    for file in files:
+        with place.storage.open(file.path) as source:
+            tables.append(pq.ParquetFile(source).read())
+    every = pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
+    there = set(every.column_names)
+    rows = pa.table({name: every[name] if name in there else pa.nulls(len(every)) for name in names})
+    if to == "pandas":
+        import pandas as pd
+
+        return rows.to_pandas(types_mapper=pd.ArrowDtype)
+    if to == "duckdb":
+        import duckdb
+
+        return duckdb.from_arrow(rows)
+    return rows

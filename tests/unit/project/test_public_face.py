@@ -16,12 +16,12 @@ import pytest
 
 import unstuck
 from tests.support.paths import ROOT
-from unstuck import Client, JobSpec, StepContext, published, published_files
+from unstuck import Client, Job, JobHandle, JobSpec, StepContext, published, published_files
 from unstuck.coordinator.store.pools import Pools
 from unstuck.tasks.steps.context import OutputSlot
 
 FACE = ROOT / "src" / "unstuck" / "__init__.py"
-WHAT_USERS_CALL = (Client, JobSpec, OutputSlot, Pools, StepContext, published, published_files)
+WHAT_USERS_CALL = (Client, Job, JobHandle, JobSpec, OutputSlot, Pools, StepContext, published, published_files)
 
 
 def documented(member: Any) -> set[str]:

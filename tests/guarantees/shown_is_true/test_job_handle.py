@@ -1,0 +1,89 @@
+"""A job that is written in Python, submitted, awaited and read through its handle, on a real worker and coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pytest
+
+from tests.support import fleet
+from tests.support.programs.coordinator_processes import coordinator_processes
+from tests.support.servers import RedisServer
+from unstuck import Client, DatasetNotFound, Job, Refused, Settings, Status
+from unstuck.coordinator.job_builder import load_job
+
+JOBS = """\
+import pyarrow as pa
+
+from unstuck import Job
+
+job = Job("shop", params={"day": str, "fails": False}, publish=["sales"], outputs={"sales": {"mode": "append"}})
+
+
+@job.group(output="sales", spark=False)
+def load(spark, ctx, day):
+    print("loading", day)
+    ctx.result("rows", 2)
+    return pa.table({"day": [day, day], "amount": [1, 2]})
+
+
+@job.group(needs=[load], for_each={"part": [0, 1]}, spark=False, retry={"max": 0})
+def check(spark, ctx, part, fails):
+    ctx.result("part", part)
+    if fails:
+        raise ValueError("it fails as asked")
+"""
+
+
+@pytest.fixture
+def shop(redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Job, Client]]:
+    (tmp_path / "jobs_of_shop.py").write_text(JOBS)
+    monkeypatch.syspath_prepend(tmp_path)
+    environ = {
+        "UNSTUCK_REDIS_URL": redis_server.url,
+        "UNSTUCK_SPARK_MASTER": "none",
+        "UNSTUCK_WAREHOUSE": str(tmp_path / "warehouse"),
+    }
+    with (
+        fleet.worker(redis_server.url, tmp_path, concurrency=2, environ={**environ, "PYTHONPATH": str(tmp_path)}),
+        coordinator_processes(tmp_path, environ) as coordinators,
+        Client(Settings(redis_url=redis_server.url, warehouse=environ["UNSTUCK_WAREHOUSE"])) as client,
+    ):
+        coordinators.tend(1)
+        yield load_job("jobs_of_shop:job"), client
+
+
+def test_a_job_in_python_is_awaited_asked_about_read_and_retried_by_its_handle(shop: tuple[Job, Client]) -> None:
+    job, client = shop
+    handle = job.submit({"day": "monday"}, key="monday", client=client)
+    assert (handle.new, job.submit({"day": "monday"}, key="monday", client=client).id) == (True, handle.id)
+    assert handle.wait(120).job.status is handle.status is Status.FINISHED
+    assert handle.results == {"load": {"rows": 2}, "check": [{"part": 0}, {"part": 1}]}
+    assert handle.read("sales").to_pylist() == [{"day": "monday", "amount": 1}, {"day": "monday", "amount": 2}]
+    assert "loading monday" in "\n".join(handle.logs("load"))
+    assert next(event["kind"] for event in handle.events()) == "SUBMITTED"
+    assert "published as version 1" in handle.why()
+
+    later = job.submit({"day": "tuesday"}, client=client)
+    assert later.wait(120).job.status is Status.FINISHED
+    # A handle reads what stood when its own job was published.
+    assert handle.read("sales").num_rows == 2
+    assert later.read("sales", to="pandas")["day"].tolist() == ["monday", "monday", "tuesday", "tuesday"]
+    later_rows = later.read("sales", to="duckdb")
+    assert isinstance(later_rows, duckdb.DuckDBPyRelation)
+    assert later_rows.aggregate("sum(amount)").fetchall() == [(6,)]
+    assert pl.read_parquet(later.files("sales")).height == 4
+
+    failing = job.submit({"day": "friday", "fails": True}, client=client)
+    assert failing.wait(120).job.status is Status.FAILED
+    with pytest.raises(DatasetNotFound, match=f"job {failing.id}, which is FAILED, has published nothing"):
+        failing.read("sales")
+    again = client.job(failing.id).retry(params={"fails": False}, reason="mended")
+    assert again.wait(120).job.status is Status.FINISHED
+    assert again.read("sales").num_rows == 6
+    with pytest.raises(Refused):
+        again.retry()
+    assert again.cancel().answer == "REFUSED"
