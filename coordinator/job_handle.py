@@ -52,7 +52,7 @@ class JobHandle:
         return self._client.wait(self.id, timeout)
 
     def why(self) -> str:
-        """What it, and each of its groups that is not done, waits for: a line for each. Raises: NoSuchJob."""
+        """A line for the job, and for each of its groups that is not done: what it waits for. Raises: NoSuchJob."""
         view = self._client.show(self.id, why=True)
         return "\n".join(f"{subject}: {view.why_line(subject)}" for subject in view.why)
 

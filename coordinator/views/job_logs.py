@@ -67,7 +67,7 @@ def read_from(files: Files, path: str, start: int) -> bytes:
 
 
 def lines_of(files: Files, log: LogFile) -> Iterator[str]:
-    """What the attempt has logged and printed so far."""
+    """The lines that the attempt has logged and printed so far."""
     written = read_from(files, log.path, 0).decode(errors="replace").removesuffix("\n")
     for line in written.split("\n") if written else ():
         yield from as_text(line).split("\n")

@@ -120,7 +120,8 @@ class ToldRules:
 
     def _may(self, word: str, name: str, now: float) -> bool:
         """Whether a problem is to be told: none stands, and none was told a short while ago."""
-        last = max((at for one, at, _ in self._core.told.get(name, []) if one == word), default=None)
+        # The newest, which is not the latest where the clock was set back.
+        last = next((at for one, at, _ in reversed(self._core.told.get(name, [])) if one == word), None)
         return word not in self._standing(name) and (last is None or not last <= now < last + AGAIN)
 
 
