@@ -16,9 +16,9 @@ from tests.support import fleet
 from tests.support.fleet import make_offer
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
+from unstuck import Settings
 from unstuck.coordinator.doctor.health import health_of, judged, process_age
 from unstuck.tasks.protocol.processes import CoordinatorStatus, RunnerStatus
-from unstuck.tasks.settings import Settings
 
 HOST = os.uname().nodename
 QUEUE = "health"
