@@ -12,7 +12,7 @@ import pytest
 
 from tests.chaos.driver.judging.repeated import FoundSchedule, judge_schedules
 from tests.chaos.driver.schedules import ARRIVES, FOLLOWS, TICKS, specs
-from unstuck import Status
+from unstuck import JobSpec, Status
 from unstuck.coordinator.model.schedule_record import (
     Quiet,
     Run,
@@ -21,7 +21,6 @@ from unstuck.coordinator.model.schedule_record import (
     ScheduleStatus,
     tick_text,
 )
-from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.views.job_views import ListedJob
 
 BEGAN = 1_800_000_000.0  # a tick of every three seconds, and of every two
