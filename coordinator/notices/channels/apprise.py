@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, SecretStr, field_validator
 
 from unstuck.coordinator.notices.addresses import Allowed
 from unstuck.coordinator.notices.channels.channel import Channel, Message, SendFailed, shortened
+from unstuck.tasks.host import how_to_install
 from unstuck.tasks.spec.fields import Listed
 
 
@@ -27,7 +28,7 @@ class AppriseTarget(Channel):
     @classmethod
     def _can_be_sent(cls, value: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
         if find_spec("apprise") is None:
-            raise ValueError("Apprise is not installed here: pip install 'unstuck[apprise]'")
+            raise ValueError(f"Apprise is not installed here. {how_to_install('apprise')}")
         from apprise import Apprise
 
         for number, one in enumerate(value, 1):
