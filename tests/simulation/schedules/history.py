@@ -21,6 +21,7 @@ from tests.simulation.stage.network import LONGEST_WAIT
 from tests.simulation.stage.stage import Life, Routine, Stage
 from tests.simulation.stage.store_faults import StoreFault, StoreFaultActor, StoreFaults, random_store_faults
 from tests.simulation.stage.trouble import Trouble
+from unstuck.coordinator import schedule_client
 from unstuck.coordinator.model.schedule_record import tick_text
 from unstuck.coordinator.notices import schedule_rules
 from unstuck.coordinator.reconcile.schedule_sweep import REPAIR_EVERY
@@ -43,7 +44,10 @@ def simulate_schedules(
     """Play the history of ``seed``, or a part of it, on a store of the given kind; its jobs are its schedules."""
     logging.disable(logging.CRITICAL)
     try:
-        with patch.object(schedule_rules, "TOLD_AGAIN_AFTER", AGAIN):
+        with (
+            patch.object(schedule_rules, "TOLD_AGAIN_AFTER", AGAIN),
+            patch.object(schedule_client, "unknown_targets", lambda *_: ()),  # they are asked of a Redis
+        ):
             return _play(seed, store, keep_all, part)
     finally:
         logging.disable(logging.NOTSET)
