@@ -87,7 +87,7 @@ class ToldRules:
             well
             and not (late or halted or after.status.terminal)
             and standing.intersection(_FAILING)
-            and "recovered" not in words
+            and not {"recovered", "retrying_for"}.intersection(words)  # a problem that begins now stands
         ):
             self._broken(UNTOLD, f"{after.name} is well again, and {words} are told; {standing} were told before")
         told += [(one.event, one.at, one.since) for one in notices if not one.text.startswith("its backfill")]
