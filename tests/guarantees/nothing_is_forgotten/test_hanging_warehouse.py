@@ -281,8 +281,8 @@ def test_what_was_stored_before_is_not_called_not_stored_since_the_warehouse_is_
     job, again = coordinator.client.submit(SPEC, key="k").id, coordinator.client.retry(old, reason="once more").id
     with trouble(place):
         client = impatient(coordinator)
-        assert client.submit(SPEC, key="k") == Submitted(job, new=False)
-        assert client.retry(old) == Submitted(again, new=False)
+        assert client.submit(SPEC, key="k").submitted == Submitted(job, new=False)
+        assert client.retry(old).submitted == Submitted(again, new=False)
         with pytest.raises(KeyConflict, match=f"the key 'k' belongs to job {job}"):
             client.submit({**SPEC, "max_parallel": 3}, key="k")
         assert len(client.jobs()) == 3
