@@ -72,7 +72,13 @@ def _next(runner: Runner, queues: deque[str], last: _Taken | None) -> _Taken | N
     queues.rotate(-1)
     asked = last is not None and last.answer is TakeAnswer.EMPTY  # together with its outcome
     taken = None if asked else _take(runner, able)
-    return taken or (_take(runner, [*able[1:], able[0]], linger=LINGER) if able else None)
+    if taken is not None or not able:
+        return taken
+    taken = _take(runner, [*able[1:], able[0]], linger=LINGER)
+    if taken is not None and not runner.may_take():  # the code has changed while it waited, or the worker ends
+        taken.give_back()
+        return None
+    return taken
 
 
 def _take(runner: Runner, queues: Sequence[str], *, linger: float = 0.0) -> _Taken | None:
@@ -147,12 +153,15 @@ class _Taken:
 
     def hand_back(self) -> None:
         """Give back what was taken with the outcome, since this runner ends."""
-        if self.next is None:
-            return
-        token, why = self.next._token, f"{self._runner.name} had to end before it could begin"
+        if self.next is not None:
+            self.next.give_back()
+
+    def give_back(self) -> None:
+        """Give this attempt back, which has not begun, since this runner ends."""
+        why = f"{self._runner.name} had to end before it could begin"
         with suppress(redis.RedisError):  # then the lease lapses
             released = Outcome(OutcomeKind.RELEASED, failure=Failure("RELEASED", why))
-            self._runner.lease.finish(token, released, secrets.token_hex(8))
+            self._runner.lease.finish(self._token, released, secrets.token_hex(8))
 
     def _finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
         lease = self._runner.lease

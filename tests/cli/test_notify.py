@@ -52,7 +52,7 @@ def test_the_list_has_what_waits_and_what_was_sent(cli: Cli, client: redis.Redis
     for outcome, said in (("sent", "200 OK"), ("failed", "NOT_SENT: it answered 500")):
         taken = outbox.take("ops", outcome, 10)
         assert taken is not None
-        outbox.settle(taken, outcome, outcome, said, wait=60, rest=60)
+        outbox.note_try(taken, outcome, outcome, said, wait=60, rest=60)
     shown = cli("notify", "list").stdout
     for word in ("WAITS FOR", "SENT TO", "200 OK", "NOT_SENT: it answered 500", "failed"):
         assert word in shown
@@ -72,7 +72,7 @@ def test_a_notice_that_could_not_be_sent_is_a_dead_letter_that_is_shown_replayed
     for _ in range(2):
         taken = outbox.take("ops", "me", 10)
         assert taken is not None
-        outbox.settle(taken, "me", "dead", "NOT_SENT: it answered 500")
+        outbox.note_try(taken, "me", "dead", "NOT_SENT: it answered 500")
     listed = cli("dead", "list").stdout
     assert "failed of nightly, for ops" in listed
     assert "NOT_SENT: it answered 500" in listed

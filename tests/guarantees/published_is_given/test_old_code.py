@@ -72,8 +72,10 @@ class Shop:
         return [fleet.outcome(self.client, offer) for offer in offers]
 
     def runs(self, **params: Any) -> dict[str, Any]:
-        """The results of a job with these parameters, whose first attempt succeeds."""
+        """The results of a job with these parameters, whose first attempt that begins succeeds."""
         (outcome,) = self.outcomes(self.offer(params=params))
+        while outcome.kind is OutcomeKind.RELEASED:  # by a runner that found other code; a coordinator offers it anew
+            (outcome,) = self.outcomes(self.offer(params=params))
         assert outcome.kind is OutcomeKind.SUCCEEDED, outcome.failure
         return outcome.results
 

@@ -28,7 +28,8 @@ def _tables() -> dict[str, tuple[str, ...]]:
                 names: list[str] = []
                 for one in node.args:
                     inner = one.value if isinstance(one, ast.Starred) else one
-                    several = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+                    unknown = [inner] * (2 if inner is not one else 1)  # at least two, for a row has a name and more
+                    several = inner.elts if isinstance(inner, ast.Tuple) else unknown
                     names += [str(each.value) if isinstance(each, ast.Constant) else "MORE" for each in several]
                 found[f"{path.name}:{node.lineno}"] = tuple(names)
     return found

@@ -45,7 +45,7 @@ def ctx(work: Work, shown: Shown, tmp_path: Path) -> StepContext:
     return StepContext(
         work,
         {},
-        log=logging.getLogger("step"),
+        log=logging.getLogger(f"step of {tmp_path.name}"),  # which no other test has set up
         scratch=Scratch(tmp_path),
         is_cancelled=lambda: False,
         report=lambda done, total: shown.append((done, total)),
@@ -109,6 +109,7 @@ def test_any_number_is_progress_and_a_total_that_is_none_is_not_known(
 def test_what_is_no_number_is_no_progress_is_said_once_and_fails_no_step(
     ctx: StepContext, shown: Shown, caplog: pytest.LogCaptureFixture, said: tuple[Any, ...], seen: Shown, named: str
 ) -> None:
+    caplog.set_level(logging.INFO)  # also where another test has left logging off
     for _ in range(3):
         ctx.progress(*said)
     assert shown == seen * 3
