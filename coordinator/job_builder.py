@@ -6,6 +6,7 @@ that of Dagster's assets and of Celery's tasks: a decorated function stays a pla
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import inspect
 import os
@@ -137,7 +138,7 @@ class Job:
         if params:
             self._written["params"] = {one: _param(value) for one, value in params.items()}
         self._groups: dict[str, dict[str, Any]] = {}
-        self._functions: dict[Callable[..., Any], str] = {}  # → the group that runs it
+        self._functions: dict[Callable[..., Any], list[str]] = {}  # → the groups that run it
         self._outputs: dict[str, str] = {}  # → the group that writes it
         self._places: list[Place] = []  # of the groups, in their order
 
@@ -171,7 +172,7 @@ class Job:
             about = (inspect.getdoc(function) or "").partition("\n\n")[0]
             described = {"description": about} if about else {}
             group = {"name": name or function.__name__, **described, **fields, "steps": [step]}
-            self._functions[function] = self._add(group, needs, place, function)
+            self._functions.setdefault(function, []).append(self._add(group, needs, place, function))
             return function
 
         return add
@@ -246,9 +247,11 @@ class Job:
         if function is not None:
             given = {*self._written.get("params", ()), *checked.params, *(checked.for_each or ())}
             _check_call(function, given, place)
-        for step in checked.steps:
-            if step.output and self._outputs.setdefault(step.output, checked.name) != checked.name:
-                _refuse(f"the group {self._outputs[step.output]!r} has the output {step.output!r} already", place)
+        made = [step.output for step in checked.steps if step.output]
+        for output in made:
+            if output in self._outputs:
+                _refuse(f"the group {self._outputs[output]!r} has the output {output!r} already", place)
+        self._outputs |= dict.fromkeys(made, checked.name)
         self._groups[checked.name] = group
         self._places.append(place)
         return checked.name
@@ -260,10 +263,11 @@ class Job:
         """The name of the group that comes before. Raises: SpecError."""
         if callable(need):
             if need not in self._functions:
-                _refuse(
-                    f"needs {getattr(need, '__name__', need)}: this function is no group of job {self.name!r}", place
-                )
-            return self._functions[need]
+                name = getattr(need, "__name__", need)
+                _refuse(f"needs {name}: this function is no group of job {self.name!r}", place)
+            if len(groups := self._functions[need]) > 1:
+                _refuse(f"needs {need.__name__}: it is the function of {listed(groups)}; name one of them", place)
+            return groups[0]
         if need in self._groups:
             return need
         if need not in self._outputs:
@@ -287,10 +291,11 @@ def load_job(name: str) -> Job:
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found: Any = import_module(module)
+        with contextlib.redirect_stdout(sys.stderr):  # what it prints is no part of the answer of a command
+            found: Any = import_module(module)
     except SpecError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
         last = next((one for one in reversed(frames) if "importlib" not in one.filename), frames[-1])
         place = Place(last.filename, last.lineno or 1)

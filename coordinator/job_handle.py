@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from unstuck.coordinator.commands.job import Commanded
+from unstuck.coordinator.errors import NoSuchGroup
 from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.spec.problems import suggestion
 from unstuck.coordinator.store.answers import Submitted
 from unstuck.coordinator.views.job_logs import find_logs, lines_of
 from unstuck.coordinator.views.job_views import JobView
@@ -67,14 +69,17 @@ class JobHandle:
 
     def events(self) -> list[dict[str, Any]]:
         """Its event log, the oldest first."""
-        return [event for _, event in self._client.queries.events(self.id)]
+        return list(self._client.queries.every_event(self.id))
 
     def logs(self, group: str | None = None) -> Iterator[str]:
         """The lines that its newest attempts logged and printed. ``group``: a group, a fork or one member.
 
-        Raises: NoSuchJob; OSError: the warehouse could not be read.
+        Raises: NoSuchJob, NoSuchGroup; OSError: the warehouse could not be read.
         """
         view = self.show()
+        names = [one.name for one in view.groups]
+        if group is not None and group.partition("[")[0] not in names:
+            raise NoSuchGroup(f"job {self.id} has no group {group}{suggestion(group, names)}")
         files = Warehouse(view.job.warehouse).storage
         for log in find_logs(files, view, group, False):
             yield from lines_of(files, log)

@@ -10,8 +10,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
+from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.metrics.scrape import Exporter
-from unstuck.tasks.errors import UnstuckError
 
 SLOW = 10.0  # seconds after which a caller that sends or reads nothing is let go
 
@@ -23,19 +23,13 @@ class _Handler(WSGIRequestHandler):
         """Say nothing: a scrape comes every few seconds."""
 
 
-class BadAddress(UnstuckError):
-    """The metrics cannot be served at this address."""
-
-    code = "BAD_ADDRESS"
-
-
 def server_of(exporter: Exporter, address: str) -> WSGIServer:
     """A server that listens at ``address``, each caller with a thread of its own; call ``serve_forever``.
 
     Args:
         address: ``HOST:PORT``, ``:PORT`` or ``PORT``; without a host all interfaces, and port 0 is one that is free.
 
-    Raises: BadAddress.
+    Raises: BadRequest.
     """
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
@@ -50,7 +44,7 @@ def server_of(exporter: Exporter, address: str) -> WSGIServer:
         registry.register(exporter)
         return make_server(host or "0.0.0.0", number, _app(registry), Server, _Handler)
     except (ValueError, OverflowError, OSError) as error:
-        raise BadAddress(f"metrics cannot be served at {address!r}: {error}; expected HOST:PORT or :PORT") from error
+        raise BadRequest(f"metrics cannot be served at {address!r}: {error}; expected HOST:PORT or :PORT") from error
 
 
 def _app(registry: CollectorRegistry) -> Any:

@@ -23,7 +23,7 @@ class NotAllowed(OSError):
 class Allowed:
     """The hosts and networks of ``allow:``; without it, all but those of one link and the metadata of clouds.
 
-    Targets are written by whoever runs the fleet, never by a spec. So an address inside the company is a usual one.
+    The operator of the fleet writes targets, and a spec never does. So an address inside the company is usual.
     """
 
     def __init__(self, entries: Sequence[str] | None = None) -> None:

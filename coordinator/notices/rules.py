@@ -1,7 +1,7 @@
 """Of which changes of a job somebody is told (pure): from its record before a commit, and its state after.
 
 A problem that was told stands on the record of the job until it is over. So the problem is told once, and its end is
-told to the same targets, whoever decides.
+told to the same targets, also if another coordinator decides then.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def subscriptions(name: str, rules: tuple[NotifyRule, ...], fleet: tuple[FleetRu
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """The notices of a commit.
+    """The notices of a commit of a job or a schedule.
 
     Attributes:
-        told: `JobRecord.told` after it.
+        told: the field of its record after it.
         look_at: when the next condition may come true by itself; None: none will.
     """
 

@@ -6,31 +6,17 @@ A problem that was told stands on the record until a run ends well, so it is tol
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from unstuck.coordinator.model.notice import TOLD_AGAIN_AFTER, Notice, Told, notice_id
 from unstuck.coordinator.model.schedule_record import ScheduleRecord, ScheduleStatus
 from unstuck.coordinator.notices.late_deadlines import Deadlines, deadlines
-from unstuck.coordinator.notices.rules import Subscriptions
+from unstuck.coordinator.notices.rules import Subscriptions, Telling
 from unstuck.coordinator.notices.schedule_wording import words
 from unstuck.coordinator.schedules.decide_schedule import policy_of
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.spec.notify_spec import Condition, Late
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleTelling:
-    """The notices of a commit of a schedule.
-
-    Attributes:
-        told: `ScheduleRecord.told` after it.
-        look_at: when the next condition may come true by itself; None: none will.
-    """
-
-    told: dict[str, Told]
-    notices: tuple[Notice, ...]
-    look_at: float | None
 
 
 def tell_of_schedule(
@@ -39,7 +25,7 @@ def tell_of_schedule(
     view: ScheduleView,
     events: Sequence[Mapping[str, Any]],
     zone: str,
-) -> ScheduleTelling:
+) -> Telling:
     """Judge the commit that leads from ``before`` to the record of ``view``, with ``events``.
 
     Args:
@@ -54,7 +40,7 @@ def tell_of_schedule(
         one.backfill()
         one.waiting()
     one.recovered()
-    return ScheduleTelling(one.told, tuple(one.notices), one.look_at)
+    return Telling(one.told, tuple(one.notices), one.look_at)
 
 
 class _Telling:

@@ -70,7 +70,7 @@ class Sender:
             self._threads[target].join(max(0.0, ends - time.monotonic()))
 
     def _log_trouble(self, what: str, error: Exception, failures: int = 1) -> None:
-        """A store that is away is told once, by whoever decides as well; anything else is a fault of ours."""
+        """Log once that the store is away, which the reconciler logs too. Anything else is a fault of ours."""
         if not unavailable(error):
             log.error("%s, and are tried again: %s", what, error, exc_info=error)
         elif failures == 1:

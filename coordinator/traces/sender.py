@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 import redis
@@ -113,7 +113,7 @@ class TraceSender:
                 record = JobRecord.from_fields(fields) if fields else None
                 if record is None or record.ended_at < now - TRIED_FOR:
                     return True  # an index may be older than a record
-                arrived = self._export(spans_of(record, self._events(job)))
+                arrived = self._export(spans_of(record, self._queries.every_event(job)))
             except redis.RedisError:
                 raise
             except Exception:
@@ -124,12 +124,6 @@ class TraceSender:
                 log.warning("the trace of job %s could not be sent; it is tried again for an hour", job)
             self._troubled = not arrived
         return arrived
-
-    def _events(self, job: str) -> Iterator[dict[str, Any]]:
-        after = "-"
-        while page := self._queries.events(job, after):
-            yield from (event for _, event in page)
-            after = page[-1][0]
 
 
 class TraceStep(bootsteps.StartStopStep):  # type: ignore[misc]

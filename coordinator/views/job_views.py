@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -242,6 +242,13 @@ class Queries:
             list[tuple[str, dict[str, str]]], self._redis.xrange(self._keys.of(job).events, min=low, count=count)
         )
         return [(entry_id, json.loads(fields["event"])) for entry_id, fields in entries]
+
+    def every_event(self, job: str) -> Iterator[dict[str, Any]]:
+        """The whole event log of a job, the oldest first."""
+        after = "-"
+        while page := self.events(job, after):
+            yield from (event for _, event in page)
+            after = page[-1][0]
 
     def idle(self, at: float) -> Idle:
         """For how long, at ``at`` (the time of Redis), no coordinator has looked at any job."""

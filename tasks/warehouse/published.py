@@ -28,7 +28,7 @@ def published_files(
 
     Raises:
         DatasetNotFound: no such dataset, or no such version; or it is a Delta table, which the text names.
-        ValueError: a column of ``where`` does not part the files.
+        ValueError: a column of ``where`` does not part the files; TypeError: no partition has a value of this type.
     """
     place = Warehouse(warehouse) if isinstance(warehouse, str) else warehouse
     files = place.files_of(dataset, version).files
@@ -66,15 +66,18 @@ def _in_partitions(
                 "read all of them, or publish with partition_by:"
             )
     wanted = {
-        column: [_text(one) for one in (values if isinstance(values, list | tuple | set | frozenset) else [values])]
+        column: [_text(column, one) for one in (values if isinstance(values, list | tuple | set) else [values])]
         for column, values in where.items()
     }
     is_named = are_named([wanted])
     return [file for file in files if is_named(file.partition)]
 
 
-def _text(value: Any) -> str | None:
-    """A value as partitions are named by it."""
+def _text(column: str, value: Any) -> str | None:
+    """A value as partitions are named by it. Raises: TypeError: no partition has such a value."""
+    if isinstance(value, datetime.datetime) or not isinstance(value, Value):
+        expected = "text, a whole number, a date, true, false or None"
+        raise TypeError(f"where: {column} is {expected}, not a {type(value).__name__}: {value!r}")
     if isinstance(value, bool):
         return str(value).lower()
     return None if value is None else str(value)
@@ -102,6 +105,9 @@ def read_arrow(
     for file in files:
         with place.storage.open(file.path) as source:
             tables.append(pq.ParquetFile(source).read())
+    for file in state.files[: not tables]:  # no partition fits; the types are those of the others
+        with place.storage.open(file.path) as source:
+            tables.append(pq.read_schema(source).empty_table())
     every = pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
     there = set(every.column_names)
     rows = pa.table({name: every[name] if name in there else pa.nulls(len(every)) for name in names})

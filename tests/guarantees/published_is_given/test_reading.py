@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from unstuck import published_files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, Entry
 from unstuck.tasks.warehouse.marker import DataFile
-from unstuck.tasks.warehouse.published import head_rows
+from unstuck.tasks.warehouse.published import head_rows, read_arrow
 
 DAYS = ("2026-01-01", "2026-01-02", None)
 FIELDS = [("day", "date"), ("n", "long"), ("late", "boolean"), ("raw", "binary")]
@@ -64,6 +64,20 @@ def test_the_files_of_some_partitions_are_named(parted: Warehouse, where: dict[s
 def test_a_column_that_does_not_part_the_files_is_refused(parted: Warehouse) -> None:
     with pytest.raises(ValueError, match="not parted by n, but by day, late"):
         published_files(parted, "flights", where={"n": 1})
+
+
+@pytest.mark.parametrize("value", [datetime(2026, 1, 2), 1.5, ["2026-01-01", datetime(2026, 1, 2)]])
+def test_a_value_that_no_partition_can_have_is_refused(parted: Warehouse, value: Any) -> None:
+    with pytest.raises(TypeError, match="where: day is text, a whole number, a date, true, false or None, not a "):
+        published_files(parted, "flights", where={"day": value})
+
+
+def test_a_read_of_no_partition_has_the_columns_and_types_of_the_others(parted: Warehouse) -> None:
+    none, all_of = (read_arrow(parted, "flights", where=where) for where in ({"day": "2026-02-30"}, None))
+    assert (none.num_rows, all_of.num_rows) == (0, 60)
+    assert none.schema == all_of.schema
+    assert none.schema.names == ["day", "n", "late", "raw"]
+    assert read_arrow(parted, "flights", to="pandas", where={"day": None})["n"].sum() == sum(range(40, 60))
 
 
 def test_the_first_rows_come_in_the_order_of_files_with_the_columns_as_they_are_listed(parted: Warehouse) -> None:

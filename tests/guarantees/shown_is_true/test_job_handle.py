@@ -12,7 +12,7 @@ import pytest
 from tests.support import fleet
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
-from unstuck import Client, DatasetNotFound, Job, Refused, Settings, Status
+from unstuck import Client, DatasetNotFound, Job, NoSuchGroup, Refused, Settings, Status
 from unstuck.coordinator.job_builder import load_job
 
 JOBS = """\
@@ -64,6 +64,8 @@ def test_a_job_in_python_is_awaited_asked_about_read_and_retried_by_its_handle(s
     assert handle.results == {"load": {"rows": 2}, "check": [{"part": 0}, {"part": 1}]}
     assert handle.read("sales").to_pylist() == [{"day": "monday", "amount": 1}, {"day": "monday", "amount": 2}]
     assert "loading monday" in "\n".join(handle.logs("load"))
+    with pytest.raises(NoSuchGroup, match="no group laod; did you mean 'load'"):
+        list(handle.logs("laod"))
     assert next(event["kind"] for event in handle.events()) == "SUBMITTED"
     assert "published as version 1" in handle.why()
 

@@ -143,20 +143,42 @@ def test_what_only_the_whole_job_shows_is_told_with_the_line_of_its_group() -> N
         one.spec()
 
 
+def test_a_function_of_two_groups_is_needed_by_the_name_of_one() -> None:
+    one = Job("one")
+    one.group("first")(step)
+    one.group("second")(step)
+    assert one.group("a", needs="second")(step) is step
+    with pytest.raises(SpecError, match="needs step: it is the function of first, second, a; name one of them"):
+        one.group("b", needs=step)(only_spark)
+
+
+def test_a_group_that_is_refused_has_made_no_output() -> None:
+    one = Job("one")
+    one.sql("a", "SELECT 1", output="made")
+    steps = [{"sql": "SELECT 1", "output": "fresh"}, {"sql": "SELECT 1", "output": "made"}]
+    with pytest.raises(SpecError, match="has the output 'made' already"):
+        one.add({"name": "b", "steps": steps})
+    assert one.sql("c", "SELECT 1", output="fresh") == "c"
+
+
 def test_a_type_that_no_parameter_has_is_refused() -> None:
     with pytest.raises(SpecError, match=r"one of the types str, int, .*, not bytes"):
         Job("one", params={"a": bytes})
 
 
 def test_a_job_is_found_by_module_and_name_also_of_the_working_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    (tmp_path / "my_jobs.py").write_text("from unstuck import Job\nnightly = Job('nightly')\n")
+    (tmp_path / "my_jobs.py").write_text("from unstuck import Job\nprint('hello')\nnightly = Job('nightly')\n")
+    (tmp_path / "my_leaving_jobs.py").write_text("raise SystemExit(3)\n")
     (tmp_path / "my_broken_jobs.py").write_text("import unstuck\nunstuck.Job('a', params={'b': bytes})\nx = 1\n")
     (tmp_path / "my_failing_jobs.py").write_text("import unstuck\n\n1 / 0\n")
     assert load_job("my_jobs:nightly").name == "nightly"
+    assert capsys.readouterr() == ("", "hello\n"), "what a command answers on standard output may be JSON"
+    with pytest.raises(SpecError, match=r"my_leaving_jobs\.py:1: .* cannot be imported: SystemExit: 3"):
+        load_job("my_leaving_jobs:a")
     with pytest.raises(SpecError, match="my_jobs has no Job 'nihgtly'; did you mean 'nightly'"):
         load_job("my_jobs:nihgtly")
     with pytest.raises(SpecError, match="one of the types"):

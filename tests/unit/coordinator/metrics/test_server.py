@@ -15,9 +15,9 @@ import pytest
 import redis
 
 from tests.support.servers import RedisServer, wait_until
-from unstuck import Settings
+from unstuck import BadRequest, Settings
 from unstuck.coordinator.metrics.scrape import Exporter
-from unstuck.coordinator.metrics.server import BadAddress, server_of
+from unstuck.coordinator.metrics.server import server_of
 from unstuck.tasks.transport.redis_client import connect
 
 ACCEPT = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"  # as Prometheus asks
@@ -95,5 +95,5 @@ def test_scrapes_that_come_at_once_share_one_computation(redis_server: RedisServ
 
 @pytest.mark.parametrize("address", ["nowhere", ":x", "127.0.0.1:99999999", "no.such.host.invalid:1"])
 def test_an_address_that_cannot_be_served_is_refused_with_its_name(address: str) -> None:
-    with connect("redis://127.0.0.1:1") as client, pytest.raises(BadAddress, match="metrics cannot be served at"):
+    with connect("redis://127.0.0.1:1") as client, pytest.raises(BadRequest, match="metrics cannot be served at"):
         server_of(Exporter(client, Settings()), address)
