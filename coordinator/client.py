@@ -38,9 +38,9 @@ from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.publishing.restore import Restored, restore
 from unstuck.coordinator.publishing.streams.skip_file import SkippedFile, skip_file
 from unstuck.coordinator.schedule_client import ScheduleClient
+from unstuck.coordinator.spec.checks.unused import unbound_markers, unused_params
 from unstuck.coordinator.spec.job_params import check_key
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.unused import unbound_markers, unused_params
 from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submitted
 from unstuck.coordinator.store.dead_letters import DeadLetterResult, DeadLetters
 from unstuck.coordinator.store.job_store import Store

@@ -30,10 +30,10 @@ from unstuck.tasks.spec.group import ForkFrom, Step
 from unstuck.tasks.spec.group import GroupSpec as Group
 from unstuck.tasks.spec.inputs import DatasetInput, StreamInput
 from unstuck.tasks.spec.join import JoinRule as Join
-from unstuck.tasks.spec.kafka_input import KafkaInput
 from unstuck.tasks.spec.outputs import Expect, Quality
 from unstuck.tasks.spec.outputs import OutputSpec as Output
 from unstuck.tasks.spec.retry import RetryPolicy as Retry
+from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 
 if TYPE_CHECKING:
     from unstuck.coordinator.client import Client

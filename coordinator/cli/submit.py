@@ -21,9 +21,9 @@ from unstuck.coordinator.cli.watch import await_end
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.model.size import compile_to_store
+from unstuck.coordinator.spec.checks.unused import Takes, unbound_markers, unused_params
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, SpecError
-from unstuck.coordinator.spec.unused import Takes, unbound_markers, unused_params
 from unstuck.coordinator.store.answers import Submitted
 
 SPEC = "A job spec, YAML or JSON; `-` is standard input; module:job is a job in Python."

@@ -18,10 +18,10 @@ from unstuck.coordinator.model.records import Alteration, AlteredValue, GroupRec
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.spec.checks.spec_checks import values_reader
 from unstuck.coordinator.spec.job_params import override, with_value, without_value
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, SpecError, listed, suggestion
-from unstuck.coordinator.spec.spec_checks import values_reader
 from unstuck.tasks.protocol.token import split_member
 
 _NO_WORK = ("retry", "timeout", "queue_timeout", "worker_losses", "queue", "pool")  # policies of a group

@@ -11,12 +11,12 @@ from typing import Any
 
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.failures import fail, lose, release
-from unstuck.coordinator.decide.leases import end_lapsed, lapsed
+from unstuck.coordinator.decide.timers.leases import end_lapsed, lapsed
 from unstuck.coordinator.model.decision import MAX_TRANSITIONS
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, Reason
 from unstuck.coordinator.model.size import megabytes
 from unstuck.coordinator.model.status import GroupState
-from unstuck.coordinator.spec.spec_checks import MAX_GROUPS, MAX_MEMBERS
+from unstuck.coordinator.spec.checks.spec_checks import MAX_GROUPS, MAX_MEMBERS
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.spec.fields import Scalar
 from unstuck.tasks.spec.group import MAX_JOB_BYTES, fork_bytes

@@ -7,8 +7,8 @@ import math
 from collections import Counter
 from dataclasses import replace
 
-from unstuck.coordinator.decide.deadlines import offer_again_at, retry_at
 from unstuck.coordinator.decide.draft import Draft
+from unstuck.coordinator.decide.timers.deadlines import offer_again_at, retry_at
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord
 from unstuck.coordinator.model.status import GroupState

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unstuck.coordinator.decide.backoff import backoff, loss_backoff
 from unstuck.coordinator.decide.draft import Draft
+from unstuck.coordinator.decide.timers.backoff import backoff, loss_backoff
 from unstuck.coordinator.model.records import GroupRecord, Reason
 from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.duration import format_duration

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 
-from unstuck.coordinator.decide.clock import come_if_beyond
 from unstuck.coordinator.decide.draft import Draft
+from unstuck.coordinator.decide.timers.clock import come_if_beyond
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.status import GroupState, Intent

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unstuck.coordinator.decide.deadlines import MAX_PUBLISH_WAIT, publish_at, publish_hangs_at, publish_silent
 from unstuck.coordinator.decide.draft import Draft
+from unstuck.coordinator.decide.timers.deadlines import MAX_PUBLISH_WAIT, publish_at, publish_hangs_at, publish_silent
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import Phase

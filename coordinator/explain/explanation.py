@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from unstuck.coordinator.decide.deadlines import job_timeout_at
 from unstuck.coordinator.decide.dispatch import Room
 from unstuck.coordinator.decide.draft import Draft
+from unstuck.coordinator.decide.timers.deadlines import job_timeout_at
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from unstuck.coordinator.decide.deadlines import job_timeout_at, queue_timeout_at, retry_at
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.intent import cancel_at
 from unstuck.coordinator.decide.joins import NOT_FAILED, JoinResult, judge
-from unstuck.coordinator.decide.leases import lease_end
+from unstuck.coordinator.decide.timers.deadlines import job_timeout_at, queue_timeout_at, retry_at
+from unstuck.coordinator.decide.timers.leases import lease_end
 from unstuck.coordinator.explain.explanation import A_PERSON, Event, Explanation, JobFacts, stands_still, timeout_of
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord
 from unstuck.coordinator.model.state import JobState

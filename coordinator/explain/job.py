@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from unstuck.coordinator.decide.deadlines import job_timeout_at, publish_at, publish_hangs_at
 from unstuck.coordinator.decide.intent import cancel_at
+from unstuck.coordinator.decide.timers.deadlines import job_timeout_at, publish_at, publish_hangs_at
 from unstuck.coordinator.explain.explanation import (
     A_PERSON,
     NOTHING_KNOWN,

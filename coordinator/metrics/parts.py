@@ -15,7 +15,7 @@ from typing import Any
 import redis
 from redis.client import Pipeline
 
-from unstuck.coordinator.decide.leases import LAPSED
+from unstuck.coordinator.decide.timers.leases import LAPSED
 from unstuck.coordinator.metrics import catalog
 from unstuck.coordinator.metrics.sheet import Sheet
 from unstuck.coordinator.model.backlog import Backlog

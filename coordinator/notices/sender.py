@@ -14,7 +14,7 @@ from concurrent.futures import Future, wait
 
 import redis
 
-from unstuck.coordinator.decide.backoff import AWAY_WAIT, Uniform, doubled, random_wait
+from unstuck.coordinator.decide.timers.backoff import AWAY_WAIT, Uniform, doubled, random_wait
 from unstuck.coordinator.model.notice import Notice
 from unstuck.coordinator.notices.channels.channel import LONGEST_ANSWER, Message, SendFailed, shortened
 from unstuck.coordinator.notices.message import message_of

@@ -13,7 +13,7 @@ from functools import partial
 
 import redis
 
-from unstuck.coordinator.decide.backoff import BUSY_WAIT, Uniform, random_wait
+from unstuck.coordinator.decide.timers.backoff import BUSY_WAIT, Uniform, random_wait
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 import redis
 
-from unstuck.coordinator.decide.backoff import AWAY_WAIT, BUSY_WAIT, Uniform, random_wait
 from unstuck.coordinator.decide.receipts import Delivered
+from unstuck.coordinator.decide.timers.backoff import AWAY_WAIT, BUSY_WAIT, Uniform, random_wait
 from unstuck.coordinator.reconcile.heartbeat import EVERY, Heartbeat
 from unstuck.coordinator.reconcile.reconciler import PassResult, Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep

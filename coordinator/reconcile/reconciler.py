@@ -15,9 +15,9 @@ from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 
-from unstuck.coordinator.decide.backoff import Uniform
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.decide.receipts import Applied, Delivered, receipt
+from unstuck.coordinator.decide.timers.backoff import Uniform
 from unstuck.coordinator.errors import NewerJob
 from unstuck.coordinator.model.decision import Acks, Decision, Environment, PublishResult
 from unstuck.coordinator.model.loading import without_groups

@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from itertools import islice
 from typing import Any
 
-from unstuck.coordinator.decide.backoff import doubled
+from unstuck.coordinator.decide.timers.backoff import doubled
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import Backfill, Redo, Run, RunFailure, tick_text
 from unstuck.coordinator.model.status import Status

@@ -12,7 +12,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from unstuck.coordinator.decide.backoff import doubled
+from unstuck.coordinator.decide.timers.backoff import doubled
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import (
     Backfill,

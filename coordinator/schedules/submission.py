@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from unstuck.coordinator.decide.backoff import doubled
+from unstuck.coordinator.decide.timers.backoff import doubled
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import Quiet, Run, ScheduleRecord, tick_text
 from unstuck.coordinator.schedules.backfill import run_ended

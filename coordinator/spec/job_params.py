@@ -21,8 +21,8 @@ from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
 from unstuck.tasks.protocol.secrets import reference_in
 from unstuck.tasks.spec.fields import Listed, Strict
 from unstuck.tasks.spec.group import GroupSpec
-from unstuck.tasks.spec.kafka_input import KafkaInput
 from unstuck.tasks.spec.outputs import OutputSpec
+from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 
 MAX_PARAM_DEPTH = 20
 MAX_KEY = 200  # characters of a submit key

@@ -25,14 +25,14 @@ from pydantic import (
     model_validator,
 )
 
+from unstuck.coordinator.spec.checks.output_checks import published_outputs
+from unstuck.coordinator.spec.checks.spec_checks import problems_in, problems_of_graph
+from unstuck.coordinator.spec.checks.sql import sql_problems, wrong_statement
 from unstuck.coordinator.spec.job_params import fill, unbound_ticks, values_of, wrong_declarations
 from unstuck.coordinator.spec.messages import problems_of
 from unstuck.coordinator.spec.notify_spec import MAX_RULES, ConditionWithValue, NotifyRule, notify_problems
-from unstuck.coordinator.spec.output_checks import published_outputs
 from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, shorten
 from unstuck.coordinator.spec.schedule_spec import After, RunRetry, ScheduleSpec, schedule_problems
-from unstuck.coordinator.spec.spec_checks import problems_in, problems_of_graph
-from unstuck.coordinator.spec.sql import sql_problems, wrong_statement
 from unstuck.tasks.duration import Timeout
 from unstuck.tasks.protocol.texts import Packer
 from unstuck.tasks.spec.fields import (
@@ -48,10 +48,10 @@ from unstuck.tasks.spec.fields import (
 from unstuck.tasks.spec.group import ForkFrom, GroupSpec, Step
 from unstuck.tasks.spec.inputs import DatasetInput, StreamInput
 from unstuck.tasks.spec.join import JoinRule
-from unstuck.tasks.spec.kafka_input import KafkaInput
 from unstuck.tasks.spec.outputs import Expect, Fresh, OutputSpec, Quality, RowCount
 from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.spec.sql import MAX_SQL
+from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.time_zone import other_zone
 
 __all__ = ["Defaults", "JobSpec", "Problem", "SpecError"]

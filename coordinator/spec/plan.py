@@ -13,12 +13,12 @@ from functools import lru_cache
 from graphlib import TopologicalSorter
 from typing import Any
 
+from unstuck.coordinator.spec.checks.output_checks import appended_outputs, outputs_of
+from unstuck.coordinator.spec.checks.spec_checks import values_reader
+from unstuck.coordinator.spec.checks.unused import for_python_alone
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.notify_spec import NotifyRule
-from unstuck.coordinator.spec.output_checks import appended_outputs, outputs_of
 from unstuck.coordinator.spec.problems import shorten
-from unstuck.coordinator.spec.spec_checks import values_reader
-from unstuck.coordinator.spec.unused import for_python_alone
 from unstuck.tasks.protocol.texts import Packer, unpack
 from unstuck.tasks.spec.fields import STORED, ForkValue, Scalar
 from unstuck.tasks.spec.group import READ_VALUES, ForkFrom, GroupSpec, Step

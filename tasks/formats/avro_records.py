@@ -9,8 +9,8 @@ from typing import Any
 
 from unstuck.tasks.errors import SourceUnavailable, Unrecoverable
 from unstuck.tasks.formats.json_records import arrow_schema
-from unstuck.tasks.spec.avro_schema import avro_columns
 from unstuck.tasks.spec.schemas import schema_of
+from unstuck.tasks.spec.streams.avro_schema import avro_columns
 
 _HEADER = 5  # bytes before a record that a schema registry knows: a zero, and the number of its schema
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from unstuck.tasks.formats.file_content import Placed, Unreadable, check_utf8, in_utf8
-from unstuck.tasks.spec.stream_options import FileOptions
+from unstuck.tasks.spec.streams.stream_options import FileOptions
 
 
 def read_csv(stream: Any, options: FileOptions, columns: list[str]) -> Iterator[Placed]:

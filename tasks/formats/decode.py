@@ -16,8 +16,8 @@ from unstuck.tasks.frames.casts import cast_of_file
 from unstuck.tasks.frames.texts import parser
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.schemas import Fields
-from unstuck.tasks.spec.stream_columns import declared
-from unstuck.tasks.spec.stream_options import FILE_COLUMN, FileOptions, file_options
+from unstuck.tasks.spec.streams.stream_columns import declared
+from unstuck.tasks.spec.streams.stream_options import FILE_COLUMN, FileOptions, file_options
 from unstuck.tasks.spec.types import shown
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from unstuck.tasks.formats.file_content import Placed, Unreadable, check_utf8, in_utf8, lines_of
 from unstuck.tasks.formats.json_records import json_decoder, table_of_rows
 from unstuck.tasks.spec.schemas import Fields
-from unstuck.tasks.spec.stream_options import FileOptions
+from unstuck.tasks.spec.streams.stream_options import FileOptions
 
 _ROWS = 50_000  # of a table
 _OF_TEXT = ("date", "timestamp", "timestamp_ntz")

@@ -27,9 +27,9 @@ from unstuck.tasks.spec.fields import (
 )
 from unstuck.tasks.spec.inputs import DatasetInput, GroupInput, StreamInput
 from unstuck.tasks.spec.join import JoinRule
-from unstuck.tasks.spec.kafka_input import KafkaInput
 from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.spec.sql import MAX_SQL
+from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 
 MAX_FORK = 10_000
 MAX_JOB_BYTES = 16 * 1024 * 1024  # that a job takes in the store; and once more for the values of its dynamic forks

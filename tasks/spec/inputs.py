@@ -9,9 +9,9 @@ from pydantic import Discriminator, Field, StrictStr, Tag, field_validator, mode
 
 from unstuck.tasks.settings import plain_path, without_user
 from unstuck.tasks.spec.fields import MAX_COUNT, DatasetName, Strict
-from unstuck.tasks.spec.kafka_input import KAFKA, KafkaInput
-from unstuck.tasks.spec.stream_columns import columns_of, declared
-from unstuck.tasks.spec.stream_options import check_columns, file_options
+from unstuck.tasks.spec.streams.kafka_input import KAFKA, KafkaInput
+from unstuck.tasks.spec.streams.stream_columns import columns_of, declared
+from unstuck.tasks.spec.streams.stream_options import check_columns, file_options
 
 
 class DatasetInput(Strict):

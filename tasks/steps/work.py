@@ -32,8 +32,8 @@ from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.token import GROUP_ID, Token, split_member
 from unstuck.tasks.spec.group import MAX_JOB_BYTES, READ_VALUES, fork_bytes
 from unstuck.tasks.spec.inputs import StreamInput
-from unstuck.tasks.spec.kafka_input import KafkaInput
 from unstuck.tasks.spec.outputs import REJECTED, Checks, Quality
+from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.steps.beside import BesidePublished
 from unstuck.tasks.steps.error_budget import check_budget

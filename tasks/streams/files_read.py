@@ -22,7 +22,7 @@ from unstuck.tasks.formats.rows import Parts, Rows
 from unstuck.tasks.frames.spark import empty_table, read_parquet
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.schemas import schema_of
-from unstuck.tasks.spec.stream_columns import declared
+from unstuck.tasks.spec.streams.stream_columns import declared
 from unstuck.tasks.streams.spark_tasks import in_tasks
 from unstuck.tasks.time_zone import UTC
 from unstuck.tasks.warehouse.files import Files

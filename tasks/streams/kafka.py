@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from unstuck.tasks.errors import OffsetsOutOfRange, SourceReplaced, SourceUnavailable, Unrecoverable
-from unstuck.tasks.spec.kafka_input import KafkaInput
+from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.streams.fork_share import WHOLE, Share
 from unstuck.tasks.streams.position import KafkaPosition
 

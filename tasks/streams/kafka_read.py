@@ -15,8 +15,8 @@ from unstuck.tasks.formats.avro_records import avro_rows
 from unstuck.tasks.formats.json_records import arrow_schema, json_columns
 from unstuck.tasks.formats.rows import Parts, Rows
 from unstuck.tasks.frames.spark import read_parquet
-from unstuck.tasks.spec.kafka_input import KafkaInput
 from unstuck.tasks.spec.schemas import schema_of
+from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.streams.group_stream import Reader, Taken
 from unstuck.tasks.streams.kafka import TopicClient, reach_of
 from unstuck.tasks.streams.position import FilesPosition, KafkaPosition

@@ -10,7 +10,7 @@ from unstuck.tasks.errors import SourceUnavailable, Unrecoverable, WarehouseUnsu
 from unstuck.tasks.formats.arrived import ArrivedFile
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.spec.inputs import StreamInput
-from unstuck.tasks.spec.kafka_input import KafkaInput
+from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.streams.kafka import TopicClient, lag, reach_of
 from unstuck.tasks.streams.listing import Listing, Seen, compare, is_as_listed, listing
 from unstuck.tasks.streams.position import FilesPosition, KafkaPosition, checkpoint_of, goes_on, read_position

@@ -34,7 +34,7 @@ from unstuck.tasks.errors import BadFile, BadRecord, FileUnsettled
 from unstuck.tasks.formats import decode, file_content
 from unstuck.tasks.formats.arrived import ArrivedFile
 from unstuck.tasks.spec.inputs import StreamInput
-from unstuck.tasks.spec.kafka_input import KafkaInput
+from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.streams import files_read, kafka_read
 from unstuck.tasks.streams.files_read import ReadFiles, read_files
 from unstuck.tasks.streams.group_stream import Reader

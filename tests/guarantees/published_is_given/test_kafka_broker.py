@@ -13,7 +13,7 @@ from confluent_kafka.admin import NewPartitions
 from tests.support.kafka_server import KafkaServer, kafka_server
 from tests.support.servers import wait_until
 from unstuck.tasks.errors import OffsetsOutOfRange, SourceReplaced, SourceUnavailable
-from unstuck.tasks.spec.kafka_input import KafkaInput
+from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.streams.group_stream import Reader
 from unstuck.tasks.streams.kafka import TopicClient, lag
 from unstuck.tasks.streams.kafka_read import ReadMessages, read_messages

@@ -13,19 +13,9 @@ from tests.simulation.model.store import ModelStore
 from tests.simulation.planted.planting import Patches, Planted, edited
 from tests.simulation.rules import broken
 from tests.simulation.rules.broken import FORGOTTEN, ONE, SHOWN, WAIT, WORD
-from unstuck.coordinator.decide import (
-    backoff,
-    clock,
-    deadlines,
-    dispatch,
-    failures,
-    intent,
-    joins,
-    leases,
-    publishing,
-    timeouts,
-)
+from unstuck.coordinator.decide import dispatch, failures, intent, joins, publishing
 from unstuck.coordinator.decide.draft import Draft
+from unstuck.coordinator.decide.timers import backoff, clock, deadlines, leases, timeouts
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.notices.rules import _Telling
 from unstuck.coordinator.publishing.background_tries import Publisher

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from unstuck import Status
-from unstuck.coordinator.decide.deadlines import IDLE_LOOK
+from unstuck.coordinator.decide.timers.deadlines import IDLE_LOOK
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.model.decision import Decision, Environment

@@ -46,9 +46,9 @@ from unstuck.tasks.protocol import keys
 from unstuck.tasks.spec.group import ForkFrom, GroupSpec, Step
 from unstuck.tasks.spec.inputs import DatasetInput, StreamInput
 from unstuck.tasks.spec.join import JoinRule
-from unstuck.tasks.spec.kafka_input import KafkaInput
 from unstuck.tasks.spec.outputs import Expect, OutputSpec, Quality
 from unstuck.tasks.spec.retry import RetryPolicy
+from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.jobs.specs import told
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.tasks.spec.kafka_input import KafkaInput
+from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 
 EVENTS = {"stream": "kafka://one:9093,two/events", "format": "json", "schema": "id BIGINT, at STRING"}
 

@@ -11,7 +11,7 @@ import pytest
 from unstuck.tasks.formats import file_content
 from unstuck.tasks.formats.csv_files import read_csv
 from unstuck.tasks.formats.file_content import Unreadable
-from unstuck.tasks.spec.stream_options import FileOptions, file_options
+from unstuck.tasks.spec.streams.stream_options import FileOptions, file_options
 
 NAMES = ["a", "b", "c"]
 PIECES = ["x", "ü", '"', '""', ",", "\n", "\r\n", " ", "\\", "", "7"]

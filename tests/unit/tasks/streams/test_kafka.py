@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from unstuck.tasks.errors import OffsetsOutOfRange, SourceReplaced
-from unstuck.tasks.spec.kafka_input import KafkaInput
+from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.streams.kafka import Topic, lag, reach_of
 from unstuck.tasks.streams.position import KafkaPosition
 

@@ -12,7 +12,7 @@ import pytest
 from tests.support.kafka import Broker, mock_broker
 from unstuck.tasks.errors import BadRecord, OffsetsOutOfRange, SourceUnavailable, Unrecoverable
 from unstuck.tasks.formats.arrived import PutAside
-from unstuck.tasks.spec.kafka_input import KafkaInput
+from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.streams import stream_look as look_module
 from unstuck.tasks.streams.group_stream import Reader
 from unstuck.tasks.streams.kafka import TopicClient

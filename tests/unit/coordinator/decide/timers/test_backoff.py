@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unstuck.coordinator.decide.backoff import backoff, loss_backoff
+from unstuck.coordinator.decide.timers.backoff import backoff, loss_backoff
 from unstuck.tasks.spec.retry import RetryPolicy
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from unstuck.coordinator.decide.backoff import LOSS_BACKOFF
-from unstuck.coordinator.decide.clock import come_if_beyond
 from unstuck.coordinator.decide.intent import cancel_at
-from unstuck.coordinator.decide.leases import lease_end
+from unstuck.coordinator.decide.timers.backoff import LOSS_BACKOFF
+from unstuck.coordinator.decide.timers.clock import come_if_beyond
+from unstuck.coordinator.decide.timers.leases import lease_end
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import GroupRecord, JobRecord
 from unstuck.coordinator.model.state import JobState

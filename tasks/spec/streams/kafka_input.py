@@ -8,10 +8,10 @@ from typing import ClassVar, Literal
 from pydantic import Field, StrictStr, field_validator, model_validator
 
 from unstuck.tasks.settings import without_user
-from unstuck.tasks.spec.avro_schema import avro_columns
 from unstuck.tasks.spec.fields import MAX_COUNT, Listed, Strict
 from unstuck.tasks.spec.schemas import Fields
-from unstuck.tasks.spec.stream_columns import declared
+from unstuck.tasks.spec.streams.avro_schema import avro_columns
+from unstuck.tasks.spec.streams.stream_columns import declared
 from unstuck.tasks.spec.types import field, parse_type
 
 KAFKA = "kafka://"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from unstuck import JobSpec
+from unstuck.coordinator.spec.checks.unused import unbound_markers, unused_params
 from unstuck.coordinator.spec.plan import compile_plan
-from unstuck.coordinator.spec.unused import unbound_markers, unused_params
 
 SQL = {"sql": "SELECT :day AS day, ':no' AS text, x::int FROM t", "output": "o"}
 PYTHON = {"python": "shop:price"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from unstuck.coordinator.decide.clock import CLOCK_SLACK
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.failures import lose
+from unstuck.coordinator.decide.timers.clock import CLOCK_SLACK
 from unstuck.coordinator.model.decision import Environment, Guard
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, Reason
 from unstuck.coordinator.model.status import GroupState

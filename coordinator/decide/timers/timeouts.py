@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unstuck.coordinator.decide.clock import CLOCK_SLACK
-from unstuck.coordinator.decide.deadlines import job_timeout_at, queue_timeout_at
 from unstuck.coordinator.decide.draft import Draft
+from unstuck.coordinator.decide.timers.clock import CLOCK_SLACK
+from unstuck.coordinator.decide.timers.deadlines import job_timeout_at, queue_timeout_at
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.status import HELD, GroupState, Intent
 from unstuck.tasks.duration import format_duration

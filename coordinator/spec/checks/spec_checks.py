@@ -18,6 +18,8 @@ from types import MappingProxyType
 from typing import Any
 
 from unstuck.coordinator.errors import ConditionError
+from unstuck.coordinator.spec.checks.output_checks import MAX_NAME, Hint, output_problems, outputs_of, stream_problems
+from unstuck.coordinator.spec.checks.sql import groups_read, sql_problems
 from unstuck.coordinator.spec.condition import parse
 from unstuck.coordinator.spec.job_params import (
     reference_problems,
@@ -27,7 +29,6 @@ from unstuck.coordinator.spec.job_params import (
     wrong_declarations,
     wrong_overlay,
 )
-from unstuck.coordinator.spec.output_checks import MAX_NAME, Hint, output_problems, outputs_of, stream_problems
 from unstuck.coordinator.spec.problems import (
     MAX_PROBLEMS,
     Loc,
@@ -37,7 +38,6 @@ from unstuck.coordinator.spec.problems import (
     shorten,
     suggestion,
 )
-from unstuck.coordinator.spec.sql import groups_read, sql_problems
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 from unstuck.tasks.protocol.secrets import reference_in
 from unstuck.tasks.protocol.texts import texts_in
