@@ -33,7 +33,7 @@ def test_a_worker_is_well_while_a_step_is_long_and_not_once_it_is_frozen(
     ask = ("health", "worker", "--max-age", "2s")
 
     def ailing() -> tuple[str, ...]:
-        return health_of(client, settings, "worker", HOST, 1.0).ailing
+        return health_of(client, settings, "worker", HOST, 2.0).ailing  # the limit that the command is given
 
     assert cli(*ask).returncode == 1, "nobody has been heard of"
     with fleet.worker(redis_server.url, tmp_path, queues=QUEUE, environ=environ) as worker:
