@@ -25,7 +25,7 @@ from unstuck.coordinator.reconcile.wiring import consumer
 from unstuck.coordinator.schedule_client import ScheduleClient
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, SpecError, shorten
-from unstuck.coordinator.traces.sender import TraceStep, wanted
+from unstuck.coordinator.traces.trace_sender import TraceStep, wanted
 from unstuck.tasks.errors import SettingsInvalid
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 from unstuck.tasks.redis_url import tls_options, without_options

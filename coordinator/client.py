@@ -13,8 +13,8 @@ import redis
 
 from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.apply import CommandApplier
-from unstuck.coordinator.commands.group import rerun, skip
-from unstuck.coordinator.commands.job import (
+from unstuck.coordinator.commands.group_commands import rerun, skip
+from unstuck.coordinator.commands.job_commands import (
     RETRY_LEGAL,
     Answer,
     Command,
@@ -23,7 +23,7 @@ from unstuck.coordinator.commands.job import (
     against_retry,
     command,
 )
-from unstuck.coordinator.commands.retry import retried
+from unstuck.coordinator.commands.retry_job import retried
 from unstuck.coordinator.errors import BadRequest, KeyConflict, NewerJob, NoSuchJob, Refused
 from unstuck.coordinator.explain.explanation import Explanation, FleetFacts
 from unstuck.coordinator.explain.job import explain
@@ -42,17 +42,17 @@ from unstuck.coordinator.spec.checks.unused import unbound_markers, unused_param
 from unstuck.coordinator.spec.job_params import check_key
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submitted
-from unstuck.coordinator.store.dead_letters import DeadLetterResult, DeadLetters
+from unstuck.coordinator.store.dead_letter_store import DeadLetterResult, DeadLetters
 from unstuck.coordinator.store.job_store import Store
-from unstuck.coordinator.store.pools import Pools
+from unstuck.coordinator.store.pool_store import Pools
 from unstuck.coordinator.store.schedule_store import ScheduleStore
 from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.coordinator.submitter import Submitter
-from unstuck.coordinator.views.code import different_code_for
 from unstuck.coordinator.views.fleet_view import FleetView, fleet_of
 from unstuck.coordinator.views.job_views import JobView, ListedJob, Queries, view_of
 from unstuck.coordinator.views.queues import full_pools, nobody_takes, unread_messages
+from unstuck.coordinator.views.running_code import different_code_for
 from unstuck.coordinator.views.versions import unlike_runners
 from unstuck.tasks.identity import user_here
 from unstuck.tasks.protocol.keys import Keys

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from unstuck.coordinator.commands.job import Commanded
+from unstuck.coordinator.commands.job_commands import Commanded
 from unstuck.coordinator.errors import NoSuchGroup
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.problems import suggestion

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from unstuck.coordinator.commands.job import Answer
+from unstuck.coordinator.commands.job_commands import Answer
 from unstuck.coordinator.errors import BadRequest, NoSuchSchedule, Refused
 from unstuck.coordinator.model.schedule_record import Redo, ScheduleRecord, tick_text
 from unstuck.coordinator.model.size import compile_to_store

@@ -10,7 +10,7 @@ from typing import Any
 
 import redis
 
-from unstuck.coordinator.commands.retry import Retried
+from unstuck.coordinator.commands.retry_job import Retried
 from unstuck.coordinator.errors import NotDurable
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import JobRecord

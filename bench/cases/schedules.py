@@ -17,7 +17,7 @@ from bench.case import Case, Size, Stage
 from bench.fleet import Fleet
 from bench.measure import cpu_by_role, measured
 from unstuck import JobSpec
-from unstuck.coordinator.publishing.streams.backlog import BacklogLooks
+from unstuck.coordinator.publishing.streams.job_backlog import BacklogLooks
 from unstuck.tasks.warehouse.log import Warehouse
 
 FILES: dict[Size, int] = {"tiny": 20, "quick": 2_000, "full": 20_000}

@@ -43,7 +43,7 @@ def main() -> None:
             sys.exit(ExitCode.BUG)
         if os.environ.get("UNSTUCK_DEBUG") == "1":
             sys.excepthook(type(error), error, error.__traceback__)
-        from unstuck.tasks.terminal import printable
+        from unstuck.tasks.terminal_text import printable
 
         code, text = found
         sys.stderr.write(f"{printable(text)}\n")

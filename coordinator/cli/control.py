@@ -44,7 +44,7 @@ from unstuck.coordinator.cli.render.terminal import (
 )
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.alter import work_of
-from unstuck.coordinator.commands.job import LEGAL, RETRY_LEGAL, Answer, Command, Commanded
+from unstuck.coordinator.commands.job_commands import LEGAL, RETRY_LEGAL, Answer, Command, Commanded
 from unstuck.coordinator.errors import BadRequest, NoSuchGroup, NoSuchJob, Refused, WarehouseSilent
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.status import GroupState, Status

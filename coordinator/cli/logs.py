@@ -23,7 +23,7 @@ from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.log_lines import as_text
 from unstuck.tasks.protocol.token import split_member
-from unstuck.tasks.terminal import printable
+from unstuck.tasks.terminal_text import printable
 from unstuck.tasks.warehouse.files import Files
 
 EVERY = 0.5  # seconds between two reads

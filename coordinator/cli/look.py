@@ -30,6 +30,7 @@ from unstuck.coordinator.cli.options import (
     read_spec,
     resolve,
 )
+from unstuck.coordinator.cli.render.job_tree import job_tree
 from unstuck.coordinator.cli.render.json import diff_json, explanation_json, job_json, listed_json, params_of_job
 from unstuck.coordinator.cli.render.terminal import (
     Listing,
@@ -45,7 +46,6 @@ from unstuck.coordinator.cli.render.terminal import (
     stdout,
     table,
 )
-from unstuck.coordinator.cli.render.tree import job_tree
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.alter import altered_while_running, in_words
 from unstuck.coordinator.doctor.host_facts import small_files
@@ -57,7 +57,7 @@ from unstuck.tasks.duration import format_duration
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.process.call_deadlines import call_in_thread
 from unstuck.tasks.protocol.failure import CUT
-from unstuck.tasks.terminal import printable
+from unstuck.tasks.terminal_text import printable
 
 FOLDED_OF = 2_000  # jobs among which those are looked for that are shown in one line
 FAILED_SHOWN = 5  # groups whose errors are written out

@@ -28,7 +28,7 @@ from unstuck.coordinator.cli.render.terminal import (
     table,
 )
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.commands.job import Answer
+from unstuck.coordinator.commands.job_commands import Answer
 from unstuck.coordinator.errors import NoSuchSchedule, Refused
 from unstuck.coordinator.model.schedule_record import Redo
 from unstuck.coordinator.schedules.explain import backlog_facts

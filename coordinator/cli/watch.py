@@ -20,6 +20,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_de
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.options import Follow, JsonLines, LookArgument, resolve
+from unstuck.coordinator.cli.render.job_tree import MEMBERS, job_tree
 from unstuck.coordinator.cli.render.terminal import (
     FIRST_LINE,
     can_live,
@@ -34,7 +35,6 @@ from unstuck.coordinator.cli.render.terminal import (
     shortened,
     stdout,
 )
-from unstuck.coordinator.cli.render.tree import MEMBERS, job_tree
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.alter import in_words
 from unstuck.coordinator.decide.receipts import REFUSED

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from unstuck.coordinator.commands.job import GROUPS_LEGAL, Answer, Commanded
+from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, Answer, Commanded
 from unstuck.coordinator.model.records import Alteration, AlteredValue, GroupRecord, GroupRequest, JobRecord
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState

@@ -74,7 +74,7 @@ class Judged:
 
 
 @lru_cache(1024)
-def rules_of(text: str) -> tuple[NotifyRule, ...]:
+def stored_rules(text: str) -> tuple[NotifyRule, ...]:
     """The rules that a submit has left, as JSON."""
     return tuple(NotifyRule.model_validate(one, context=STORED) for one in json.loads(text or "[]"))
 

@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from unstuck.coordinator.notices.expected import Came, Expected, judge, looks_back_to, names_of, rules_of
+from unstuck.coordinator.notices.expected import Came, Expected, judge, looks_back_to, names_of, stored_rules
 from unstuck.coordinator.notices.rules import Subscriptions, subscriptions
 from unstuck.coordinator.spec.notify_spec import FleetRule
-from unstuck.coordinator.store.expected_jobs import ExpectedJobsStore
+from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 from unstuck.coordinator.views.job_views import read_line
 
 LOOK_EVERY = 30.0  # seconds between looks of one coordinator
@@ -55,7 +55,7 @@ class ExpectedJobs:
                 if not known.by_fleet:  # it was submitted without a rule since
                     self._store.note(name, states[name], "", ())
             elif name not in schedules:
-                asked[name] = subscriptions(name, rules_of(rules.get(name, "")), self._rules)
+                asked[name] = subscriptions(name, stored_rules(rules.get(name, "")), self._rules)
                 expected[name] = replace(known, since=known.since or now, by_fleet=by_fleet or known.by_fleet)
         jobs = self._jobs(asked, expected, now)
         for name, one in expected.items():

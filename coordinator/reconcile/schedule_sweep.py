@@ -13,7 +13,7 @@ from typing import Any
 
 import redis
 
-from unstuck.coordinator.commands.retry import retried
+from unstuck.coordinator.commands.retry_job import retried
 from unstuck.coordinator.errors import Damaged, NewerJob
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import Run, ScheduleRecord

@@ -16,7 +16,7 @@ from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
 from unstuck.coordinator.model.schedule_record import ScheduleRecord
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
-from unstuck.coordinator.publishing.streams.backlog import BacklogLooks, backlog_of
+from unstuck.coordinator.publishing.streams.job_backlog import BacklogLooks, backlog_of
 from unstuck.coordinator.schedules.tick_params import run_spec
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import SpecError

@@ -23,7 +23,7 @@ from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.schedule_notices import ScheduleNotices
 from unstuck.coordinator.reconcile.schedule_sweep import Schedules
 from unstuck.coordinator.reconcile.sweep import Sweep
-from unstuck.coordinator.store.expected_jobs import ExpectedJobsStore
+from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 from unstuck.coordinator.store.indexes import Indexes
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.reports import ReportStream

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from unstuck.coordinator.commands.job import Answer
+from unstuck.coordinator.commands.job_commands import Answer
 from unstuck.coordinator.errors import Damaged
 from unstuck.coordinator.model.schedule_record import (
     Backfill,

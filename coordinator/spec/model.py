@@ -50,7 +50,7 @@ from unstuck.tasks.spec.inputs import DatasetInput, StreamInput
 from unstuck.tasks.spec.join import JoinRule
 from unstuck.tasks.spec.outputs import Expect, Fresh, OutputSpec, Quality, RowCount
 from unstuck.tasks.spec.retry import RetryPolicy
-from unstuck.tasks.spec.sql import MAX_SQL
+from unstuck.tasks.spec.sql_tokens import MAX_SQL
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.time_zone import other_zone
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from unstuck.coordinator.store.pools import PoolView
+from unstuck.coordinator.store.pool_store import PoolView
 from unstuck.coordinator.views.fleet_view import FleetView
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE

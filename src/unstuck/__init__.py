@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from unstuck.tasks.errors import WarehouseUnsupported as WarehouseUnsupported
     from unstuck.tasks.settings import Settings as Settings
     from unstuck.tasks.steps.context import StepContext as StepContext
-    from unstuck.tasks.steps.inputs import published as published
+    from unstuck.tasks.steps.step_inputs import published as published
     from unstuck.tasks.warehouse.published import published_files as published_files
 
 _NAMES = {
@@ -66,7 +66,7 @@ _NAMES = {
     ),
     "unstuck.tasks.settings": "Settings",
     "unstuck.tasks.steps.context": "StepContext",
-    "unstuck.tasks.steps.inputs": "published",
+    "unstuck.tasks.steps.step_inputs": "published",
     "unstuck.tasks.warehouse.published": "published_files",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

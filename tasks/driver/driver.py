@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from unstuck.tasks.driver.catalog import Catalog
+from unstuck.tasks.driver.attempt_catalog import Catalog
 from unstuck.tasks.driver.context_snapshot import LOG_LEVEL, ContextSnapshot
 from unstuck.tasks.errors import HostUnfit, NotBegun, SparkLacksStore, Unrecoverable
 from unstuck.tasks.frames.spark import hadoop_uri

@@ -13,7 +13,7 @@ from unstuck.tasks.formats.csv_files import read_csv
 from unstuck.tasks.formats.file_content import Placed, Unreadable, lines_of, opened, unpacked
 from unstuck.tasks.formats.json_files import read_json
 from unstuck.tasks.frames.casts import cast_of_file
-from unstuck.tasks.frames.texts import parser
+from unstuck.tasks.frames.text_values import parser
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.schemas import Fields
 from unstuck.tasks.spec.streams.stream_columns import declared

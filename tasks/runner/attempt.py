@@ -54,8 +54,8 @@ from unstuck.tasks.steps.calls import untaken
 from unstuck.tasks.steps.code import code_of, code_taken, fingerprint
 from unstuck.tasks.steps.context import Scratch, StepContext
 from unstuck.tasks.steps.execute import StepRaised, run_step, users_code
-from unstuck.tasks.steps.inputs import PublishedDatasets, of_empty_forks, read_inputs, with_published
 from unstuck.tasks.steps.loaded import loaded
+from unstuck.tasks.steps.step_inputs import PublishedDatasets, of_empty_forks, read_inputs, with_published
 from unstuck.tasks.steps.work import Work
 from unstuck.tasks.streams.fork_share import Share
 from unstuck.tasks.transport.lease import Claim

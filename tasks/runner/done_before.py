@@ -11,7 +11,7 @@ from unstuck.tasks.protocol.report import Done
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.steps.code import fingerprint, why_again
-from unstuck.tasks.steps.inputs import PublishedDatasets
+from unstuck.tasks.steps.step_inputs import PublishedDatasets
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Marker, find_done_marker, newest_marker
 

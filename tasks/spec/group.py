@@ -28,7 +28,7 @@ from unstuck.tasks.spec.fields import (
 from unstuck.tasks.spec.inputs import DatasetInput, GroupInput, StreamInput
 from unstuck.tasks.spec.join import JoinRule
 from unstuck.tasks.spec.retry import RetryPolicy
-from unstuck.tasks.spec.sql import MAX_SQL
+from unstuck.tasks.spec.sql_tokens import MAX_SQL
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 
 MAX_FORK = 10_000

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from unstuck.tasks.errors import SchemaMismatch
 from unstuck.tasks.spec.outputs import Publishing
 from unstuck.tasks.spec.schemas import VOID, Fields, fields_of, schema_after
-from unstuck.tasks.steps.inputs import PublishedDatasets
+from unstuck.tasks.steps.step_inputs import PublishedDatasets
 from unstuck.tasks.warehouse.marker import StagedOutput
 
 

@@ -33,7 +33,7 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.staging import Staging
 from unstuck.tasks.settings import settings, whoami
 from unstuck.tasks.spec.group import READ_VALUES, Step
-from unstuck.tasks.spec.sql import ResultMarker, is_query, parameters_in, with_plain_names
+from unstuck.tasks.spec.sql_tokens import ResultMarker, is_query, parameters_in, with_plain_names
 from unstuck.tasks.steps.context import StepContext
 from unstuck.tasks.steps.loaded import loaded
 from unstuck.tasks.steps.work import Work

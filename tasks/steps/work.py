@@ -37,7 +37,7 @@ from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.steps.beside import BesidePublished
 from unstuck.tasks.steps.error_budget import check_budget
-from unstuck.tasks.steps.inputs import Dataset, PublishedDatasets
+from unstuck.tasks.steps.step_inputs import Dataset, PublishedDatasets
 from unstuck.tasks.steps.step_params import Reads, noted
 from unstuck.tasks.streams.arriving_files import ArrivingFiles
 from unstuck.tasks.streams.fork_share import WHOLE, Share

@@ -21,7 +21,7 @@ from unstuck.tasks.log_lines import formatter, one_line
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.redis_url import tls_options
 from unstuck.tasks.settings import Settings, leave, settings, settings_or_leave
-from unstuck.tasks.terminal import PrintableFormatter
+from unstuck.tasks.terminal_text import PrintableFormatter
 from unstuck.tasks.transport.kombu_fixes import BrokerConnection, check_requests
 from unstuck.tasks.transport.redis_client import REPLY_WITHIN, broker_url
 from unstuck.tasks.transport.refusals import fit_or_leave

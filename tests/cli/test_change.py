@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import ByHand, Cli
-from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.commands.job_commands import Command
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from tests.cli.conftest import ByHand, Cli
-from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.store.job_store import Store
 from unstuck.tasks.protocol.keys import Keys

@@ -30,7 +30,7 @@ from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.attempt_log import AttemptLog
 from unstuck.tasks.streams.position import FilesPosition, write_position
-from unstuck.tasks.terminal import printable
+from unstuck.tasks.terminal_text import printable
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, Entry

@@ -17,8 +17,8 @@ from tests.simulation.model.both import KEYS, STEP, Both, server_time, submit
 from tests.simulation.stage.fault_free import FaultFreeConnection
 from tests.support.coordinator import WatchedWarehouses
 from unstuck.coordinator.commands.alter import alter
-from unstuck.coordinator.commands.group import rerun, skip
-from unstuck.coordinator.commands.job import Command, Commanded
+from unstuck.coordinator.commands.group_commands import rerun, skip
+from unstuck.coordinator.commands.job_commands import Command, Commanded
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.model.decision import Acks, Environment
 from unstuck.coordinator.model.records import GroupRecord, JobRecord, Reason

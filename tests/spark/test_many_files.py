@@ -16,7 +16,7 @@ from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.frames.output import stage
 from unstuck.tasks.frames.spark import read_parquet
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.steps.inputs import Dataset
+from unstuck.tasks.steps.step_inputs import Dataset
 from unstuck.tasks.steps.work import Work
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput

@@ -14,7 +14,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 
-from unstuck.tasks.spec.sql import not_closed, parameters_in, tokens
+from unstuck.tasks.spec.sql_tokens import not_closed, parameters_in, tokens
 
 Token = tuple[str, str]  # the kind, and the text
 _KINDS = {"STRING_LITERAL": "string", "DOUBLEQUOTED_STRING": "string", "BACKQUOTED_IDENTIFIER": "name"}

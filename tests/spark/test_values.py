@@ -32,7 +32,7 @@ from unstuck.tasks.frames.quality import stage_checked
 from unstuck.tasks.protocol.failure import failure_of
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.spec.outputs import Checks
-from unstuck.tasks.steps.inputs import Dataset
+from unstuck.tasks.steps.step_inputs import Dataset
 from unstuck.tasks.steps.work import Work
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse

@@ -31,7 +31,7 @@ from unstuck.coordinator.reconcile.schedule_sweep import Schedules
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.coordinator.spec.notify_spec import FleetRule
-from unstuck.coordinator.store.expected_jobs import ExpectedJobsStore
+from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 from unstuck.coordinator.store.indexes import Indexes
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.reports import ReportStream

@@ -24,7 +24,7 @@ from unstuck.coordinator.cli.render.terminal import (
     table,
 )
 from unstuck.coordinator.errors import BadRequest, NoSuchReport
-from unstuck.coordinator.store.dead_letters import unreadable
+from unstuck.coordinator.store.dead_letter_store import unreadable
 from unstuck.coordinator.store.reports import DeadLetter, ReportStream
 from unstuck.tasks.protocol.failure import shorten
 from unstuck.tasks.protocol.keys import Keys

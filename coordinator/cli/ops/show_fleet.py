@@ -12,9 +12,9 @@ from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import Listing, emit, iso, one_line, stderr, stdout, table
 from unstuck.coordinator.doctor.finding import ago
 from unstuck.coordinator.doctor.fleet_checks import of_versions
-from unstuck.coordinator.views.code import SHORT, different_code
 from unstuck.coordinator.views.fleet_view import FleetView, QueueView
 from unstuck.coordinator.views.queues import unfit_runners
+from unstuck.coordinator.views.running_code import SHORT, different_code
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.identity import RunsOn
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE

@@ -24,7 +24,7 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from unstuck.tasks.terminal import printable
+from unstuck.tasks.terminal_text import printable
 
 PIPED_WIDTH = 1000  # what reads a pipe wants whole lines, not lines folded to a terminal that is not there
 BAR = 16

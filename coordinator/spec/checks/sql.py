@@ -9,7 +9,7 @@ from typing import Any
 from unstuck.coordinator.spec.job_params import unresolved
 from unstuck.coordinator.spec.problems import Problem, shorten, suggestion
 from unstuck.tasks.spec.group import GroupSpec
-from unstuck.tasks.spec.sql import ResultMarker, not_closed, result_markers, several_statements
+from unstuck.tasks.spec.sql_tokens import ResultMarker, not_closed, result_markers, several_statements
 
 
 def sql_problems(

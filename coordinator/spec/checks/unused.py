@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, suggestion
 from unstuck.tasks.spec.group import ForkFrom, GroupSpec
-from unstuck.tasks.spec.sql import markers_in
+from unstuck.tasks.spec.sql_tokens import markers_in
 
 Takes = Mapping[str, Collection[str] | None]
 """Per group, the parameters that its Python steps take; None: any."""

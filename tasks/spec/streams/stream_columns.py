@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from unstuck.tasks.spec.schemas import Fields
-from unstuck.tasks.spec.sql import tokens
+from unstuck.tasks.spec.sql_tokens import tokens
 from unstuck.tasks.spec.types import field, parse_type
 
 # The names of Spark's types; after one of them may come its size, `NOT NULL` or a comment.

@@ -14,7 +14,7 @@ from tests.guarantees.users_word_is_final.test_commands import STATES, backoff, 
 from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group, join
 from tests.support.servers import wait_until
 from unstuck import Status
-from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.decision import Environment

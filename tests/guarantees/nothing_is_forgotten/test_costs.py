@@ -18,7 +18,7 @@ from tests.guarantees.one_at_a_time.test_attempts import LosesReplies, lossy  # 
 from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group, join
 from tests.support.servers import wait_until
 from unstuck import Client, JobSpec, SpecError, Status
-from unstuck.coordinator.commands.job import Answer, Commanded
+from unstuck.coordinator.commands.job_commands import Answer, Commanded
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.spec.plan import _plan_of
 from unstuck.coordinator.store import reports

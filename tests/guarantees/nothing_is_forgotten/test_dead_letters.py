@@ -11,7 +11,7 @@ from tests.support.coordinator import Coordinator, group
 from tests.support.servers import wait_until
 from unstuck import NoSuchReport, Status
 from unstuck.coordinator.reconcile.consumer import KILLER_AFTER, POISON_AFTER
-from unstuck.coordinator.store.dead_letters import DeadLetterAnswer
+from unstuck.coordinator.store.dead_letter_store import DeadLetterAnswer
 from unstuck.coordinator.store.reports import DeadLetter
 
 REPORT = {"v": "1", "id": "e1", "kind": "succeeded", "at": "1388534400"}

@@ -19,7 +19,7 @@ from tests.guarantees.shown_is_true.test_states import staged
 from tests.support.coordinator import Coordinator, group
 from tests.support.servers import RedisServer, wait_until
 from unstuck import SpecError, Status
-from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.publishing.background import Background
 from unstuck.tasks.log_lines import JsonFormatter
 from unstuck.tasks.warehouse.log import Warehouse

@@ -14,7 +14,7 @@ from tests.support.coordinator import Coordinator, group, join
 from tests.support.machine import Limit
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Status
-from unstuck.coordinator.store.dead_letters import DeadLetterAnswer
+from unstuck.coordinator.store.dead_letter_store import DeadLetterAnswer
 from unstuck.tasks.transport.redis_client import connect
 
 

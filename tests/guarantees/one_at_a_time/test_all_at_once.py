@@ -10,7 +10,7 @@ import pytest
 from tests.support.coordinator import Coordinator, failed, group
 from tests.support.servers import wait_until
 from unstuck import Status
-from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.commands.job_commands import Command
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 
 WANTED: dict[Command | None, Status] = {Command.PAUSE: Status.PAUSED, Command.CANCEL: Status.CANCELED}

@@ -20,7 +20,7 @@ from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group
 from tests.support.failpoints import Death, Died, Once, armed
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Status
-from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.model.decision import Acks
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import GroupState

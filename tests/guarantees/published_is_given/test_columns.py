@@ -24,7 +24,7 @@ from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.spec.work_order import FrozenInputs, GroupPlan, WorkOrder
 from unstuck.tasks.steps.beside import BesidePublished
-from unstuck.tasks.steps.inputs import PublishedDatasets
+from unstuck.tasks.steps.step_inputs import PublishedDatasets
 from unstuck.tasks.steps.work import Work
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse

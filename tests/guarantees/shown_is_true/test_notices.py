@@ -13,7 +13,7 @@ import redis
 
 from tests.support.coordinator import Coordinator, failed, group
 from unstuck import Status
-from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.model.decision import Decision
 from unstuck.coordinator.model.notice import Notice
 from unstuck.coordinator.reconcile import reconciler

@@ -21,7 +21,7 @@ from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group
 from tests.support.servers import wait_until
 from unstuck import Status
 from unstuck.coordinator.traces.otel import TraceExport, exporters_of, trace_id
-from unstuck.coordinator.traces.sender import TraceSender, wanted
+from unstuck.coordinator.traces.trace_sender import TraceSender, wanted
 
 AT_ONCE = {"max": 1, "backoff": 0, "jitter": 0.0}
 

@@ -13,7 +13,7 @@ from tests.cli.conftest import Cli
 from tests.guarantees.shown_is_true.test_states import staged
 from tests.support.coordinator import Coordinator, failed, group, join
 from unstuck import Status
-from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.model.status import GroupState
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Offer

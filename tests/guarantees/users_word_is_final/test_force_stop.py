@@ -11,7 +11,7 @@ import pytest
 from tests.guarantees.users_word_is_final.test_commands import running
 from tests.support.coordinator import Coordinator, group
 from unstuck import Refused, Status
-from unstuck.coordinator.commands.job import Command, Commanded
+from unstuck.coordinator.commands.job_commands import Command, Commanded
 from unstuck.coordinator.model.records import JobRecord
 
 GARBAGE = '{"'

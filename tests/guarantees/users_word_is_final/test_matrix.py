@@ -19,7 +19,7 @@ from tests.support.jobs.invariants import Seen
 from tests.support.jobs.sample_jobs import SPECS, WITHOUT_OUTPUT
 from tests.support.jobs.state_space import COMMANDS, HALT, LOOK, WAIT, SmallWorld, Step
 from unstuck import Status
-from unstuck.coordinator.commands.job import LEGAL, Answer, Command
+from unstuck.coordinator.commands.job_commands import LEGAL, Answer, Command
 from unstuck.coordinator.model.status import (
     GROUP_MOVES,
     GROUP_MOVES_REQUESTED,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.support.coordinator import Coordinator, group
 from unstuck import BadKey, JobSpec, SpecError, Status
 from unstuck.coordinator.cli.look import diff_lines, errors_of
+from unstuck.coordinator.cli.render.job_tree import job_tree
 from unstuck.coordinator.cli.render.json import diff_json, job_json, listed_json
-from unstuck.coordinator.cli.render.tree import job_tree
 from unstuck.coordinator.spec.job_params import MAX_KEY
 
 # One store for all examples of a test: each example has a job of its own.

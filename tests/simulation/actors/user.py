@@ -28,7 +28,7 @@ from tests.simulation.stage.trouble import Trouble
 from tests.simulation.stage.user_requests import UserRequest
 from unstuck import Client
 from unstuck.coordinator.commands.apply import CommandApplier
-from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.errors import NewerJob, NoSuchGroup, NoSuchJob, Refused
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.breaker import CircuitBreaker

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from tests.simulation.model.store import ModelStore, by_turn
-from unstuck.coordinator.commands.job import Answer, Command, Commanded, command
+from unstuck.coordinator.commands.job_commands import Answer, Command, Commanded, command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.model.decision import Acks, Environment
 from unstuck.coordinator.model.records import JobRecord, Reason

@@ -21,7 +21,7 @@ from tests.simulation.planted.planting import Patches, Planted
 from tests.simulation.rules.broken import FORGOTTEN, LATE_CANCEL, MISSED_DUE, ONE, SHOWN, TOLD, WHOLE, WORD
 from unstuck.coordinator import client
 from unstuck.coordinator.commands.alter import alter
-from unstuck.coordinator.commands.job import Answer, Commanded
+from unstuck.coordinator.commands.job_commands import Answer, Commanded
 from unstuck.coordinator.decide import attempts, decide, intent, joins, requests
 from unstuck.coordinator.decide.dispatch import queue_runnable
 from unstuck.coordinator.decide.draft import Draft

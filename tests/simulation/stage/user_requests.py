@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tests.simulation.stage.jobs import QUEUES, WHEN, SimulatedJob
-from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.spec.plan import Plan
 
 # Instead of a time, a moment: an attempt of the job was claimed, or has ended; or the job begins to publish.

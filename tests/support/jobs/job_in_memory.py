@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from unstuck import JobSpec, Status
-from unstuck.coordinator.commands.job import Command, command
+from unstuck.coordinator.commands.job_commands import Command, command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.job import explain

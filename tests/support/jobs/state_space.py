@@ -18,8 +18,8 @@ from tests.support.jobs.job_in_memory import LEASE
 from tests.support.jobs.sample_jobs import FOR_HISTORIES, OUTCOMES, RARE, SPECS, VALUES
 from unstuck import JobSpec, Status
 from unstuck.coordinator.commands.alter import alter
-from unstuck.coordinator.commands.group import rerun, skip
-from unstuck.coordinator.commands.job import Answer, Command, Commanded, command
+from unstuck.coordinator.commands.group_commands import rerun, skip
+from unstuck.coordinator.commands.job_commands import Answer, Command, Commanded, command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.model.decision import Decision, Environment, Guard, PublishResult
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord, Reason

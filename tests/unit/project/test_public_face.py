@@ -17,7 +17,7 @@ import pytest
 import unstuck
 from tests.support.paths import ROOT
 from unstuck import Client, Job, JobHandle, JobSpec, StepContext, published, published_files
-from unstuck.coordinator.store.pools import Pools
+from unstuck.coordinator.store.pool_store import Pools
 from unstuck.tasks.steps.context import OutputSlot
 
 FACE = ROOT / "src" / "unstuck" / "__init__.py"

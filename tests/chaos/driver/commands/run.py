@@ -22,7 +22,7 @@ from tests.chaos.driver.schedules import Schedules
 from tests.chaos.driver.screen import Screen
 from tests.chaos.driver.watch import Watch
 from unstuck.coordinator.local.programs import Size
-from unstuck.coordinator.store.pools import PoolView
+from unstuck.coordinator.store.pool_store import PoolView
 
 SIZE = Size(workers=1, coordinators=2, light=2)
 PAUSES = (0.8, 3.0)  # seconds between two faults

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from tests.simulation.model.stored import StoredJob
-from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.model.records import AttemptRecord, JobRecord
 from unstuck.coordinator.model.status import GroupState, Intent, Status
 

@@ -52,7 +52,7 @@ def too_long(said: str, width: int) -> list[str]:
 
 def test_every_table_of_the_command_line_is_made_in_one_place() -> None:
     others = {path for path in CODE if "rich.table" in path.read_text() or "Table.grid" in path.read_text()}
-    assert {path.name for path in others} == {"terminal.py", "tree.py"}
+    assert {path.name for path in others} == {"terminal.py", "job_tree.py"}
     assert len(TABLES) >= 12
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.jobs.state_space import LOOK, SmallWorld, Step
 from unstuck.coordinator.commands.alter import alter
-from unstuck.coordinator.commands.group import rerun, skip
-from unstuck.coordinator.commands.job import GROUPS_LEGAL, LEGAL, RETRY_LEGAL, Command, Commanded, command
+from unstuck.coordinator.commands.group_commands import rerun, skip
+from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, LEGAL, RETRY_LEGAL, Command, Commanded, command
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent, Status

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.jobs.invariants import judge_words
 from tests.support.jobs.sample_jobs import SPECS
 from tests.support.jobs.state_space import SmallWorld
-from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.model.status import Status
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.jobs.job_in_memory import LEASE, LOST, NO_JITTER, Job, failure, group
-from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.decide.failures import MAX_RELEASES
 from unstuck.coordinator.model.decision import Environment, PublishResult
 from unstuck.coordinator.model.records import Alteration, Reason

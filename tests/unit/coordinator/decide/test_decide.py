@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.jobs.job_in_memory import LEASE, LOST, NO_JITTER, Job, failure, group
-from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.model.decision import MAX_TRANSITIONS, Decision, Environment
 from unstuck.coordinator.model.records import AttemptRecord, Reason

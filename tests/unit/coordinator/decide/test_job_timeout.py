@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.jobs.job_in_memory import Job, failure, group
-from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.model.decision import MAX_TRANSITIONS
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.status import GroupState, Intent, Status

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from tests.support.jobs.state_space import HALT, LOOK, SmallWorld, Step
-from unstuck.coordinator.commands.group import rerun, skip
-from unstuck.coordinator.commands.job import Answer, Command
+from unstuck.coordinator.commands.group_commands import rerun, skip
+from unstuck.coordinator.commands.job_commands import Answer, Command
 from unstuck.coordinator.model.status import Status
 
 CLAIM = Step("claim", "a")

@@ -18,7 +18,7 @@ from unstuck.coordinator.metrics.catalog import CATALOG
 from unstuck.coordinator.metrics.scrape import Exporter
 from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
 from unstuck.coordinator.notices.outbox import Outbox
-from unstuck.coordinator.store.pools import Pools
+from unstuck.coordinator.store.pool_store import Pools
 from unstuck.tasks.protocol.keys import Keys
 
 Samples = dict[str, dict[tuple[str, ...], float]]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.jobs.job_in_memory import LOST, NO_JITTER, Job, failure, group
 from unstuck import Status
-from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.model.decision import Decision, Environment
 from unstuck.coordinator.model.notice import TOLD_AGAIN_AFTER, Notice
 from unstuck.coordinator.model.notice import Told as OpenProblem

@@ -22,7 +22,7 @@ from unstuck.coordinator.notices.outbox import Outbox, TryEnd
 from unstuck.coordinator.notices.sender import LONGEST_WAIT, Sender
 from unstuck.coordinator.notices.setting import NotifySetting, notify_setting
 from unstuck.coordinator.reconcile.wiring import mint
-from unstuck.coordinator.store.dead_letters import DeadLetterAnswer, DeadLetters
+from unstuck.coordinator.store.dead_letter_store import DeadLetterAnswer, DeadLetters
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import connect

@@ -33,7 +33,7 @@ from unstuck.coordinator.publishing.vacuum import vacuum
 from unstuck.tasks.errors import InputNotPublished
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.spec.outputs import OutputSpec
-from unstuck.tasks.steps.inputs import PublishedDatasets
+from unstuck.tasks.steps.step_inputs import PublishedDatasets
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import DataFile, Marker, StagedOutput, write_marker

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.jobs.job_in_memory import Job, group
 from tests.support.servers import wait_until
-from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.model.decision import Decision, Environment, PublishResult

@@ -15,7 +15,7 @@ from tests.unit.coordinator.publishing.test_modes import APPEND, BY_DAY, Nightly
 from unstuck.coordinator.publishing.vacuum import Vacuumed, vacuum
 from unstuck.tasks.errors import DatasetNotFound, InputNotPublished, LogBroken
 from unstuck.tasks.spec.outputs import OutputSpec
-from unstuck.tasks.steps.inputs import PublishedDatasets
+from unstuck.tasks.steps.step_inputs import PublishedDatasets
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, Entry, State

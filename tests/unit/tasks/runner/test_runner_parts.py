@@ -33,7 +33,7 @@ from unstuck.tasks.runner.runner import find_leaks
 from unstuck.tasks.spec.work_order import Collect
 from unstuck.tasks.steps.context import Scratch, StepContext
 from unstuck.tasks.steps.execute import find, fit
-from unstuck.tasks.steps.inputs import read_inputs
+from unstuck.tasks.steps.step_inputs import read_inputs
 from unstuck.tasks.steps.work import Work
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.files import Files

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.tasks.streams.test_listing import arrive, stream_of
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.steps.inputs import PublishedDatasets
+from unstuck.tasks.steps.step_inputs import PublishedDatasets
 from unstuck.tasks.steps.work import Work
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse

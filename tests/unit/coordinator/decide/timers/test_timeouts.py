@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.jobs.job_in_memory import NO_JITTER, Job, failure, group
 from tests.support.jobs.specs import minimal
-from unstuck.coordinator.commands.job import Command
+from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.model.decision import MAX_TRANSITIONS
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import GroupState, Status

@@ -15,7 +15,7 @@ from unstuck.coordinator.errors import PublishFailed, Refused
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
 from unstuck.coordinator.publishing.staging_gc import named_by
-from unstuck.coordinator.publishing.streams.backlog import BacklogLooks
+from unstuck.coordinator.publishing.streams.job_backlog import BacklogLooks
 from unstuck.coordinator.publishing.streams.skip_file import skip_file
 from unstuck.coordinator.publishing.streams.sources_read import SourceRead, sources_of
 from unstuck.coordinator.publishing.streams.stream_positions import with_checkpoint, with_news

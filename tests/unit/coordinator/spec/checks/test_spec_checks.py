@@ -13,7 +13,7 @@ import pytest
 from tests.support.jobs.specs import HEAD, A, minimal, told
 from unstuck.coordinator.spec.model import JobSpec, SpecError
 from unstuck.tasks.spec.group import GroupSpec
-from unstuck.tasks.spec.sql import several_statements
+from unstuck.tasks.spec.sql_tokens import several_statements
 
 
 @pytest.mark.parametrize(

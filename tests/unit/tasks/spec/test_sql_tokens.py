@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from unstuck.tasks.spec.group import Step
-from unstuck.tasks.spec.sql import (
+from unstuck.tasks.spec.sql_tokens import (
     MAX_SQL,
     is_query,
     not_closed,

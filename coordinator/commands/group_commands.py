@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unstuck.coordinator.commands.job import GROUPS_LEGAL, Answer, Commanded
+from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, Answer, Commanded
 from unstuck.coordinator.decide.requests import SKIPPED, closure, open_members, records_of
 from unstuck.coordinator.errors import NoSuchGroup
 from unstuck.coordinator.model.records import GroupRequest

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from unstuck.coordinator.commands.job import LEGAL, Answer, Command, command, status_has_followed
+from unstuck.coordinator.commands.job_commands import LEGAL, Answer, Command, command, status_has_followed
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.status import Intent, Status
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unstuck.coordinator.model.backlog import Backlog
-from unstuck.coordinator.publishing.streams.backlog import backlog_of
+from unstuck.coordinator.publishing.streams.job_backlog import backlog_of
 from unstuck.tasks.streams.stream_look import Look
 
 
