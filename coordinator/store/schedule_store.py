@@ -49,9 +49,8 @@ class ScheduleStore:
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._redis, self._keys = client, keys
-        names = ("take_due", "commit", "remove", "forget_runs", "repair_due", "note_backlog")
+        names = ("take_due", "commit", "remove", "forget_runs", "repair_due", "note_backlog", "note_published")
         self._scripts = {name: Script(client, keys, __package__, f"schedules/{name}") for name in names}
-        self._note_published = Script(client, keys, __package__, "note_published")
 
     def take_due(self, term: float) -> tuple[float, dict[str, str]]:
         """The time of Redis, and the schedules that are due, each with its new due: it is taken for ``term`` s."""
@@ -163,7 +162,7 @@ class ScheduleStore:
     def note_published(self, warehouse: str, dataset: str, version: int) -> None:
         """Let schedules that follow the dataset know of a version that no job has published. May be repeated."""
         field, after = at_warehouse(dataset, warehouse), self._keys.after("")
-        self._note_published(field=field, dataset=dataset, version=version, after=after)
+        self._scripts["note_published"](field=field, dataset=dataset, version=version, after=after)
 
     def names(self) -> list[str]:
         """The names of all schedules, in order."""
