@@ -27,7 +27,7 @@ html_show_sphinx = False
 
 NAVIGATION = {
     "Start": ["docs/tutorial", "docs/README"],
-    "Write jobs": ["docs/write-jobs", "docs/spec", "docs/schedules", "docs/notices"],
+    "Write jobs": ["docs/write-jobs", "docs/test-your-jobs", "docs/spec", "docs/schedules", "docs/notices"],
     "Operate": ["docs/operate", "docs/metrics", "docs/security", "docs/troubleshooting"],
     "How it works": [
         *("docs/how-it-works", "docs/guarantees", "docs/protocol", "docs/simulation"),

@@ -164,6 +164,11 @@ class Driver:
                 why = lacking_java() or f"{type(error).__name__}: {error}"
                 raise HostUnfit(f"{whoami()} could not start Spark: {why}. {replaced}") from error
 
+    def new_session(self) -> Any:
+        """A session on the context of this driver, with views and conf of its own. Starts it; raises: as `start`."""
+        self.start()
+        return self._base.newSession()
+
     def try_arrow(self) -> None:
         """Run a function over Arrow in an executor, where executors are on this host. Raises what Spark raises."""
         if self._base is not None and self._master.startswith("local"):
@@ -192,8 +197,7 @@ class Driver:
         """
         if why := other_zone(conf, self._settings.time_zone):
             raise Unrecoverable(f"conf: {why}")
-        self.start()
-        session = self._base.newSession()
+        session = self.new_session()
         self._activate(session)
         if self.remote:
             session.addTag(tag)

@@ -15,13 +15,16 @@ from typing import Any
 import pytest
 
 import unstuck
+import unstuck.testing
 from tests.support.paths import ROOT
 from unstuck import Client, Job, JobHandle, JobSpec, StepContext, published, published_files
 from unstuck.coordinator.store.pool_store import Pools
 from unstuck.tasks.steps.context import OutputSlot
+from unstuck.testing import StepRun, Unstuck
 
 FACE = ROOT / "src" / "unstuck" / "__init__.py"
-WHAT_USERS_CALL = (Client, Job, JobHandle, JobSpec, OutputSlot, Pools, StepContext, published, published_files)
+FUNCTIONS = (published, published_files)
+WHAT_USERS_CALL = (Client, Job, JobHandle, JobSpec, OutputSlot, Pools, StepContext, StepRun, Unstuck, *FUNCTIONS)
 
 
 def documented(member: Any) -> set[str]:
@@ -43,7 +46,7 @@ def documented(member: Any) -> set[str]:
 @pytest.mark.parametrize("member", WHAT_USERS_CALL, ids=lambda member: member.__name__)
 def test_every_error_that_a_docstring_promises_can_be_imported_from_unstuck(member: Any) -> None:
     errors = documented(member)
-    foreign = {"RedisError"} | {name for name in vars(builtins) if name.endswith("Error")}
+    foreign = {"RedisError", "BaseException"} | {name for name in vars(builtins) if name.endswith("Error")}
     assert errors - foreign <= set(unstuck.__all__)
     assert errors or member is StepContext or member is JobSpec or member is published_files
 
@@ -84,6 +87,7 @@ def test_all_errors_have_one_root_and_those_of_a_step_say_whether_a_retry_may_he
     assert not issubclass(unstuck.InputMissing, unstuck.Unrecoverable)
 
 
+FACES = {"unstuck": unstuck, "unstuck.testing": unstuck.testing}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*.py"))]
 
 
@@ -94,9 +98,9 @@ def test_documentation_and_examples_import_from_unstuck_alone(page: Path) -> Non
     for node in (node for block in blocks for node in ast.walk(ast.parse(block))):
         if isinstance(node, ast.Import):
             assert not [alias.name for alias in node.names if alias.name.startswith("unstuck.")]
-        if isinstance(node, ast.ImportFrom) and (module := node.module or "").partition(".")[0] == "unstuck":
-            assert module == "unstuck"
-            assert {alias.name for alias in node.names} <= set(unstuck.__all__)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "unstuck":
+            assert node.module in FACES
+            assert {alias.name for alias in node.names} <= set(FACES[node.module].__all__)
 
 
 FROM_OUTSIDE = ("cli", "guarantees", "chaos", "spark", "support")
@@ -123,6 +127,7 @@ HEAVY = ("pyspark", "pyarrow", "pandas", "celery", "kombu")
     ("code", "without"),
     [
         ("import unstuck", (*HEAVY, "redis", "pydantic")),
+        ("import unstuck.testing.plugin", (*HEAVY, "redis", "pydantic")),
         ("from unstuck import Client, JobSpec, Status, SpecError, Refused", HEAVY),
         ("from unstuck import Unrecoverable, StepContext, published, published_files", HEAVY),
     ],

@@ -1,0 +1,152 @@
+"""The fixture ``unstuck``: what tests ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unstuck.tasks.steps.step_inputs import published
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.published import read_arrow
+from unstuck.testing.given_rows import Kind, as_kind, frame_of, rows_of
+from unstuck.testing.one_step import OneStep, Results, StepRun
+from unstuck.testing.published_data import Mode, publish_frame
+from unstuck.testing.shared_spark import SharedSpark
+
+
+class Unstuck:
+    """Runs jobs and steps of one test in this process, on a warehouse of its own.
+
+    Attributes:
+        warehouse: the address of the warehouse, as `published_files` takes it.
+    """
+
+    def __init__(self, folder: Path, spark: SharedSpark, *, root: Path, tell: Callable[[str], None]) -> None:
+        """
+        Args:
+            folder: of the test; the warehouse is made in it.
+            root: where the paths of specs are looked for, if not in the working folder.
+            tell: shows a text with the test, if that fails.
+        """
+        self._folder, self._spark, self._root, self._tell = folder, spark, root, tell
+        self._log = Warehouse(str(folder / "warehouse"))
+        self._log.ensure_id()
+        self.warehouse = self._log.storage.uri("")
+
+    @property
+    def spark(self) -> Any:
+        """A Spark session for frames of this test; the first one of a run of tests starts the JVM.
+
+        Raises:
+            ModuleNotFoundError: there is no PySpark.
+            UnstuckError: Spark cannot start here.
+        """
+        return self._spark.session
+
+    # -- data ------------------------------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        dataset: str,
+        rows: Any,
+        *,
+        schema: str | None = None,
+        mode: Mode = "replace",
+        partition_by: Sequence[str] = (),
+    ) -> int:
+        """Publish a dataset that jobs read under ``inputs:``. Returns the version of the warehouse.
+
+        Args:
+            rows: mappings, or a frame of pandas, Arrow, Spark, Polars or DuckDB.
+            schema: its columns and types in SQL, as ``id BIGINT, at TIMESTAMP``; None: those of the values. Without
+                rows it must be given.
+
+        Raises:
+            TypeError, ValueError: ``rows`` are no rows, or have no columns.
+            OutputInvalid: the rows cannot be stored, do not fit the schema, or cannot stand beside those of before.
+        """
+        return publish_frame(self._log, dataset, frame_of(rows, schema, about=dataset), mode, partition_by)
+
+    def rows(self, dataset: str, *, order_by: str | Sequence[str] = ()) -> list[dict[str, Any]]:
+        """The rows of a published dataset as mappings, at its newest version.
+
+        Args:
+            order_by: columns; left out: the order of its files.
+
+        Raises: DatasetNotFound: it is not published.
+        """
+        return rows_of(self.frame(dataset, "arrow"), order_by)
+
+    def frame(self, dataset: str, to: Kind = "pandas") -> Any:
+        """A published dataset, at its newest version, as a frame of pandas (with Arrow types), Arrow, DuckDB or Spark.
+
+        Raises: DatasetNotFound: it is not published; ModuleNotFoundError: the library is not installed.
+        """
+        if to == "spark":
+            return published(self._spark.session, self._log, dataset)
+        return as_kind(read_arrow(self._log, dataset), to)
+
+    def table(self, rows: Any, schema: str | None = None) -> Any:
+        """Rows as an Arrow table with these columns and types, such as an input without rows. Raises: as `publish`."""
+        return frame_of(rows, schema)
+
+    # -- steps alone -----------------------------------------------------------------------------------------------
+
+    def step(
+        self,
+        function: Callable[..., Any],
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+        results: Results | None = None,
+        output: str | None = None,
+        spark: bool = True,
+    ) -> StepRun:
+        """Call the function of one step, ``fn(spark, ctx, **params)``, with a context as a worker gives it.
+
+        Args:
+            inputs: by name, what ``ctx.input`` answers: rows or frames, as for `publish`.
+            results: by group, what ``ctx.results`` answers.
+            output: the name of the output that the function returns; None: that of the function.
+            spark: False: as in a group with ``spark: false``. It gets None for Spark, and Arrow tables.
+
+        Raises:
+            BaseException: whatever the function raises.
+            UnstuckError: the call does not fit, or an output cannot be stored.
+        """
+        return self._one_step(inputs, params, results, spark).call(function, output)
+
+    def sql(
+        self,
+        statement: str | Path,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+        results: Results | None = None,
+        output: str = "sql",
+    ) -> StepRun:
+        """Run one SQL statement as a step, in which ``:name`` is a parameter.
+
+        Args:
+            statement: its text, or the path of a file with it.
+            inputs, params, results: as for `step`.
+
+        Raises: UnstuckError: Spark does not understand it; OSError: the file cannot be read.
+        """
+        text = self._path(statement).read_text(encoding="utf-8") if isinstance(statement, Path) else statement
+        return self._one_step(inputs, params, results, True).query(text, output)
+
+    def _one_step(
+        self,
+        inputs: Mapping[str, Any] | None,
+        params: Mapping[str, Any] | None,
+        results: Results | None,
+        spark: bool,
+    ) -> OneStep:
+        frames = {name: frame_of(rows, about=f"the input {name}") for name, rows in (inputs or {}).items()}
+        return OneStep(self._log, self._spark, self._folder, frames, params or {}, results or {}, spark)
+
+    def _path(self, path: Path) -> Path:
+        """``path`` in the working folder, or else in the root of the tests."""
+        return path if path.exists() else self._root / path

