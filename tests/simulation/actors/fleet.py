@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from tests.simulation.actors.broker import Broker
 from tests.simulation.actors.warehouse import Depot, ModelMarker
-from tests.simulation.model.claimed import Claimed
 from tests.simulation.model.store import ModelStore
 from tests.simulation.stage.jobs import SimulatedJob
 from tests.simulation.stage.stage import Actor, Killed, Life, Routine, Stage
@@ -27,7 +26,7 @@ from unstuck.tasks.protocol.report import Done, Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.spec.work_order import FrozenInputs, WorkOrder
-from unstuck.tasks.transport.lease import RenewAnswer
+from unstuck.tasks.transport.lease import Claim, RenewAnswer
 from unstuck.tasks.watchdog import policy
 from unstuck.tasks.watchdog.policy import Instruction, Observation, WatchState
 
@@ -241,7 +240,7 @@ class Host:
     def _run_ready(self) -> Life:
         """As ``tasks.runner.take``: what stands ready until nothing does, then a moment for what that set free."""
         lingered, queues = False, deque(self.queues)
-        ahead: Claimed | None = None
+        ahead: Claim | None = None
         while True:
             claim = ahead
             if claim is None:
@@ -267,11 +266,11 @@ class Host:
             self._store.newer.add(claimant)
         return claimant, self.worker, event
 
-    def _heard(self, claimant: str, claim: Claimed | None) -> None:
+    def _heard(self, claimant: str, claim: Claim | None) -> None:
         if self._store.watching:
             self._store.watching.heard(claimant, None if claim is None else claim.token)
 
-    def _attempt(self, claim: Claimed, queues: list[str]) -> Told[Claimed | None]:
+    def _attempt(self, claim: Claim, queues: list[str]) -> Told[Claim | None]:
         """Run it. Returns what was taken with its outcome, where the group counts as one without Spark."""
         token, following = claim.token, None
         self._hold(token)

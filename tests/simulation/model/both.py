@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.simulation.model.store import ModelStore, by_turn
+from tests.simulation.model.store import ModelStore
 from unstuck.coordinator.commands.job_commands import Answer, Command, Commanded, command
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.model.decision import Acks, Environment
@@ -21,6 +21,7 @@ from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.answers import Begun, Submission
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.submissions import Submissions
+from unstuck.in_process.worker_scripts import by_turn
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Offer, Token

@@ -12,8 +12,7 @@ from typing import Any
 
 import redis
 
-from tests.simulation.model.claimed import Claimed
-from tests.simulation.model.store import ModelStore, by_turn
+from tests.simulation.model.store import ModelStore
 from tests.simulation.model.stream import ReportStream
 from tests.simulation.rules.broken import Broken
 from unstuck.coordinator.model.decision import Acks, Decision
@@ -23,6 +22,7 @@ from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.answers import Begun, CommitAnswer, EndAnswer, NotEnded, Submission
 from unstuck.coordinator.store.job_store import NO_OFFERS, REPORT_GROUP, Store
 from unstuck.coordinator.store.submissions import Submissions
+from unstuck.in_process.worker_scripts import by_turn
 from unstuck.tasks.protocol.keys import Keys, queue_of
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome
@@ -158,7 +158,7 @@ class Mirrored(ModelStore):
 
     def take(
         self, queues: Sequence[str], caller: str, claimant: str, worker: str, event: str, *, leaves: bool = False
-    ) -> Claimed | None:
+    ) -> Claim | None:
         arguments = (claimant, worker, event)
         model, real = self._both(
             "",
@@ -169,7 +169,7 @@ class Mirrored(ModelStore):
         self._same_claims(caller, model, real)
         return model  # type: ignore[no-any-return]
 
-    def _same_claims(self, caller: str, model: Claimed | None, real: Claim | None) -> None:
+    def _same_claims(self, caller: str, model: Claim | None, real: Claim | None) -> None:
         tokens = [claim and claim.token for claim in (model, real)]
         if tokens[0] != tokens[1]:
             raise Broken(AGREE, f"take of {caller}: the model gives {tokens[0]}, the real store {tokens[1]}")
@@ -270,7 +270,7 @@ class Mirrored(ModelStore):
         caller: str,
         queues: Sequence[str],
         *taking: str,
-    ) -> tuple[FinishAnswer, Claimed | None]:
+    ) -> tuple[FinishAnswer, Claim | None]:
         finishing = (token, outcome, event)
         plain = super()
         model, (word, _, real) = self._both(

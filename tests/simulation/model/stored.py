@@ -1,39 +1,31 @@
-"""What stands in the store of one job, and who is told of every write to it."""
+"""What the rules want of a job beside what the store holds, and who is told of every write to it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from unstuck.coordinator.model.decision import Decision
-from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord, Reason
+from unstuck.coordinator.model.records import JobRecord, Reason
+from unstuck.in_process import stored
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.spec.work_order import WorkOrder
 
-Fields = dict[str, str]
-
 
 @dataclass(slots=True)
-class StoredJob:
-    """The keys of one job."""
+class StoredJob(stored.StoredJob):
+    """The keys of one job.
 
-    record: JobRecord
-    groups: dict[str, GroupRecord] = field(default_factory=dict)
-    collected: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    attempts: dict[str, AttemptRecord] = field(default_factory=dict)
-    commanded: str = ""
-    frozen: dict[str, str] = field(default_factory=dict)
-    plans: dict[str, str] = field(default_factory=dict)
-    turns: dict[str, float] = field(default_factory=dict)
-    params: dict[str, Any] = field(default_factory=dict)
-    events: list[dict[str, Any]] = field(default_factory=list)
-    lock: tuple[str, float] = ("", 0.0)
-    dirty_until: float = 0.0
-    begun_at: float = 0.0  # for the promises: when somebody last began a pass
-    decided_at: float = 0.0  # for the promises: when the pass of the last commit began
+    Attributes:
+        begun_at: when somebody last began a pass.
+        decided_at: when the pass of the last commit began.
+    """
+
+    begun_at: float = 0.0
+    decided_at: float = 0.0
 
     def copy(self) -> StoredJob:
         """What stands here now, whatever is written later."""
@@ -48,14 +40,6 @@ class StoredJob:
             params=dict(self.params),
             events=list(self.events),
         )
-
-
-class Reports(Protocol):
-    """As much of the report stream as the scripts touch."""
-
-    def add(self, fields: Fields) -> None: ...
-    def ack(self, ids: Iterable[str]) -> list[str]: ...
-    def count(self, counts: Iterable[tuple[str, int]]) -> None: ...
 
 
 class Watching(Protocol):

@@ -13,7 +13,6 @@ from unittest.mock import patch
 from tests.simulation.actors.dispatch import WarehousesAtHand
 from tests.simulation.actors.fleet import Host
 from tests.simulation.actors.warehouse import Depot
-from tests.simulation.model.claimed import Claimed
 from tests.simulation.model.store import ModelStore
 from tests.simulation.model.stored import StoredJob
 from tests.simulation.planted.mutants import MUTANTS
@@ -37,7 +36,7 @@ from unstuck.coordinator.store.reports import StreamEntry
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.spec.work_order import WorkOrder
-from unstuck.tasks.transport.lease import FinishAnswer
+from unstuck.tasks.transport.lease import Claim, FinishAnswer
 
 
 class LocksForever(ModelStore):
@@ -64,7 +63,7 @@ class CommitsBlindly(ModelStore):
 class TakesWithoutALease(ModelStore):
     """Whoever ends an attempt takes the next one on trust: a lease comes with the first renewal."""
 
-    def finish_and_take(self, *arguments: Any) -> tuple[FinishAnswer, Claimed | None]:
+    def finish_and_take(self, *arguments: Any) -> tuple[FinishAnswer, Claim | None]:
         answer, claim = super().finish_and_take(*arguments)
         if claim is not None:
             attempts = self.jobs[claim.token.job].attempts

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from tests.simulation.actors.broker import Broker
 from tests.simulation.actors.coordinators import StoreAtHand
-from tests.simulation.model.store import ModelStore, by_turn
+from tests.simulation.model.store import ModelStore
 from tests.simulation.stage.history import SETTINGS
 from tests.simulation.stage.network import Connection
 from tests.simulation.stage.trouble import Trouble
@@ -25,6 +25,7 @@ from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.job_store import Store
+from unstuck.in_process.worker_scripts import by_turn
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind, Report
 from unstuck.tasks.protocol.token import Offer, Token
