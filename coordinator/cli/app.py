@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
-from typer.core import TyperGroup
 
 from unstuck.coordinator.cli.control import alter, cancel, force_stop, pause, rerun, resume, retry, skip, stop
 from unstuck.coordinator.cli.datasets import datasets
@@ -24,12 +23,14 @@ from unstuck.coordinator.cli.ops.pools import pool
 from unstuck.coordinator.cli.ops.show_fleet import fleet
 from unstuck.coordinator.cli.ops.streams import stream
 from unstuck.coordinator.cli.ops.warehouse import compact, restore, vacuum
+from unstuck.coordinator.cli.run import run
 from unstuck.coordinator.cli.schedule import schedule
 from unstuck.coordinator.cli.submit import submit, validate
 from unstuck.coordinator.cli.watch import events, watch
 
 RUN, INSPECT, CONTROL, OPERATE = "Run", "Inspect", "Control", "Operate"
 COMMANDS: tuple[tuple[str, str, Callable[..., None], str], ...] = (
+    (RUN, "run", run, "unstuck run flights.yaml --param year=2013"),
     (RUN, "submit", submit, "unstuck submit flights.yaml --param year=2013 --wait"),
     (RUN, "validate", validate, "unstuck validate flights.yaml"),
     (RUN, "up", up, "unstuck up --workers 2"),
@@ -60,18 +61,8 @@ COMMANDS: tuple[tuple[str, str, Callable[..., None], str], ...] = (
 )
 
 
-class _Commands(TyperGroup):
-    """Suggests ``submit`` to a person who types ``run``: typer would suggest ``rerun``, which throws work away."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] == "run":
-            ctx.fail("No such command 'run'. Did you mean 'submit'? It stores a job, which the fleet runs.")
-        return super().resolve_command(ctx, args)
-
-
 app = typer.Typer(
     name="unstuck",
-    cls=_Commands,
     epilog="Exit codes: 0 fine · 1 the job did not finish well · 2 usage or spec · 3 no such job · "
     "4 refused in this state · 5 Redis unreachable.",
     context_settings={"help_option_names": ["-h", "--help"]},

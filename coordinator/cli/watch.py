@@ -187,6 +187,16 @@ def await_end(client: Client, job_id: str, console: Console, footer: Footer | No
 
 def conclusion(view: JobView) -> Iterator[Text]:
     """How the job ended, what was published, and where to look next; the tree or the events have said why."""
+    yield from outcome(view)
+    job = view.job
+    if not job.terminal:
+        yield Text(f"  reason  unstuck why {job.id}\n  go on   unstuck resume {job.id}")
+    elif job.status is not Status.FINISHED:
+        yield Text(f"  errors  unstuck show {job.id}\n  logs    unstuck logs {job.id}")
+
+
+def outcome(view: JobView) -> Iterator[Text]:
+    """How the job ended, and what was published."""
     job = view.job
     duration = format_duration(max(0.0, (job.ended_at or view.at) - (job.started_at or job.submitted_at)))
     yield Text.assemble(f"{job.name} {job.id} ", coloured(job.status), f" after {duration}")
@@ -194,10 +204,6 @@ def conclusion(view: JobView) -> Iterator[Text]:
         yield Text(f"  published {name}: {count_of(rows, 'row')}")
     if job.version:
         yield Text(f"  version {job.version} of {job.warehouse}")
-    if not job.terminal:
-        yield Text(f"  reason  unstuck why {job.id}\n  go on   unstuck resume {job.id}")
-    elif job.status is not Status.FINISHED:
-        yield Text(f"  errors  unstuck show {job.id}\n  logs    unstuck logs {job.id}")
 
 
 def _through_outages(say: Callable[[str], object]) -> Retrying:

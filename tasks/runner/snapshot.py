@@ -96,8 +96,10 @@ class Code:
         sure: all were compared since the last step.
     """
 
-    def __init__(self) -> None:
-        self.for_an_outcome, self._rest = _Compared(_FOR_AN_OUTCOME), _Compared(_USED)
+    def __init__(self, *, watched: bool = True) -> None:
+        """``watched``: False for a process that ends with its job, where nothing is compared."""
+        self.for_an_outcome = _Compared(_FOR_AN_OUTCOME if watched else ())
+        self._rest = _Compared(_USED if watched else ())
         self._at = _now()
         self.sure = True
 

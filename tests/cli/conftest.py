@@ -15,7 +15,6 @@ import psutil
 import pytest
 import redis
 
-from tests.support.at_once import AtOnce
 from tests.support.coordinator import take
 from tests.support.machine import seconds
 from tests.support.paths import ROOT
@@ -28,6 +27,7 @@ from unstuck.coordinator.reconcile.reconciler import PassResult, Reconciler
 from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.views.job_views import JobView
+from unstuck.in_process.at_once import AtOnce
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token

@@ -67,11 +67,7 @@ def test_a_shell_completes_commands_and_statuses(away: Cli) -> None:
     assert completed("unstuck list --status RUN") == ["RUNNING"]
 
 
-def test_run_suggests_submit_and_never_the_destructive_rerun(away: Cli) -> None:
-    done = away("run", "flights.yaml")
-    assert done.returncode == 2
-    assert "submit" in done.stderr
-    assert "rerun" not in done.stderr
+def test_a_misspelt_command_suggests_the_one_that_is_meant(away: Cli) -> None:
     assert "Did you mean 'rerun'" in away("rerunn").stderr
 
 

@@ -16,7 +16,6 @@ from unittest.mock import patch
 
 import redis
 
-from tests.support.at_once import AtOnce
 from tests.support.servers import wait_until
 from unstuck import Client, Settings, Status
 from unstuck.coordinator.publishing.background_tries import Warehouses
@@ -40,6 +39,7 @@ from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.coordinator.submitter import Submitter
 from unstuck.coordinator.views.job_views import JobView
+from unstuck.in_process.at_once import AtOnce
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind

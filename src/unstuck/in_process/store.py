@@ -60,7 +60,7 @@ class ReferenceStore(WorkerScripts):
         if record.key:
             self.keys[record.key] = (record.id, fingerprint)
         now = self.now
-        plan = plan_of(record.spec)
+        plan = plan_of(record.spec, record.texts)
         plans = record.group_plans(plan)
         self.jobs[record.id] = self.stored(replace(record, submitted_at=now), plans=plans, params=dict(plan.params))
         if record.retry_of in self.jobs:
@@ -120,7 +120,14 @@ class ReferenceStore(WorkerScripts):
         job = self.jobs.get(job_id)
         if job is None:
             return None
-        return JobState(plan_of(job.record.spec), job.record, job.groups, job.collected, dict(job.attempts), job.frozen)
+        return JobState(
+            plan_of(job.record.spec, job.record.texts),
+            job.record,
+            job.groups,
+            job.collected,
+            dict(job.attempts),
+            job.frozen,
+        )
 
     def commit(self, decision: Decision, commit_id: str, due_seen: str, acks: Acks) -> CommitAnswer:
         job = self.jobs.get(decision.old.id)

@@ -1,4 +1,4 @@
-"""What stands in the store of one job, and where the scripts report."""
+"""The keys of one job in the store, and the stream on which the scripts report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the scripts of the workers do to the store, on Python values: take, renew, finish."""
+"""The scripts of the workers on Python values: take, renew, finish."""
 
 from __future__ import annotations
 

@@ -22,7 +22,6 @@ from tests.simulation.stage.network import Connection
 from tests.simulation.stage.stage import Stage, Turn
 from tests.simulation.stage.store_faults import NEWER
 from tests.simulation.stage.trouble import Trouble
-from tests.support.at_once import AtOnce
 from unstuck.coordinator.errors import NewerJob
 from unstuck.coordinator.model.decision import Acks, Decision
 from unstuck.coordinator.model.records import JobRecord, Reason
@@ -37,6 +36,7 @@ from unstuck.coordinator.spec.plan import plan_of
 from unstuck.coordinator.store.answers import Begun, CommitAnswer, EndAnswer
 from unstuck.coordinator.store.job_store import NO_OFFERS, Store
 from unstuck.coordinator.store.reports import ReportStream, StreamEntry
+from unstuck.in_process.at_once import AtOnce
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.settings import Settings

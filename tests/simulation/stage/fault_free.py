@@ -14,7 +14,6 @@ from tests.simulation.model.store import ModelStore
 from tests.simulation.stage.history import SETTINGS
 from tests.simulation.stage.network import Connection
 from tests.simulation.stage.trouble import Trouble
-from tests.support.at_once import AtOnce
 from unstuck.coordinator.decide.receipts import Delivered
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import JobRecord, Reason
@@ -25,6 +24,7 @@ from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.job_store import Store
+from unstuck.in_process.at_once import AtOnce
 from unstuck.in_process.worker_scripts import by_turn
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind, Report

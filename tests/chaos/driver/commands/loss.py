@@ -26,7 +26,6 @@ from kombu import Connection, Exchange, Queue
 from tests.chaos.driver.fleet import plain
 from tests.chaos.driver.judging.reports import Account, Sent, judge, transactions
 from tests.chaos.driver.server import Server
-from tests.support.at_once import AtOnce
 from tests.support.servers import wait_until
 from unstuck import Client, Settings
 from unstuck.coordinator.local.parent_death import end_with
@@ -38,6 +37,7 @@ from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.reports import ReportStream
+from unstuck.in_process.at_once import AtOnce
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind, ReportKind
 from unstuck.tasks.transport.lease import Lease

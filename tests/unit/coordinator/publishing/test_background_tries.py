@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import redis
 
-from tests.support.at_once import AtOnce
 from tests.support.jobs.job_in_memory import Job, group
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.background import Work
 from unstuck.coordinator.publishing.background_tries import GOES_ON, Publisher
+from unstuck.in_process.at_once import AtOnce
 
 DONE = PublishResult(version=1)
 WHY = Reason("USER_CANCELED", "no")

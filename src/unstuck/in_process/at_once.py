@@ -1,4 +1,4 @@
-"""Runs what a coordinator does in the background on the caller's thread, so that a test sees its end."""
+"""Runs on the thread of the caller what a coordinator does in the background."""
 
 from __future__ import annotations
 

@@ -1,0 +1,204 @@
+"""Runs jobs in this process: no Redis, no Celery, no fleet; the same deciding, steps, rules and publishing."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unstuck.coordinator.errors import NoSuchGroup
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.plan import compile_plan
+from unstuck.coordinator.spec.problems import suggestion
+from unstuck.coordinator.views.job_views import JobView
+from unstuck.in_process.attempts import RunnerHere
+from unstuck.in_process.coordinator import Coordinator, JumpingClock
+from unstuck.tasks.errors import HostUnfit
+from unstuck.tasks.host import LIGHT, lacking
+from unstuck.tasks.protocol.report import Outcome
+from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.transport.lease import FinishAnswer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from unstuck.coordinator.job_builder import Job
+
+Failing = Mapping[str, BaseException | type[BaseException]]
+
+
+@dataclass(frozen=True)
+class GroupEnd:
+    """How a group ended, or one member of a fork."""
+
+    name: str
+    state: GroupState
+    reason: Reason | None
+    results: Mapping[str, Any]
+    attempts: int
+
+
+class Ended:
+    """A job that has run to its end in this process.
+
+    Attributes:
+        job_id: of the job.
+        view: all that is known of it, as `Client.show` answers.
+    """
+
+    def __init__(self, view: JobView, events: list[dict[str, Any]]) -> None:
+        self.view, self.job_id, self._events = view, view.job.id, events
+
+    def __repr__(self) -> str:
+        return f"<Ended {self.view.job.name} {self.status}>"
+
+    @property
+    def status(self) -> Status:
+        return self.view.job.status
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is FINISHED, with everything published."""
+        return self.status is Status.FINISHED
+
+    @property
+    def groups(self) -> dict[str, GroupEnd]:
+        """By name; the members of a fork as ``name[0]``, ``name[1]``, …"""
+        return {
+            member.id: GroupEnd(
+                member.id,
+                member.record.state,
+                member.record.reason,
+                member.record.results,
+                member.record.epoch,
+            )
+            for fork in self.view.groups
+            for member in fork.members
+        }
+
+    def group(self, name: str) -> GroupEnd:
+        """Raises: NoSuchGroup: no group of this name has begun, or ended without."""
+        groups = self.groups
+        if name not in groups:
+            raise NoSuchGroup(f"the job has no group {name}{suggestion(name, groups)}")
+        return groups[name]
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """By group, what its steps recorded; of a fork a list, in the order of its members."""
+        return {
+            fork.name: found if fork.forked else found[0]
+            for fork in self.view.groups
+            if (found := [dict(member.record.results) for member in fork.members]) and any(found)
+        }
+
+    def why(self) -> str:
+        """A line for the job, and for each group that has failed."""
+        failed = [
+            f"{group.name}: {group.state}: {group.reason.code}: {group.reason.text}"
+            for group in self.groups.values()
+            if group.reason is not None and group.state is not GroupState.SUCCEEDED
+        ]
+        job = self.view.job
+        return "\n".join([f"{job.name}: {self.view.why_line(job.id) or job.status}", *failed])
+
+    def events(self) -> list[dict[str, Any]]:
+        """Its event log, the oldest first."""
+        return self._events
+
+
+class InProcess:
+    """One warehouse, in which jobs run one after another; waits are jumped over."""
+
+    def __init__(
+        self,
+        warehouse: Path | str,
+        *,
+        settings: Settings | None = None,
+        spark: Callable[[], SparkSession] | None = None,
+        now: datetime.datetime | None = None,
+    ) -> None:
+        """
+        Args:
+            settings: of everything else; those of the environment by default.
+            spark: makes the session that all groups share. None: one is made when a group first needs it.
+            now: where the clock begins.
+        """
+        known = (settings or Settings()).model_dump(exclude_unset=True)
+        self.settings = Settings(**{**known, "warehouse": str(warehouse), "durability": "everysec"})
+        self.clock = JumpingClock(now)
+        self._coordinator = Coordinator(self.settings, self.clock)
+        self._runner = RunnerHere(self.settings, spark)
+
+    def close(self) -> None:
+        self._runner.close()
+
+    def __enter__(self) -> InProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(
+        self,
+        spec: JobSpec | Mapping[str, Any] | str | Path | Job,
+        *,
+        params: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        fail: Failing | None = None,
+        times: int = 1,
+        on_change: Callable[[JobView], None] = lambda view: None,
+    ) -> Ended:
+        """Run a job until it has ended, or cannot go on by itself.
+
+        Args:
+            params, key: as of `Client.submit`.
+            fail: by group or member, the error that its first ``times`` attempts raise in the place of their steps.
+            on_change: is told how the job stands, whenever that has changed.
+
+        Raises: as `Client.submit`; HostUnfit: this host lacks what a group needs.
+        """
+        given = params or {}
+        job_spec = JobSpec.of(spec, given) if isinstance(spec, JobSpec | Mapping | str | Path) else spec.spec(given)
+        on_spark = any(one.spec.spark for one in compile_plan(job_spec).groups.values())
+        if lacks := lacking(self.settings, ["spark" if on_spark else LIGHT]):
+            raise HostUnfit(lacks)
+        job = self._coordinator.submit(job_spec, key or "")
+        self._runner.fails = {name: (error, times) for name, error in (fail or {}).items()}
+        with self._runner.interruptible():
+            self._run(job, on_change)
+        view = self._coordinator.show(job)
+        return Ended(view, list(self._coordinator.events(job)))
+
+    def events(self, job: str, after: int = 0) -> list[dict[str, Any]]:
+        """The event log of a job, from its entry ``after`` on."""
+        return self._coordinator.events(job, after)
+
+    def _run(self, job: str, on_change: Callable[[JobView], None]) -> None:
+        coordinator, runner = self._coordinator, self._runner
+
+        told = ""
+        while True:
+            coordinator.decide()
+            if (record := coordinator.record(job)).commit != told:
+                told = record.commit
+                on_change(coordinator.show(job))
+            if record.at_rest:
+                return
+            if runner.interrupted:
+                runner.interrupted = False
+                coordinator.cancel(job, "interrupted")
+            elif (claim := coordinator.take()) is not None:
+                coordinator.decide()
+                on_change(coordinator.show(job))
+                runner.run(claim, self._finish)
+            else:
+                coordinator.jump()
+
+    def _finish(self, token: Token, outcome: Outcome, event: str) -> FinishAnswer:
+        return self._coordinator.store.finish(token, outcome, event, "here")

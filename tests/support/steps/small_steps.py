@@ -1,0 +1,28 @@
+"""Steps without Spark that take milliseconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+
+def three(spark: None, ctx: Any, first: int = 1) -> pa.Table:
+    print("three rows")
+    ctx.log.info("from %d on", first)
+    return pa.table({"n": [first, first + 1, first + 2]})
+
+
+def doubled(spark: None, ctx: Any, of: str) -> pa.Table:
+    numbers = ctx.input(of)["n"].to_pylist()
+    ctx.result("sum", 2 * sum(numbers))
+    return pa.table({"n": [2 * n for n in numbers]})
+
+
+def of_member(spark: None, ctx: Any, day: int) -> pa.Table:
+    ctx.result("day", day)
+    return pa.table({"day": [day]})
+
+
+def refuse(spark: None, ctx: Any) -> None:
+    raise ValueError("this row is not to be had")
