@@ -41,6 +41,8 @@ class Retried:
             "adopts": self.adopts,
             "reruns": self.reruns,
             "any_code": self.any_code,
+            # Who was told that it failed is told when a retry has ended well.
+            "told": {key: told for key, told in self.job.told.items() if key == "failed"},
         }
 
     def key(self, fingerprint: str) -> str:

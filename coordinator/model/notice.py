@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from pydantic import TypeAdapter
@@ -67,7 +68,7 @@ class Told:
         since: since when it stood; ``at``: when it was told.
         to: the targets that were told.
         over: when it ended; 0 while it stands.
-        ends: of the targets, those that asked to be told of ends; of schedules alone.
+        ends: of the targets, those that asked to be told of ends then.
     """
 
     since: float
@@ -75,6 +76,10 @@ class Told:
     to: tuple[str, ...]
     over: float = 0.0
     ends: tuple[str, ...] = ()
+
+    def told_of_end(self, ask_now: Collection[str]) -> tuple[str, ...]:
+        """The targets that are told of its end: those that asked for ends when it was told, or ask for them now."""
+        return tuple(target for target in self.to if target in self.ends or target in ask_now)
 
 
 _NOTICE: TypeAdapter[Notice] = TypeAdapter(Notice)

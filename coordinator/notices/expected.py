@@ -43,6 +43,11 @@ class Expected:
     absent: int = 0
     by_fleet: bool = False
 
+    @property
+    def stands(self) -> bool:
+        """Somebody was told that it is late, and of no end."""
+        return any(not told.over for told in self.told.values())
+
     def to_json(self) -> str:
         return json.dumps(_EXPECTED.dump_python(self, mode="json", exclude_defaults=True), separators=(",", ":"))
 
@@ -115,7 +120,7 @@ def judge(
 
     def over(key: str, last: Told, mine: Sequence[Came], done: Came) -> None:
         told[key] = replace(last, over=now)
-        to = tuple(target for target in last.to if target in asked.recovered)
+        to = last.told_of_end(asked.recovered)
         notices.extend(_notice(name, "recovered", key, to, last.since, now, mine, f"job {done.id} has ended well"))
 
     for key, late in _lates(asked):
@@ -131,7 +136,7 @@ def judge(
         if done is None:
             forget = given_up and absent >= GIVEN_UP
             to = asked.conditions[key][1]
-            told[key] = Told(found.at, now, to)
+            told[key] = Told(found.at, now, to, ends=tuple(target for target in to if target in asked.recovered))
             text = f"{late_text(late, found, zone)}; {_stands(mine, found)}"
             if forget:
                 text += f". It has not come {GIVEN_UP} times in a row: until it is submitted again, it is not expected"

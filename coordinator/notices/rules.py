@@ -120,16 +120,26 @@ class _Telling:
     def end(self) -> None:
         """The job ends with this commit."""
         well = self._job.status is Status.FINISHED
-        word, failed = "finished" if well else "failed", self._asked.to("failed")
+        word = "finished" if well else "failed"
         if not self._job.schedule:
             self._tell(word, word, self._asked.to(word), self._job.ended_at)
+            if not well:
+                self._note_failure()
+        # The failure of a run is told by its schedule, as another problem.
+        stays = self.told.get("failed") if not well else None
         for key in self._standing():
-            # Who is told that the job has failed is not told that this is over. The failure of a run is told by its
-            # schedule, as another problem.
-            self._close(key, but=() if well or self._job.schedule else failed)
-        if well and self._job.retry_of and not self._job.schedule:
-            for target in self._asked.recovered.intersection(failed):
-                self._over.setdefault(target, []).append("failed")
+            # Who is told that the job has failed is not told that this is over.
+            if key != "failed" or well:
+                self._close(key, but=stays.to if stays else ())
+
+    def _note_failure(self) -> None:
+        """The failure stands until a retry ends well, also for who was told that the job before this one failed."""
+        to, before = self._asked.to("failed"), self.told.get("failed")
+        ends = tuple(target for target in to if target in self._asked.recovered)
+        if before is not None:
+            to, ends = (tuple(dict.fromkeys((*old, *new))) for old, new in ((before.to, to), (before.ends, ends)))
+        if to:
+            self.told["failed"] = Told(self._job.ended_at, self._env.now, to, ends=ends)
 
     def halted(self) -> None:
         """Halts end by a person's word only, so each is told."""
@@ -142,6 +152,7 @@ class _Telling:
 
     def look(self, everything: bool) -> None:
         """Judge what holds for a time, of a job that goes on."""
+        self._unwatched(everything)
         for key, (condition, targets) in self._asked.conditions.items():
             if condition.value is None or (condition.word == "waiting_for_worker" and not everything):
                 continue
@@ -166,6 +177,17 @@ class _Telling:
                 self._open(key, condition.word, targets, since, mark=since, group=group, usual=limit)
             else:
                 self._look_by(at)
+
+    def _unwatched(self, everything: bool) -> None:
+        """Judge the end of problems of which no rule tells any more."""
+        for key in self._standing():
+            word = key.partition(":")[0]
+            if key in self._asked.conditions or word not in ("retrying_for", "waiting_for_worker"):
+                continue
+            if word == "retrying_for" or everything:
+                since, _ = self._since(word, 0.0)
+                if not since or since > self.told[key].since:
+                    self._close(key)
 
     def recovered(self) -> None:
         """Problems are over, and none that the same target was told of stands."""
@@ -235,14 +257,15 @@ class _Telling:
         usual: float = 0.0,
     ) -> None:
         if targets:
-            self.told[key] = Told(since, self._env.now, targets)
+            ends = tuple(target for target in targets if target in self._asked.recovered)
+            self.told[key] = Told(since, self._env.now, targets, ends=ends)
             self._tell(word, key, targets, since, mark=mark, group=group, limit=usual)
 
     def _close(self, key: str, but: Sequence[str] = ()) -> None:
         told = self.told[key]
         self.told[key] = replace(told, over=self._env.now)
-        for target in told.to:
-            if target in self._asked.recovered and target not in but:
+        for target in told.told_of_end(self._asked.recovered):
+            if target not in but:
                 self._over.setdefault(target, []).append(key)
 
     def _tell(

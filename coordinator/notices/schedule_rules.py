@@ -126,8 +126,9 @@ class _Telling:
         if not self._over:
             return
         standing = {target for told in self.told.values() if not told.over for target in told.to}
-        targets = dict.fromkeys(target for key in self._over for target in self.told[key].to)
-        to = tuple(target for target in targets if target in self._asked.recovered and target not in standing)
+        asked = self._asked.recovered
+        targets = dict.fromkeys(target for key in self._over for target in self.told[key].told_of_end(asked))
+        to = tuple(target for target in targets if target not in standing)
         since = min(self.told[key].since for key in self._over)
         began = sorted(f"{key} {self.told[key].since}" for key in self._over)
         stopped = self._record.status is ScheduleStatus.STOPPED and not self._runs["RUN_FINISHED"]

@@ -325,7 +325,7 @@ class Pass:
         """Put into the decision what is told with it, and what was told on the record."""
         rules = self._reconciler.rules
         # While records go that the state still holds, nothing is told: the job is decided again at once.
-        if decision.reload or not (rules or state.plan.notify):
+        if decision.reload or not (rules or state.plan.notify or state.job.told):
             return
         job, everything = state.job, self.groups is None
         asked = subscriptions(job.name, state.plan.notify, rules)

@@ -51,7 +51,7 @@ class ScheduleNotices:
             jobs, published, backlog: as for `view_of`.
         """
         asked = subscriptions(after.name, rules_of(after.spec), self.rules)
-        if not asked.conditions:
+        if not asked.conditions and not after.told:
             return after, (), due
         view = view_of(after, now, due, published, jobs, backlog)
         told = tell_of_schedule(asked, before, view, events, self.zone)

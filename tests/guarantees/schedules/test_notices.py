@@ -169,6 +169,32 @@ def test_a_job_whose_rule_is_changed_while_it_is_late_is_told_to_be_well_again(c
     assert events(coordinator) == ["late", "recovered"]
 
 
+def test_who_was_told_that_a_job_is_late_is_told_of_its_end_though_no_rule_expects_it_any_more(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
+    rules = [{"on": [{"late": a_minute_ago()}, "recovered"], "to": "ops"}]
+    by_fleet = (FleetRule.model_validate({**rules[0], "names": ["weekly"]}),)
+    coordinator, restarted = make_coordinator(rules=by_fleet), make_coordinator()
+    coordinator.submit(group("a"), name="nightly", notify=rules)
+    look(coordinator)
+    for name in ("nightly", "weekly"):
+        as_if_expected_for_days(coordinator, name)
+    look(coordinator)
+    assert events(coordinator) == ["late", "late"]
+    for name in ("nightly", "weekly"):
+        job = restarted.submit(group("a"), name=name)
+        look(restarted)
+        assert restarted.drive(job) is Status.FINISHED
+        look(restarted)
+    assert [(one.event, one.name, one.to) for one in told(restarted)[2:]] == [
+        ("recovered", "nightly", ("ops",)),
+        ("recovered", "weekly", ("ops",)),
+    ]
+    look(restarted)
+    assert len(told(restarted)) == 4
+    assert not restarted.redis.hexists(restarted.keys.expected_state, "nightly")
+
+
 def test_a_job_that_ended_well_is_not_late_and_one_that_does_not_come_any_more_is_given_up(
     coordinator: Coordinator,
 ) -> None:

@@ -177,6 +177,21 @@ def test_a_rule_that_comes_while_a_job_runs_tells_of_what_happens_from_then_on(c
     assert told(coordinator) == [("failed", "FAILED")]
 
 
+def test_a_target_hears_the_end_though_every_rule_was_taken_out_meanwhile(
+    make_coordinator: Callable[..., Coordinator],
+) -> None:
+    coordinator = make_coordinator()
+    job = coordinator.submit(group("a", retry={"max": 0}), notify=OPS)
+    coordinator.read()
+    coordinator.work(coordinator.offers()[0], failed())
+    coordinator.read()
+    again = coordinator.client.retry(job).id
+    assert coordinator.client.alter(again, {"notify": []}).answer == "DONE"
+    assert coordinator.drive(again) is Status.FINISHED
+    assert told(coordinator) == [("failed", "FAILED"), ("recovered", "FINISHED")]
+    assert {(notice.problem, notice.to) for notice in outbox(coordinator)} == {(f"job:{job}", ("ops",))}
+
+
 def commands(coordinator: Coordinator, job: str) -> dict[str, int]:
     """How many of which commands the commits take that decide ``job`` to its end."""
     commit, counts = coordinator.store.commit, Counter[str]()

@@ -11,6 +11,7 @@ import pytest
 from tests.support.jobs.job_in_memory import LOST, NO_JITTER, Job, failure, group
 from unstuck import Status
 from unstuck.coordinator.commands.job_commands import Command
+from unstuck.coordinator.commands.retry_job import retried
 from unstuck.coordinator.model.decision import Decision, Environment
 from unstuck.coordinator.model.notice import TOLD_AGAIN_AFTER, Notice
 from unstuck.coordinator.model.notice import Told as OpenProblem
@@ -30,7 +31,7 @@ class Told(Job):
         self.notices: list[Notice] = []
         self.last = Telling({}, (), None)
         self.usual = 0.0
-        self._fleet = fleet
+        self.fleet = fleet
 
     def decide(self, *arguments: Any, **env: Any) -> Decision:
         decision = super().decide(*arguments, **env)
@@ -39,7 +40,7 @@ class Told(Job):
 
     def told_with(self, decision: Decision, state: JobState | None = None) -> None:
         state = state or self.state
-        asked = subscriptions("job", self.plan.notify, self._fleet)
+        asked = subscriptions("job", self.plan.notify, self.fleet)
         self.last = tell(asked, decision.old, state, Environment(self.now, ""), decision.due, usual=lambda: self.usual)
         state.job = replace(state.job, told=self.last.told)
         self.notices += self.last.notices
@@ -321,14 +322,85 @@ def test_who_asked_only_for_the_wait_is_told_of_its_end_however_the_job_ends() -
     assert "ada asked for cancel" in job.notices[1].text
 
 
+def retry_of(failed: Told, *groups: Any, **options: Any) -> Told:
+    retry = Told(*groups, **options)
+    fields = retried(failed.state, (), False, "word").fields
+    retry.state.job = replace(retry.state.job, **fields, id="j2")
+    return retry
+
+
 def test_a_retry_that_ends_well_ends_the_problem_of_the_job_that_failed() -> None:
-    job = Told(group("a"), on=["failed", "recovered"])
-    job.state.job = replace(job.state.job, retry_of="j0", adopts=("j0", "root"))
-    job.decide()
-    job.run("a", rows={})
-    (notice,) = job.notices
-    assert (notice.event, notice.problem) == ("recovered", "job:root")
-    assert notice.text.startswith("its retry has ended well")
+    on = ["failed", "recovered", {"waiting_for_worker": "5m"}]
+    first = Told(group("a", retry={"max": 0}), on=on)
+    first.decide()
+    first.run("a", failure())
+    again = retry_of(first, group("a", retry={"max": 0}), on=on)
+    again.decide()
+    again.run("a", failure())
+    last = retry_of(again, group("a"), on=on)
+    last.decide()
+    last.now += 300
+    last.decide()
+    assert last.events() == ["waiting_for_worker"]
+    last.run("a", rows={})
+    assert [*first.events(), *again.events()] == ["failed", "failed"]
+    assert last.events() == ["waiting_for_worker", "recovered"], "not well again before the failure is mended"
+    assert {one.problem for one in (*first.notices, *again.notices, *last.notices)} == {"job:j"}
+    assert "its retry has ended well" in last.notices[1].text
+
+
+def test_a_retry_that_ends_well_tells_nobody_who_was_not_told_of_the_failure() -> None:
+    first = Told(group("a", retry={"max": 0}), on=["halted", "recovered"])
+    first.decide()
+    first.run("a", failure())
+    again = retry_of(first, group("a"), on=["failed", "recovered"])
+    again.decide()
+    again.run("a", rows={})
+    assert again.notices == []
+
+
+def rules_for(*targets: str) -> tuple[FleetRule, ...]:
+    on = ["failed", "halted", "recovered", {"retrying_for": "15m"}, {"waiting_for_worker": "5m"}]
+    return tuple(FleetRule.model_validate({"on": on, "to": one}) for one in targets)
+
+
+@pytest.mark.parametrize("left", [("boss",), ()], ids=["the rule stays", "no rule stays"])
+def test_a_target_that_is_taken_out_of_a_rule_hears_the_end_of_a_problem_of_which_it_was_told(
+    left: tuple[str, ...],
+) -> None:
+    def events(job: Told, target: str) -> list[str]:
+        return [notice.event for notice in job.notices if target in notice.to]
+
+    waits = Told(group("a"), group("b", "a"), on=[], fleet=rules_for("ops", "boss"))
+    waits.decide()
+    waits.now += 300
+    waits.decide()
+    waits.fleet = rules_for(*left)
+    waits.claim("a")
+    waits.decide()
+    assert not waits.state.job.terminal
+    assert events(waits, "ops") == events(waits, "boss") == ["waiting_for_worker", "recovered"]
+
+    halts = Told(group("a"), on=[], fleet=rules_for("ops", "boss"))
+    halts.decide()
+    halt(halts)
+    halts.fleet = rules_for(*left)
+    halts.now += 5
+    halts.tell(Command.RESUME)
+    halts.decide()
+    assert events(halts, "ops") == events(halts, "boss") == ["halted", "recovered"]
+
+    failed = Told(group("a", retry={"max": 0}), on=[], fleet=rules_for("ops", "boss"))
+    failed.decide()
+    failed.run("a", failure())
+    again = retry_of(failed, group("a", retry={"max": 0}), on=[], fleet=rules_for(*left))
+    again.decide()
+    again.run("a", failure())
+    assert events(again, "ops") == [], "it has not ended"
+    last = retry_of(again, group("a"), on=[], fleet=rules_for(*left))
+    last.decide()
+    last.run("a", rows={})
+    assert events(last, "ops") == events(last, "boss") == ["recovered"]
 
 
 def test_a_run_of_a_schedule_tells_what_happens_in_it_and_not_how_it_ends() -> None:

@@ -258,6 +258,17 @@ def test_a_rule_that_is_changed_while_its_problem_stands_silences_no_later_end()
     assert play.told == ["behind", "recovered", "failed", "recovered"]
 
 
+@pytest.mark.parametrize("rules", [[{"on": ["failed", "recovered"], "to": "boss"}], []])
+def test_a_target_that_is_taken_out_of_a_rule_hears_the_end_of_a_problem_of_which_it_was_told(rules: list[Any]) -> None:
+    play = Telling(["failed", "recovered"])
+    play.at(60)
+    play.fails(61)
+    play.record = replace(play.record, spec=json.dumps({**json.loads(play.record.spec), "notify": rules}))
+    play.at(71)
+    play.ends(Status.FINISHED, 72)
+    assert [(one.event, one.to) for one in play.notices] == [("failed", ("ops",)), ("recovered", ("ops",))]
+
+
 def test_who_stops_a_schedule_ends_its_problem_for_those_who_were_told_of_it() -> None:
     play = Telling(["failed", "recovered"])
     play.at(60)
