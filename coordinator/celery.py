@@ -129,7 +129,7 @@ def _task(name: str, method: Callable[..., Any], of: Callable[[Client], Any] = l
         if "by" in names:
             values["by"] = values.get("by") or (f"a Celery task from {origin}" if origin else "a Celery task")
         with Client(settings()) as client:
-            result = method(of(client), **values)
+            result = getattr(of(client), method.__name__)(**values)
         if isinstance(result, JobHandle):
             return result.id if result.new else f"{result.id}: {result.submitted.told}"
         return result if isinstance(result, str) else f"{result.answer}: {result.text}"

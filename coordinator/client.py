@@ -33,7 +33,7 @@ from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.notices.known_targets import unknown_targets
-from unstuck.coordinator.notices.outbox import Outbox
+from unstuck.coordinator.notices.outbox import Notices
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.publishing.restore import Restored, restore
 from unstuck.coordinator.publishing.streams.skip_file import SkippedFile, skip_file
@@ -49,6 +49,7 @@ from unstuck.coordinator.store.schedule_store import ScheduleStore
 from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.coordinator.submitter import Submitter
+from unstuck.coordinator.unreachable import in_sentences
 from unstuck.coordinator.views.fleet_view import FleetView, fleet_of
 from unstuck.coordinator.views.job_views import JobView, ListedJob, Queries, view_of
 from unstuck.coordinator.views.queues import full_pools, nobody_takes, unread_messages
@@ -80,20 +81,24 @@ class Client:
         redis_client: redis.Redis | None = None,
         breaker: CircuitBreaker = _BREAKER,
     ) -> None:
-        """``breaker``: with warehouses that do not answer. Raises: SettingsInvalid: those of the environment."""
+        """``redis_client``: a connection of the caller to the Redis of ``settings``, which must decode responses.
+
+        Raises: SettingsInvalid: those of the environment.
+        """
         self.settings = settings or with_local_fleet(default_settings())
         # WAITAOF and WAIT take up to five seconds.
         within = REPLY_WITHIN if self.settings.durability == "everysec" else 6.0
         self._redis = redis_client or connect(self.settings.redis_url, timeout=within)
         self._store = Store.of(self.settings, self._redis)
-        self.queries = Queries(self._redis, Keys(self.settings.prefix))
-        self.pools = Pools(self._redis, Keys(self.settings.prefix))
-        self.notices = Outbox(self._redis, Keys(self.settings.prefix))
-        self.dead_letters = DeadLetters(self._redis, Keys(self.settings.prefix))
-        submissions = Submissions(self._redis, Keys(self.settings.prefix))
-        self._submitter = Submitter(self.settings, self._redis, submissions, breaker)
-        self.schedules = ScheduleClient(self._submitter, self.queries, self._why)
+        self._keys, url = (keys := Keys(self.settings.prefix)), self.settings.redis_url
+        self._queries = Queries(self._redis, keys)
+        self.pools = in_sentences(Pools(self._redis, keys), url)
+        self.notices = in_sentences(Notices(self._redis, keys), url)
+        self.dead_letters = in_sentences(DeadLetters(self._redis, keys), url)
+        self._submitter = Submitter(self.settings, self._redis, Submissions(self._redis, keys), breaker)
+        self.schedules = in_sentences(ScheduleClient(self._submitter, self._queries, self._why), url)
         self._applier = CommandApplier(self._store, lambda: secrets.token_hex(8), time.monotonic, time.sleep)
+        in_sentences(self, url)
 
     def close(self) -> None:
         self._redis.close()
@@ -137,8 +142,8 @@ class Client:
             KeyConflict: the key belongs to a job with another spec, which is not to be retried.
             NotDurable: stored, but not confirmed as durable in time.
             WarehouseSilent, OSError: the warehouse has not answered in time, or with an error; nothing was stored.
-            redis.RedisError: the store could not be asked. Submitting again under a key is safe, and answered with the
-                job if it is stored, also while the warehouse does not answer.
+            Unreachable: Redis could not be asked. Submitting again under a key is safe, and answered with the job if it
+                is stored, also while the warehouse does not answer.
         """
         if key is not None:
             check_key(key)
@@ -149,7 +154,7 @@ class Client:
             found = self._submitter.store_job(job_spec, self.settings.warehouse, key or "", by, "")
         except KeyTaken as taken:
             found, other = Submitted(str(taken), new=False), True
-        unknown = unknown_targets(job_spec.notify, ProcessRegistry(self._redis, Keys(self.settings.prefix)))
+        unknown = unknown_targets(job_spec.notify, ProcessRegistry(self._redis, self._keys))
         warnings = tuple(map(str, (*unused_params(job_spec), *unbound_markers(job_spec), *unknown)))
         if found.new:
             return JobHandle(self, replace(found, warnings=warnings))
@@ -195,7 +200,7 @@ class Client:
             WarehouseMismatch: its warehouse, in which its work would be looked for, is not to be seen from here.
             WarehouseSilent: its warehouse has not answered in time; nothing was stored.
             SpecError: the parameters are wrong, or the spec names a version that the warehouse does not have yet.
-            redis.RedisError: the store could not be asked; asking again is safe.
+            Unreachable: Redis could not be asked; asking again is safe.
         """
         state = self._state(job)[0]
         old = state.job
@@ -228,7 +233,7 @@ class Client:
         state, now, due = self._state(job)
         if not why:
             return view_of(state, now, due)
-        known = FleetFacts(idle=self.queries.idle(now), pools=full_pools(self.pools.all()))
+        known = FleetFacts(idle=self._queries.idle(now), pools=full_pools(self.pools.all()))
         return view_of(state, now, due, explain(state, self._environment(now), due, members, known))
 
     def _why(self, job: str) -> str:
@@ -250,19 +255,19 @@ class Client:
         state, now, due = self._state(job)
         fleet = self.fleet(wanted=False)
         known = FleetFacts(
-            durations=self.queries.durations(state),
-            idle=self.queries.idle(now),
+            durations=self._queries.durations(state),
+            idle=self._queries.idle(now),
             unread=unread_messages(fleet, self.settings.stalled_after),
             busy=nobody_takes(fleet),
             pools=full_pools(self.pools.all()),
             code=different_code_for(state, fleet.runners),
-            unlike=unlike_runners(self.queries.versions(job), fleet.runners),
+            unlike=unlike_runners(self._queries.versions(job), fleet.runners),
         )
         return explain(state, self._environment(now), due, fleet=known)
 
     def _state(self, job: str) -> tuple[JobState, float, float | None]:
         """Raises: NoSuchJob."""
-        return self._found(job, self.queries.state(job))
+        return self._found(job, self._queries.state(job))
 
     def _job_record(self, job: str) -> JobRecord:
         """The record alone: force-stop needs nothing else, so it works however damaged the rest is.
@@ -278,30 +283,30 @@ class Client:
 
     def _environment(self, now: float) -> Environment:
         """The environment of a decision, as far as explaining needs it."""
-        settings, listening = self.settings, self._store.listening(now, self._runner_silence)
-        return Environment(
-            now=now,
-            nonce="",
-            runners={queue: len(there) for queue, there in listening.items()},
-            hosts={queue: {one.host for one in there if not one.unfit} for queue, there in listening.items()},
-            dispatch_timeout=settings.dispatch_timeout,
-            dispatch_window=settings.dispatch_window,
-            lease_ttl=settings.lease_ttl,
-            cancel_deadline=settings.cancel_deadline,
-        )
+        return Environment.of(self.settings, now, "", self._store.listening(now, self._runner_silence))
 
     def fleet(self, *, wanted: bool = True) -> FleetView:
         """Runners, coordinators, and the queues between them; ``wanted`` as of `fleet_of`."""
-        return fleet_of(self._redis, Keys(self.settings.prefix), self._runner_silence, wanted=wanted)
+        return fleet_of(self._redis, self._keys, self._runner_silence, wanted=wanted)
 
     @property
     def _runner_silence(self) -> float:
         """Seconds after which a runner that was not heard of does not count as listening."""
         return 3 * self.settings.lease_renew + 1
 
+    def events(self, job: str, after: str = "-") -> Iterator[tuple[str, dict[str, Any]]]:
+        """The events of a job after the entry ``after``, the oldest first, each with the id of its entry."""
+        while page := self._queries.events(job, after):
+            yield from page
+            after = page[-1][0]
+
+    def counters(self) -> dict[str, int]:
+        """How many reports of workers were APPLIED, DUPLICATE, STALE, … since the store was made."""
+        return self._queries.counters()
+
     def jobs(self, **filters: Any) -> list[ListedJob]:
         """Jobs, the newest first; see `Queries.jobs`."""
-        return self.queries.jobs(**filters)
+        return self._queries.jobs(**filters)
 
     def command(
         self, job: str, given: Command, *, reason: str = "", by: str | None = None, now: bool = False
@@ -317,7 +322,7 @@ class Client:
 
         Raises:
             NoSuchJob: there is no such job.
-            redis.RedisError: the store could not be asked; asking again is safe.
+            Unreachable: Redis could not be asked; asking again is safe.
         """
         who = by or user_here()
         text = reason if not now else f"now, interrupting what runs{f': {reason}' if reason else ''}"
@@ -416,10 +421,9 @@ class Client:
 
         Schedules that run after the dataset run: it is a new version.
         """
-        place, keys = self.settings.warehouse, Keys(self.settings.prefix)
-        index = StagingIndex(self._redis, keys)
+        place, index = self.settings.warehouse, StagingIndex(self._redis, self._keys)
         done = restore(Warehouse(place), index, dataset, version, by=by or user_here(), reason=reason)
-        ScheduleStore(self._redis, keys).note_published(place, dataset, done.version)
+        ScheduleStore(self._redis, self._keys).note_published(place, dataset, done.version)
         return done
 
     def wait(self, job: str, timeout: float | None = None, every: float = 0.2) -> JobView:

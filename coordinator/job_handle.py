@@ -69,7 +69,7 @@ class JobHandle:
 
     def events(self) -> list[dict[str, Any]]:
         """Its event log, the oldest first."""
-        return list(self._client.queries.every_event(self.id))
+        return [event for _, event in self._client.events(self.id)]
 
     def logs(self, group: str | None = None) -> Iterator[str]:
         """The lines that its newest attempts logged and printed. ``group``: a group, a fork or one member.

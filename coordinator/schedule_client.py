@@ -69,7 +69,7 @@ class ScheduleClient:
 
         Raises:
             SpecError: the spec is wrong; nothing was stored.
-            redis.RedisError: the store could not be asked; asking again is safe.
+            Unreachable: Redis could not be asked; asking again is safe.
         """
         job_spec = JobSpec.of(spec, {}, scheduled=True)
         compile_to_store(job_spec)
@@ -121,7 +121,7 @@ class ScheduleClient:
 
         Raises:
             NoSuchSchedule: there is no such schedule.
-            redis.RedisError: the store could not be asked; asking again is safe.
+            Unreachable: Redis could not be asked; asking again is safe.
         """
         return self._write(lambda now: command(self._record(name), given, now, by or user_here(), reason))
 
@@ -166,7 +166,7 @@ class ScheduleClient:
         Raises:
             BadRequest: ``first`` or ``last`` is no time.
             NoSuchSchedule: there is no such schedule.
-            redis.RedisError: the store could not be asked; asking again is safe.
+            Unreachable: Redis could not be asked; asking again is safe.
         """
 
         def judge(now: float) -> ScheduleCommanded:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from unstuck.coordinator.store.submissions import Submissions
 from unstuck.tasks.identity import user_here
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
+
+log = logging.getLogger(__name__)
 
 ENTRIES_KNOWN = 100_000  # of the log of each warehouse
 
@@ -137,6 +140,8 @@ class Submitter:
                 continue
             except VacuumSince:
                 return self.store_job(job_spec, warehouse, key, by, reason, again, fields, run)
+        if standing is None:
+            log.info("The warehouse %s was not there, and was made; job %s is its first.", warehouse, job_id)
         self.make_durable(f"job {job_id}")
         return Submitted(job_id, new, standing is None)
 

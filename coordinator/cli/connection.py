@@ -10,10 +10,9 @@ import redis
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
-from unstuck.coordinator.cli.exits import ELSEWHERE, unreachable
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.fleet_address import with_local_fleet
-from unstuck.coordinator.local.home import Home
+from unstuck.coordinator.unreachable import unreachable
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.redis_client import connect
 
@@ -52,6 +51,4 @@ def connected(settings: Settings | None = None, otherwise: str = "") -> Iterator
             store.set_retry(Retry(ExponentialBackoff(base=0.05, cap=0.5), REPEATS))
             yield Connection(client, store)
         except redis.RedisError as error:
-            home = Home()
-            helps = otherwise or (home.silent if url == home.address else ELSEWHERE)
-            raise unreachable(url, error, helps) from error
+            raise unreachable(url, error, otherwise) from error

@@ -7,13 +7,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-import redis
-
 from unstuck.coordinator.errors import Unreachable
 from unstuck.tasks.errors import UnstuckError
-from unstuck.tasks.redis_url import without_password
 from unstuck.tasks.settings import describe_invalid
-from unstuck.tasks.transport.refusals import perhaps_tls, refusal
 
 
 class ExitCode(IntEnum):
@@ -26,28 +22,6 @@ class ExitCode(IntEnum):
     BUG = 70
     INTERRUPTED = 130
     READER_GONE = 141  # as a shell shows a process that SIGPIPE has ended
-
-
-ELSEWHERE = "Start a local fleet with `unstuck up`, or set UNSTUCK_REDIS_URL to the Redis of your fleet."
-
-
-def unreachable(url: str, error: redis.RedisError, otherwise: str = ELSEWHERE) -> Unreachable:
-    """The sentence for an error of the Redis at ``url``; ``otherwise``: what to do if it does not answer."""
-    place = without_password(url)
-    message = str(error).strip().rstrip(".") or type(error).__name__
-    if why := refusal(url, error):
-        return Unreachable(why)
-    if isinstance(error, redis.exceptions.ReadOnlyError):
-        return Unreachable(
-            f"The Redis at {place} is a read-only replica. Set UNSTUCK_REDIS_URL to the primary; nothing was changed."
-        )
-    if isinstance(error, redis.BusyLoadingError):
-        return Unreachable(f"The Redis at {place} is still loading its data. Try again in a moment.")
-    if isinstance(error, redis.exceptions.OutOfMemoryError):
-        return Unreachable(f"The Redis at {place} is full: {message}. Give it more memory; nothing was changed.")
-    if isinstance(error, redis.ConnectionError | redis.TimeoutError):
-        return Unreachable(f"No Redis answers at {place}: {message}. {perhaps_tls(url, error)}{otherwise}")
-    return Unreachable(f"The Redis at {place} answered with an error: {message}")
 
 
 def explained(error: Exception) -> tuple[ExitCode, str] | None:

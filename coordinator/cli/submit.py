@@ -68,13 +68,10 @@ def _show_submitted(client: Client, name: str, submitted: Submitted, as_json: bo
     """Say which job this is, whether it is new, and whether its warehouse is."""
     out = for_people(as_json)
     _warn(submitted.warnings)
-    if submitted.new_warehouse:
-        stderr.print(
-            f"This first job made the warehouse {client.settings.warehouse}. If you had one there before, it is not "
-            f"mounted on this machine: `unstuck cancel {submitted.id}`, mount it, and submit again."
-        )
     fresh = submitted.new and not submitted.retried
     out.print(f"Submitted {name}: job {submitted.id}" if fresh else f"{submitted.told}.")
+    if submitted.new_warehouse:
+        out.print(f"  warehouse  {client.settings.warehouse}, which was not there, and was made", style="dim")
 
 
 def validate(

@@ -38,6 +38,7 @@ from unstuck.coordinator.cli.render.terminal import (
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.alter import in_words
 from unstuck.coordinator.decide.receipts import REFUSED
+from unstuck.coordinator.errors import Unreachable
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.status import TERMINAL, GroupState, Status
 from unstuck.coordinator.views.job_views import JobView
@@ -83,7 +84,7 @@ def events_of(
             # Asked before the events are read, so that the last of them is among those read.
             ended = until(ask(lambda: client.show(job)).job)
             read_at = time.monotonic()
-        while found := ask(lambda: client.queries.events(job, after)):  # noqa: B023 - asked at once
+        if found := ask(lambda: list(client.events(job, after))):  # noqa: B023 - asked at once
             after = found[-1][0]
             last_event = time.monotonic()
             ended = ended or any("group" not in event and event["kind"] in _ENDS for _, event in found)
@@ -173,7 +174,7 @@ def await_end(client: Client, job_id: str, console: Console, footer: Footer | No
         footer: a line below the live tree, asked for at every frame.
 
     Returns: FINE, NOT_WELL, or INTERRUPTED.
-    Raises: NoSuchJob; redis.RedisError: the store was away for longer than a minute. The job goes on.
+    Raises: NoSuchJob; Unreachable: Redis was away for longer than a minute. The job goes on.
     """
     try:
         view = _live(client, job_id, console, footer) if can_live(console) else _lines(client, job_id, console)
@@ -224,6 +225,7 @@ def _through_outages(say: Callable[[str], object]) -> Retrying:
 
 def _may_pass(error: BaseException) -> bool:
     """An outage may pass by itself; a refusal does not."""
+    error = error.__cause__ if isinstance(error, Unreachable) and error.__cause__ else error
     return isinstance(error, redis.ConnectionError | redis.TimeoutError) and not isinstance(
         error, redis.AuthenticationError
     )

@@ -121,14 +121,6 @@ class Home:
         """The address of the fleet that was started here and has not ended in good order, or None."""
         return address_of(self.path)
 
-    @property
-    def silent(self) -> str:
-        """The advice to a person where nothing answers at the address."""
-        return (
-            f"The fleet of this folder was started there and has not ended in good order ({self._url_file}): start it "
-            "again with `unstuck up`, or set UNSTUCK_REDIS_URL to the Redis of another fleet. No other was asked."
-        )
-
 
 def _write_privately(path: Path, line: str) -> None:
     """Write or replace a file that no other account of this host may read."""

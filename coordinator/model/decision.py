@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord, Reason
 from unstuck.tasks.protocol.keys import queue_of
 from unstuck.tasks.protocol.replaced import Replaced
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.spec.fields import Scalar
+
+if TYPE_CHECKING:
+    from unstuck.tasks.protocol.processes import RunnerStatus
+    from unstuck.tasks.settings import Settings
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
 MAX_TRANSITIONS = 500  # in one commit; the rest follow with due = now
@@ -67,6 +71,24 @@ class Environment:
     publish_timeout: float = 30.0
     cancel_deadline: float = 60.0
     published: PublishResult | None = None
+
+    @classmethod
+    def of(
+        cls, settings: Settings, now: float, nonce: str, listening: Mapping[str, Sequence[RunnerStatus]], **more: Any
+    ) -> Environment:
+        """The environment by ``settings``; ``listening``: the runners that listen, per queue."""
+        return cls(
+            now=now,
+            nonce=nonce,
+            runners={queue: len(there) for queue, there in listening.items()},
+            hosts={queue: {one.host for one in there if not one.unfit} for queue, there in listening.items()},
+            sweep_every=settings.sweep_every,
+            dispatch_timeout=settings.dispatch_timeout,
+            dispatch_window=settings.dispatch_window,
+            lease_ttl=settings.lease_ttl,
+            cancel_deadline=settings.cancel_deadline,
+            **more,
+        )
 
     def others(self, queue: str, host: str) -> list[str]:
         """The hosts beside ``host`` that listen on ``queue``."""

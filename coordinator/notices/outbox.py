@@ -73,12 +73,48 @@ class Sent:
     said: str
 
 
-class Outbox:
+class Notices:
+    """The notices of one Redis, read. ``client`` must decode responses."""
+
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self._redis, self._keys = client, keys
+
+    def waiting(self, most: int = 1000) -> list[Waiting]:
+        """The notices that wait, the longest first, and of each target at most so many."""
+        found = []
+        for target in cast(list[str], self._redis.zrange(self._keys.notices_due, 0, -1)):
+            state = json.loads(cast(str | None, self._redis.hget(self._keys.notices, target)) or "{}")
+            queue = cast(Any, self._redis.zrange(self._keys.notices_for(target), 0, most - 1, withscores=True))
+            with self._redis.pipeline(transaction=False) as pipe:
+                for problem, _ in queue:
+                    pipe.lrange(self._keys.notices_of(target, problem), 0, -1)
+                entries = pipe.execute()
+            for (problem, next_at), lines in zip(queue, entries, strict=True):
+                for number, line in enumerate(lines):
+                    since, _, text = line.split(" ", 2)
+                    if (notice := _read(text)) is None:
+                        continue
+                    tries = 0 if number else int(state.get("tries", {}).get(problem, 0))
+                    at = max(next_at, state.get("next", 0.0))
+                    found.append(Waiting(target, notice, float(since), at, tries, state.get("said", "")))
+        return sorted(found, key=lambda one: one.since)
+
+    def sent(self, most: int = 100) -> list[Sent]:
+        """The notices that were sent, the newest first."""
+        entries = cast(list[tuple[str, Mapping[str, str]]], self._redis.xrevrange(self._keys.notices_sent, count=most))
+        return [
+            Sent(fields["to"], notice, float(fields["at"]), int(fields["tries"]), fields["said"])
+            for _, fields in entries
+            if (notice := _read(fields["notice"])) is not None
+        ]
+
+
+class Outbox(Notices):
     """The outbox in one Redis. ``client`` must decode responses, and wait longer than a second."""
 
     def __init__(self, client: redis.Redis, keys: Keys, clock: Callable[[], float] | None = None) -> None:
         """``clock``: Unix seconds; by default, those of Redis."""
-        self._redis, self._keys = client, keys
+        super().__init__(client, keys)
         self._clock = clock or self._redis_time
         self._scripts = {name: Script(client, keys, __package__, name) for name in ("spread", "take", "note_try")}
         self._waiting = keys.notices_for("")
@@ -136,35 +172,6 @@ class Outbox:
             dead_kept=DEAD_KEPT,
         )
         return TryEnd(word)
-
-    def waiting(self, most: int = 1000) -> list[Waiting]:
-        """The notices that wait, the longest first, and of each target at most so many."""
-        found = []
-        for target in cast(list[str], self._redis.zrange(self._keys.notices_due, 0, -1)):
-            state = json.loads(cast(str | None, self._redis.hget(self._keys.notices, target)) or "{}")
-            queue = cast(Any, self._redis.zrange(self._keys.notices_for(target), 0, most - 1, withscores=True))
-            with self._redis.pipeline(transaction=False) as pipe:
-                for problem, _ in queue:
-                    pipe.lrange(self._keys.notices_of(target, problem), 0, -1)
-                entries = pipe.execute()
-            for (problem, next_at), lines in zip(queue, entries, strict=True):
-                for number, line in enumerate(lines):
-                    since, _, text = line.split(" ", 2)
-                    if (notice := _read(text)) is None:
-                        continue
-                    tries = 0 if number else int(state.get("tries", {}).get(problem, 0))
-                    at = max(next_at, state.get("next", 0.0))
-                    found.append(Waiting(target, notice, float(since), at, tries, state.get("said", "")))
-        return sorted(found, key=lambda one: one.since)
-
-    def sent(self, most: int = 100) -> list[Sent]:
-        """The notices that were sent, the newest first."""
-        entries = cast(list[tuple[str, Mapping[str, str]]], self._redis.xrevrange(self._keys.notices_sent, count=most))
-        return [
-            Sent(fields["to"], notice, float(fields["at"]), int(fields["tries"]), fields["said"])
-            for _, fields in entries
-            if (notice := _read(fields["notice"])) is not None
-        ]
 
     def _time(self) -> str:
         return f"{self._clock():.6f}"

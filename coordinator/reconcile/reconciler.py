@@ -346,18 +346,9 @@ class Pass:
         """Raises: redis.RedisError."""
         settings, now = self._reconciler.settings, self._begun.now
         listening = self._reconciler.listening(now)
-        return Environment(
-            now=now,
-            nonce=self._reconciler.ids(),
-            takeover=self._begun.takeover(settings.sweep_every),
-            runners={queue: len(there) for queue, there in listening.items()},
-            hosts={queue: {one.host for one in there if not one.unfit} for queue, there in listening.items()},
-            sweep_every=settings.sweep_every,
-            dispatch_timeout=settings.dispatch_timeout,
-            dispatch_window=settings.dispatch_window,
-            lease_ttl=settings.lease_ttl,
-            cancel_deadline=settings.cancel_deadline,
-            published=self.published,
+        takeover = self._begun.takeover(settings.sweep_every)
+        return Environment.of(
+            settings, now, self._reconciler.ids(), listening, takeover=takeover, published=self.published
         )
 
     def _committed(self, state: JobState, decision: Decision) -> None:

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from unstuck.coordinator.errors import NoSuchGroup as NoSuchGroup
     from unstuck.coordinator.errors import NoSuchJob as NoSuchJob
     from unstuck.coordinator.errors import NoSuchReport as NoSuchReport
+    from unstuck.coordinator.errors import NoSuchSchedule as NoSuchSchedule
     from unstuck.coordinator.errors import NotDurable as NotDurable
     from unstuck.coordinator.errors import Refused as Refused
+    from unstuck.coordinator.errors import Unreachable as Unreachable
     from unstuck.coordinator.errors import WarehouseSilent as WarehouseSilent
     from unstuck.coordinator.job_builder import Expect as Expect
     from unstuck.coordinator.job_builder import Group as Group
@@ -57,7 +59,8 @@ _NAMES = {
     "unstuck.coordinator.spec.model": "JobSpec",
     "unstuck.coordinator.spec.problems": "SpecError",
     "unstuck.coordinator.errors": (
-        "BadKey BadRequest KeyConflict NewerJob NoSuchGroup NoSuchJob NoSuchReport NotDurable Refused WarehouseSilent"
+        "BadKey BadRequest KeyConflict NewerJob NoSuchGroup NoSuchJob NoSuchReport NoSuchSchedule NotDurable Refused "
+        "Unreachable WarehouseSilent"
     ),
     "unstuck.tasks.errors": (
         "DatasetNotFound ExpectationFailed InputMissing LogBroken OutputInvalid RowsOutside RuleInvalid "

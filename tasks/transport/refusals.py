@@ -43,9 +43,11 @@ _CURES = (
 def refusal(url: str, error: BaseException) -> str:
     """Why the Redis at ``url`` and this process do not come together, though it answers; empty if that is not so."""
     place, message = without_password(url), str(error).strip().rstrip(".")
+    if "unauthenticated" in message:  # what a server says of a long request where nobody has logged in
+        message = "Authentication required"
     if isinstance(error, NoPermissionError):
         return f"The Redis at {place} refuses us: {message}. `unstuck doctor` names the rights that its user lacks"
-    if isinstance(error, redis.AuthenticationError) or "NOAUTH" in message:
+    if isinstance(error, redis.AuthenticationError) or "Authentication required" in message:
         return (
             f"The Redis at {place} refuses us: {message}. Give the user and password it wants: "
             "UNSTUCK_REDIS_URL=redis://USER:PASSWORD@HOST:PORT/0"

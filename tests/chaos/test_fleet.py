@@ -61,7 +61,7 @@ def client(fleet: LocalFleet) -> Iterator[Client]:
 def kinds(client: Client, job: str) -> dict[str, list[str]]:
     """Kinds of events, in order, per group."""
     found: dict[str, list[str]] = {}
-    for _, event in client.queries.events(job):
+    for _, event in client.events(job):
         if "group" in event:
             found.setdefault(event["group"], []).append(event["kind"])
     return found

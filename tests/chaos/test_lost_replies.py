@@ -12,7 +12,7 @@ import redis
 from tests.support.paths import PYTHONPATH
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer, wait_until
-from unstuck import Client, Settings, Status
+from unstuck import Client, Settings, Status, Unreachable
 from unstuck.coordinator.local.local_fleet import LocalFleet
 from unstuck.coordinator.local.programs import Size
 
@@ -47,7 +47,7 @@ def submit(user: Client, number: int) -> str:
     while True:
         try:
             return user.submit(spec, key=f"job-{number}").id
-        except redis.RedisError:
+        except Unreachable:
             continue
 
 

@@ -276,7 +276,7 @@ def test_all_connections_cut_and_the_offer_that_stands_again_are_one_attempt(
     job = client.submit({"name": "cut", "groups": [work.group("only", gate="go")]}).id
     wait_until(work.began("only"), 60, "it to run")
     claimed = live(store, job, "only")
-    stale = client.queries.counters().get("STALE", 0)
+    stale = client.counters().get("STALE", 0)
     for kind in ("normal", "pubsub"):
         store.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
     offer = Offer(job, "only", claimed["epoch"], claimed["nonce"])
@@ -290,7 +290,7 @@ def test_all_connections_cut_and_the_offer_that_stands_again_are_one_attempt(
     made = record(client, job, "only")
     assert (made.epoch, made.losses, made.failures) == (1, 0, 0)
     assert work.once("only"), work.ran()
-    assert client.queries.counters().get("STALE", 0) == stale, "nor did any other runner report"
+    assert client.counters().get("STALE", 0) == stale, "nor did any other runner report"
 
 
 def test_offers_deleted_with_every_key_of_the_broker_are_put_back(
@@ -370,7 +370,7 @@ def test_a_redis_that_is_rolled_back_two_seconds_starts_no_second_runner_and_rep
         server.start()
         now = wait_until(lambda: live(store, later, "late").get("claimant"), 30)
     assert now == holder
-    assert client.queries.versions(later), "its first claim was forgotten: the job keeps to its versions all the same"
+    assert client._queries.versions(later), "its first claim was forgotten: the job keeps to its versions all the same"
     wait_until(lambda: store.zcard(KEYS.ready("light")) == 0, 30, "the idle runner to come for the offer, and drop it")
     # What had ended runs no more, by its record, until its lease lapses; then its marker is found.
     wait_until(lambda: client.show(job).done == 2, 60, "both to have ended once more")
@@ -415,5 +415,5 @@ def test_a_coordinator_frozen_with_a_jobs_lock_is_followed_by_the_other_and_chan
     pending = KEYS.reports, "coordinators"
     wait_until(lambda: store.xpending(*pending)["pending"] == 0, 30, "what it had read to be applied")
     assert client.show(job).job.commit == view.job.commit
-    events = [(e.get("group"), e["kind"]) for _, e in client.queries.events(job)]
+    events = [(e.get("group"), e["kind"]) for _, e in client.events(job)]
     assert len(events) == len(set(events)), "no event twice, no group run twice"

@@ -98,7 +98,7 @@ def test_a_fork_on_two_real_sparks_is_made_by_one_unless_it_is_mixed(two: Two) -
     # Given: a fork of four whose first member runs on one of the two
     one = two.submit("one", 4)
     two.began("one", 1)
-    bound = two.client.queries.versions(one)["spark"]
+    bound = two.client._queries.versions(one)["spark"]
     assert bound in (OLD, NEW)
     other = NEW if bound == OLD else OLD
 

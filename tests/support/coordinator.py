@@ -145,11 +145,7 @@ class Coordinator:
 
     def events(self, job: str, group: str | None = None) -> list[str]:
         """Kinds of events, in order."""
-        return [
-            event["kind"]
-            for _, event in self.client.queries.events(job)
-            if group is None or event.get("group") == group
-        ]
+        return [event["kind"] for _, event in self.client.events(job) if group is None or event.get("group") == group]
 
     def read(self) -> None:
         """Apply every report that is in the stream, and all that they lead to, without collecting."""

@@ -11,7 +11,7 @@ from typing import Any
 import redis
 
 from tests.chaos.driver.fleet import ChaosFleet
-from unstuck import Client, Status
+from unstuck import Client, Status, Unreachable
 
 WORK, PART, COPY = (f"tests.chaos.driver.steps:{name}" for name in ("work", "part", "copy"))
 POOLS = {"narrow": 1, "wide": 2}  # pool → its slots, fewer than there are runners
@@ -148,6 +148,6 @@ class Load:
             try:
                 self.accepted[self.client.submit(job.spec, key=job.name).id] = job
                 return
-            except redis.RedisError:
+            except Unreachable:
                 self.refused += 1
                 threading.Event().wait(0.1)

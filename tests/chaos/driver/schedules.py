@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import redis
-
 from tests.chaos.driver.fleet import ChaosFleet
 from tests.chaos.driver.load import PATIENT
+from unstuck import Unreachable
 from unstuck.coordinator.store.schedule_store import ScheduleStore
 
 TICKS, FOLLOWS, ARRIVES = "ticks", "follows", "arrives"  # each the name of a schedule and of its dataset
@@ -84,7 +83,7 @@ class Schedules:
     def ended(self) -> bool:
         """Whether all have ended. Stops each once its last run was after the faults, and found all that there was.
 
-        Raises: redis.RedisError.
+        Raises: redis.RedisError, Unreachable.
         """
         store = ScheduleStore(self.fleet.eye, self.fleet.keys)
         records = {record.name: record for record in store.load_all(NAMES)}
@@ -127,5 +126,5 @@ def explained(fleet: ChaosFleet, name: str) -> str:
     """Where a schedule stands, in words."""
     try:
         return str(fleet.client.schedules.show(name).waits)
-    except redis.RedisError as error:
+    except Unreachable as error:
         return f"Redis does not answer: {error}"

@@ -103,7 +103,7 @@ def test_the_file_of_a_real_server_tells_what_became_of_each_report(tmp_path: Pa
         assert account() == {"sent": 4, "lost": 0, "doubled": 1, "aside": 0}
         coordinator.redis.xadd(coordinator.keys.reports, {**again, "token": "gone/a/1/n/c"})
         coordinator.read()
-        assert coordinator.client.queries.counters()["UNKNOWN_JOB"] == 1
+        assert coordinator.client.counters()["UNKNOWN_JOB"] == 1
         assert account() == {"sent": 4, "lost": 0, "doubled": 2, "aside": 1}, "a dead letter, and nobody sent it"
         coordinator.redis.close()
     finally:

@@ -370,7 +370,7 @@ def test_a_pause_that_does_not_wait_is_told_as_one(coordinator: Coordinator) -> 
     )
     coordinator.finish(offer.held_by("runner1"), handed_back)
     coordinator.read()
-    events = [event for _, event in coordinator.client.queries.events(job)]
+    events = [event for _, event in coordinator.client.events(job)]
     assert [e["text"] for e in events if e["kind"] == "USER_PAUSE"] == ["now, interrupting what runs: the disk is full"]
     released = [e["text"] for e in events if e.get("code") == "RELEASED"]
     assert released == ["interrupted by a pause that did not wait, and handed back"]
@@ -439,7 +439,7 @@ SAID = {
 
 def came_there(coordinator: Coordinator, job: str, one: Explanation) -> float:
     """By the log of events: since when the job or the group has been where it is."""
-    record, events = coordinator.show(job).job, [event for _, event in coordinator.client.queries.events(job)]
+    record, events = coordinator.show(job).job, [event for _, event in coordinator.client.events(job)]
     of_job = {event["kind"]: event["at"] for event in events if "group" not in event}
     if one.subject != job:
         of_group = [event["at"] for event in events if event.get("group") == one.subject]

@@ -66,7 +66,7 @@ class Asked:
         """The one event of this kind, once it is there."""
 
         def found() -> list[dict[str, Any]]:
-            return [event for _, event in self.client.queries.events(job) if event["kind"] == kind]
+            return [event for _, event in self.client.events(job) if event["kind"] == kind]
 
         (event,) = wait_until(found, 60, f"{kind} in the event log of job {job}")
         return event

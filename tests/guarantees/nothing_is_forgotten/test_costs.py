@@ -77,7 +77,7 @@ def test_reports_that_come_after_the_end_of_a_job_are_counted_without_its_groups
         )
     coordinator.read()
     assert not loads
-    assert coordinator.client.queries.counters()["TERMINAL"] == 3
+    assert coordinator.client.counters()["TERMINAL"] == 3
     assert coordinator.redis.zscore(coordinator.keys.due, job) is None
 
 

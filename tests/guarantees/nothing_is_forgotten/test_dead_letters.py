@@ -161,13 +161,13 @@ def test_a_dead_letter_of_a_job_that_came_back_is_applied_by_a_replay(coordinato
 
     coordinator.redis.rename("elsewhere", key)
     assert coordinator.client.replay_report(dead.id, by="ann@desk").word is DeadLetterAnswer.REPLAYED
-    before = coordinator.client.queries.counters()
+    before = coordinator.client.counters()
     coordinator.read()
 
     assert coordinator.stream.dead_letters() == []
-    after = coordinator.client.queries.counters()
+    after = coordinator.client.counters()
     assert after.get("APPLIED", 0) == before.get("APPLIED", 0) + 1
-    (event,) = [event for _, event in coordinator.client.queries.events(job) if event["kind"] == "REPORT_REPLAYED"]
+    (event,) = [event for _, event in coordinator.client.events(job) if event["kind"] == "REPORT_REPLAYED"]
     assert event["by"] == "ann@desk"
     assert event["at"] > 0
 
@@ -219,7 +219,7 @@ def test_a_dropped_report_is_gone_and_its_job_knows_who_did_it(coordinator: Coor
     assert coordinator.client.drop_report(dead.id).word is DeadLetterAnswer.DROPPED
     assert coordinator.client.drop_report(bad.id, by="ann@desk").word is DeadLetterAnswer.DROPPED
     assert coordinator.stream.dead_letters() == []
-    (event,) = [event for _, event in coordinator.client.queries.events(job) if event["kind"] == "REPORT_DROPPED"]
+    (event,) = [event for _, event in coordinator.client.events(job) if event["kind"] == "REPORT_DROPPED"]
     assert (event["by"], bad.id in event["text"]) == ("ann@desk", True)
     assert coordinator.client.drop_report("1-0").word is DeadLetterAnswer.GONE
     with pytest.raises(NoSuchReport, match="unstuck dead list"):

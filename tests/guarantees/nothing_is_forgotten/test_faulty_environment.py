@@ -414,7 +414,7 @@ def test_reports_of_an_ended_job_that_this_release_cannot_read_do_not_make_it_on
 
     def counted() -> bool:
         coordinator.read()
-        return counter in coordinator.client.queries.counters()
+        return counter in coordinator.client.counters()
 
     wait_until(counted, 10, "the report to be counted")
     assert coordinator.redis.zscore(coordinator.keys.due, job) is not None, "it stays due"

@@ -124,7 +124,7 @@ def test_publishing_that_hangs_is_told_to_everybody_and_tried_again_when_it_was_
         assert seen.job.reason is not None
         assert seen.job.reason.code == "PUBLISH_HANGS"
         assert seen.job.publish_tries == 1
-        told = next(event for _, event in other.client.queries.events(job) if event["kind"] == "PUBLISH_TROUBLE")
+        told = next(event for _, event in other.client.events(job) if event["kind"] == "PUBLISH_TROUBLE")
         assert (told["code"], told["text"]) == ("PUBLISH_HANGS", seen.job.reason.text)
         why = other.client.explain(job)[0]
         assert (why.tried, why.next.what) == (f"tried once: {told['text']}", "publishing is tried again")

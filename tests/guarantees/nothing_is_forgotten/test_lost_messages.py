@@ -283,7 +283,7 @@ def test_reports_that_cannot_be_read_are_made_dead_letters(
     assert coordinator.status(job) is Status.FINISHED, "what stood behind them was applied"
     assert len(coordinator.stream.dead_letters()) == 7
     assert all(dead.reason.startswith("UNREADABLE") for dead in coordinator.stream.dead_letters())
-    assert coordinator.client.queries.counters()["UNREADABLE"] == 7, "each was counted, none acked away"
+    assert coordinator.client.counters()["UNREADABLE"] == 7, "each was counted, none acked away"
     assert coordinator.redis.xpending(coordinator.keys.reports, "coordinators")["pending"] == 0
 
 

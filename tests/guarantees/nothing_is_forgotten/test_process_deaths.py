@@ -139,7 +139,7 @@ class Place:
         return self.client.show(case.job).groups[0].members[0].record
 
     def kinds(self, case: Case, group: str | None) -> list[str]:
-        events = [event for _, event in self.client.queries.events(case.job)]
+        events = [event for _, event in self.client.events(case.job)]
         return [event["kind"] for event in events if event.get("group") == group]
 
     def until(self, what: str, happened: Callable[[], bool], cases: Iterable[Case] = ()) -> None:
@@ -394,7 +394,7 @@ def test_a_coordinator_killed_after_reading_500_reports_is_followed_and_each_is_
     pending = place.store.xpending(fleet.KEYS.reports, "coordinators")["pending"]
     place.until("the job to end", lambda: place.client.show(job).job.status is Status.FINISHED)
     assert pending >= 500, "read, and applied by nobody"
-    events = [(event.get("group"), event["kind"]) for _, event in place.client.queries.events(job)]
+    events = [(event.get("group"), event["kind"]) for _, event in place.client.events(job)]
     assert len(events) == len(set(events)) == 3 * members + 3
 
 

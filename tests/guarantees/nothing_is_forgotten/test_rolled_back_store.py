@@ -147,7 +147,7 @@ def test_plans_and_inputs_that_are_gone_are_made_again_and_the_event_log_says_so
     wait_until(lambda: coordinator.sweep.run() and len(coordinator.sent) == 3, 2, "all offers to stand again")
 
     assert order_texts(coordinator, job) == before
-    (told,) = [event for _, event in coordinator.client.queries.events(job) if event["kind"] == "RESTORED"]
+    (told,) = [event for _, event in coordinator.client.events(job) if event["kind"] == "RESTORED"]
     assert all(key in told["text"] for key in lost)
     assert coordinator.drive(job) is Status.FINISHED
 

@@ -451,9 +451,9 @@ def test_reports_of_an_older_epoch_change_nothing_and_are_counted(coordinator: C
         coordinator.keys.reports,
         {"v": 1, "id": "late", "token": str(offer.held_by("runner1")), "kind": "succeeded", "at": 1},  # type: ignore[attr-defined]
     )
-    stale = coordinator.client.queries.counters().get("STALE", 0)
+    stale = coordinator.client.counters().get("STALE", 0)
     coordinator.read()
-    assert coordinator.client.queries.counters()["STALE"] == stale + 2
+    assert coordinator.client.counters()["STALE"] == stale + 2
     assert coordinator.show(job).job.commit == commit
     assert coordinator.show(job).groups[0].members[0].record.epoch == 2
 
@@ -497,7 +497,7 @@ def test_everything_is_right_without_the_lock(make_coordinator: Callable[..., Co
             thread.join()
 
     assert coordinators[0].status(job) is Status.FINISHED
-    events = [(e.get("group"), e["kind"]) for _, e in coordinators[0].client.queries.events(job)]
+    events = [(e.get("group"), e["kind"]) for _, e in coordinators[0].client.events(job)]
     assert len(events) == len(set(events)), "no event twice"
     assert len(events) == 1 + 42 * 3 + 1
 
@@ -554,7 +554,7 @@ def test_a_terminal_job_never_changes_whatever_arrives(coordinator: Coordinator)
     assert coordinator.events(job) == [*log, "REPORT_REFUSED"], "the finish that was refused, and nothing else"
     assert 0 < coordinator.redis.ttl(coordinator.keys.of(job).events) <= 1000, "the log expires when it would have"
     assert coordinator.redis.zscore(coordinator.keys.due, job) is None
-    assert coordinator.client.queries.counters()["TERMINAL"] == 5
+    assert coordinator.client.counters()["TERMINAL"] == 5
 
 
 def test_a_commit_refused_twice_for_the_same_error_halts_the_job_with_that_reason(coordinator: Coordinator) -> None:

@@ -21,7 +21,7 @@ from unstuck.tasks.transport.lease import ANSWER_KEPT, Lease
 
 
 def refused(coordinator: Coordinator, job: str) -> list[dict[str, Any]]:
-    return [event for _, event in coordinator.client.queries.events(job) if event["kind"] == "REPORT_REFUSED"]
+    return [event for _, event in coordinator.client.events(job) if event["kind"] == "REPORT_REFUSED"]
 
 
 def record(coordinator: Coordinator, job: str) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def test_a_force_stopped_jobs_worker_that_reports_success_changes_nothing_and_is
     assert (event["group"], event["epoch"], event["claimant"], event["said"]) == ("only", 1, "runner1", "succeeded")
     assert event["code"] == "TERMINAL"
     assert event["text"] == "attempt 1 reported succeeded after the job was CANCELED: nothing changed"
-    assert coordinator.client.queries.counters()["TERMINAL"] == 1
+    assert coordinator.client.counters()["TERMINAL"] == 1
     assert 0 < coordinator.redis.ttl(coordinator.keys.of(job).events) <= lives, "its log expires when it would have"
 
 
@@ -84,7 +84,7 @@ def test_a_report_of_attempt_1_while_attempt_2_runs_is_counted_and_one_event_and
     (event,) = refused(coordinator, job)
     assert (event["epoch"], event["code"]) == (1, "STALE")
     assert event["text"] == "attempt 1 reported succeeded after attempt 2 had taken its place: nothing changed"
-    assert coordinator.client.queries.counters()["STALE"] == 1
+    assert coordinator.client.counters()["STALE"] == 1
     assert coordinator.show(job).groups[0].members[0].record.epoch == 2
 
 
@@ -100,7 +100,7 @@ def test_an_attempt_that_was_given_up_and_not_replaced_yet_is_refused_visibly_to
 
     (event,) = refused(coordinator, job)
     assert event["text"] == "attempt 1 reported lost when it was no longer the live attempt: nothing changed"
-    assert coordinator.client.queries.counters()["STALE"] == 1
+    assert coordinator.client.counters()["STALE"] == 1
 
 
 def test_a_refused_finish_whose_reply_was_lost_is_one_event(coordinator: Coordinator, lossy: redis.Redis) -> None:  # noqa: F811
@@ -114,7 +114,7 @@ def test_a_refused_finish_whose_reply_was_lost_is_one_event(coordinator: Coordin
     assert lease.finish(zombie, SUCCEEDED, "its-event") == "STALE", "also when it was read in between"
     coordinator.read()
     assert len(refused(coordinator, job)) == 1
-    assert coordinator.client.queries.counters()["STALE"] == 1
+    assert coordinator.client.counters()["STALE"] == 1
 
 
 def test_a_finish_repeated_after_it_was_taken_in_is_no_refusal(coordinator: Coordinator) -> None:
@@ -227,4 +227,4 @@ def test_a_job_whose_event_log_was_lost_logs_again(coordinator: Coordinator) -> 
     coordinator.finish(token)
     coordinator.read()
     assert coordinator.status(job) is Status.FINISHED
-    assert "FINISHED" in str([event for _, event in coordinator.client.queries.events(job)])
+    assert "FINISHED" in str([event for _, event in coordinator.client.events(job)])

@@ -155,7 +155,7 @@ def test_a_renewal_that_claims_again_after_a_rollback_binds_the_job_to_its_versi
     assert claim is not None
     forget()
     assert new.lease.renew(claim.token, "new") == "CONTINUE"
-    assert coordinator.client.queries.versions(job) == NEW.bound
+    assert coordinator.client._queries.versions(job) == NEW.bound
     assert old.took() is None
     coordinator.finish(claim.token)
     coordinator.read()
@@ -188,7 +188,7 @@ def test_a_mixed_job_is_taken_by_all_after_a_rollback_too(coordinator: Coordinat
     forget()
     assert new.lease.renew(claim.token, "new") == "CONTINUE"
     assert old.took() == "f[1]"
-    assert coordinator.client.queries.versions(job) == {}
+    assert coordinator.client._queries.versions(job) == {}
 
 
 def test_a_mixed_job_is_taken_by_all(coordinator: Coordinator) -> None:
@@ -252,7 +252,7 @@ def test_a_runner_of_the_right_version_is_told_who_may_not_take_it(coordinator: 
 def test_the_note_of_the_versions_goes_with_the_job(coordinator: Coordinator) -> None:
     job = fork(coordinator, members=1)
     assert Runner(coordinator, NEW, "new").took() == "f[0]"
-    assert coordinator.client.queries.versions(job) == {"python": "3.11", "spark": "4.3"}
+    assert coordinator.client._queries.versions(job) == {"python": "3.11", "spark": "4.3"}
     assert coordinator.redis.ttl(coordinator.keys.of(job).versions) > 0
 
 

@@ -159,7 +159,7 @@ def test_the_usual_time_is_that_of_the_last_runs_of_that_name(coordinator: Coord
         assert coordinator.store.usual("job", "") == 0.0
         coordinator.drive(coordinator.submit(group("a")))
         coordinator.drive(coordinator.submit(group("a"), name="another"))
-    jobs = coordinator.client.queries.jobs(name="job")
+    jobs = coordinator.client.jobs(name="job")
     took = sorted(job.ended_at - job.started_at for job in jobs)
     assert coordinator.store.usual("job", "") == pytest.approx(took[1])
     assert coordinator.store.usual("nobody", "") == 0.0

@@ -279,7 +279,7 @@ def test_a_paused_group_moves_to_another_queue_and_its_new_offer_stands_there(co
     assert coordinator.client.alter(job, {"groups.a.queue": "light"}).answer == "DONE"
     coordinator.client.resume(job)
     act(coordinator, job)
-    events = [e for _, e in coordinator.client.queries.events(job) if e["kind"] == "QUEUED"]
+    events = [e for _, e in coordinator.client.events(job) if e["kind"] == "QUEUED"]
     assert [e["queue"] for e in events] == ["nobody", "light"]
     (offer,) = coordinator.redis.zrange(coordinator.keys.ready("light"), 0, -1)
     assert Offer.parse(offer).group == "a"
@@ -290,7 +290,7 @@ def test_a_paused_group_moves_to_another_queue_and_its_new_offer_stands_there(co
 def test_the_event_says_who_altered_what_and_why(coordinator: Coordinator) -> None:
     job, _ = retrying(coordinator)
     coordinator.client.alter(job, {"params.password": "right"}, reason="rotated", by="ann")
-    (event,) = [e for _, e in coordinator.client.queries.events(job) if e["kind"] == "USER_ALTER"]
+    (event,) = [e for _, e in coordinator.client.events(job) if e["kind"] == "USER_ALTER"]
     assert (event["by"], event["text"], event["was"]) == ("ann", "rotated", "RETRYING")
     assert event["changes"] == [{"path": "params.password", "old": "wrong", "new": "right"}]
     (alteration,) = coordinator.show(job).job.alterations

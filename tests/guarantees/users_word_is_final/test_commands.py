@@ -110,7 +110,7 @@ def test_every_command_in_every_state_ends_where_the_user_wanted(
     if given is not Command.PAUSE:
         assert view.due is None
         assert all(GroupState(state).terminal for g in view.groups for state in g.census), "every group has ended"
-    events = coordinator.client.queries.events(job)
+    events = list(coordinator.client.events(job))
     assert [event["text"] for _, event in events if event["kind"] == f"USER_{given.name}"] == ["night"]
     assert Warehouse(coordinator.settings.warehouse).head() == 0
 
@@ -437,7 +437,7 @@ def test_nothing_that_was_claimed_before_a_pause_reads_as_if_it_had_begun_after_
     view = coordinator.show(job)
     (claimed_at,) = [member.attempt.claimed_at for member in view.groups[0].members if member.attempt]
     assert claimed_at < view.job.intent_at
-    at = {event["kind"]: event["at"] for _, event in coordinator.client.queries.events(job)}
+    at = {event["kind"]: event["at"] for _, event in coordinator.client.events(job)}
     assert at["RUNNING"] == pytest.approx(claimed_at, abs=1e-5)
     assert at["QUEUED"] <= at["RUNNING"] <= at["USER_PAUSE"]
     assert view.job.started_at == pytest.approx(claimed_at, abs=1e-5)

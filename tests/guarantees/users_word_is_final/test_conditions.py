@@ -44,7 +44,7 @@ def test_what_a_step_recorded_decides_what_goes_on_whichever_coordinator_looks(
     )
     assert record(view, "each").state == "SKIPPED"
     assert {one.subject: one.what for one in other.client.explain(job)}["train"] == skipped.reason.text
-    assert [event["code"] for _, event in other.client.queries.events(job) if event["kind"] == "SKIPPED"] == [
+    assert [event["code"] for _, event in other.client.events(job) if event["kind"] == "SKIPPED"] == [
         "CONDITION_FALSE"
     ] * 2
     assert other.drive(job) is Status.FINISHED

@@ -58,7 +58,7 @@ def looked_at(coordinator: Coordinator, job: str) -> str:
     """Everything that anybody may ask of a job; what is said of its damage."""
     view = coordinator.client.show(job, why=True)
     (explained, *_) = coordinator.client.explain(job)
-    coordinator.client.queries.events(job)
+    list(coordinator.client.events(job))
     assert job in {listed.id for listed in coordinator.client.jobs()}
     assert explained.what
     return view.damage

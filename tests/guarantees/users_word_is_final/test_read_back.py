@@ -118,7 +118,7 @@ def shown(coordinator: Coordinator, job: str) -> None:
     job_tree(view, view.at, 40)
     assert all(one.what for one in coordinator.client.explain(job))
     json.dumps([listed_json(one) for one in coordinator.client.jobs()], allow_nan=False)
-    json.dumps(coordinator.client.queries.events(job))
+    json.dumps(list(coordinator.client.events(job)))
     coordinator.client.fleet()
 
 

@@ -21,6 +21,7 @@ from tests.chaos.driver.load import Load
 from tests.chaos.driver.schedules import Schedules
 from tests.chaos.driver.screen import Screen
 from tests.chaos.driver.watch import Watch
+from unstuck import Unreachable
 from unstuck.coordinator.local.programs import Size
 from unstuck.coordinator.store.pool_store import PoolView
 
@@ -107,7 +108,7 @@ def _settle(deadline: float, screen: Screen, fleet: ChaosFleet, load: Load, sche
                 screen.say("the schedules have ended")
             if over and ended and not watch.open and not _held(fleet):
                 return
-        except redis.RedisError:
+        except (redis.RedisError, Unreachable):
             screen.say("Redis does not answer, though all faults were undone")
         load.count()
         screen.show(fleet, load, watch, left)
@@ -115,7 +116,7 @@ def _settle(deadline: float, screen: Screen, fleet: ChaosFleet, load: Load, sche
 
 
 def _held(fleet: ChaosFleet) -> list[PoolView]:
-    """The pools of which attempts hold slots. Raises: redis.RedisError."""
+    """The pools of which attempts hold slots. Raises: Unreachable."""
     return [pool for pool in fleet.client.pools.all() if pool.used]
 
 

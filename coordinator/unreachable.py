@@ -1,0 +1,99 @@
+"""The sentence for every error of Redis, and the boundary at which a caller of the client meets it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import redis
+
+from unstuck.coordinator.errors import Unreachable
+from unstuck.coordinator.fleet_address import DEFAULT_HOME, address_file, address_of
+from unstuck.tasks.redis_url import without_password
+from unstuck.tasks.transport.refusals import perhaps_tls, refusal
+
+T = TypeVar("T")
+
+ELSEWHERE = "Start a local fleet with `unstuck up`, or set UNSTUCK_REDIS_URL to the Redis of your fleet."
+# By the class of redis-py, or by the word of the server: there is no class where a script adds text around the answer.
+_ANSWERS = (
+    ("ReadOnlyError|READONLY", "is a read-only replica. Set UNSTUCK_REDIS_URL to the primary; nothing was changed."),
+    ("BusyLoadingError|LOADING", "is still loading its data. Try again in a moment."),
+    ("OutOfMemoryError|OOM", "is full: {message}. Give it more memory; nothing was changed."),
+    ("MISCONF", "takes no writes, because it cannot save them: {message}. See its log and its disk."),
+    ("NOREPLICAS", "takes no writes while it has too few replicas: {message}. Nothing was changed."),
+    ("MasterDownError|MASTERDOWN", "is a replica that has lost its primary. Set UNSTUCK_REDIS_URL to the primary."),
+    ("max number of clients", "has no connection left: {message}. Raise its maxclients, or close other clients."),
+    (
+        "DB index is out of range|SELECT is not allowed in cluster",
+        "has no such database: {message}. End UNSTUCK_REDIS_URL with the number of one that it has, such as /0.",
+    ),
+)
+
+
+def unreachable(url: str, error: redis.RedisError, otherwise: str = "") -> Unreachable:
+    """The sentence for an error of the Redis at ``url``; ``otherwise``: what to do if it does not answer."""
+    place = f"The Redis at {without_password(url)}"
+    # A script adds its digest and line.
+    message = re.sub(r"\.? script: .*", "", str(error).strip()).rstrip(".") or type(error).__name__
+    if why := refusal(url, error):
+        return Unreachable(why)
+    for known, sentence in _ANSWERS:
+        if re.search(rf"\b({known})\b", f"{type(error).__name__} {message}"):
+            return Unreachable(f"{place} {sentence.format(message=message)}")
+    if isinstance(error, redis.ConnectionError | redis.TimeoutError):
+        helps = otherwise or _advice(url)
+        return Unreachable(f"No Redis answers at {without_password(url)}: {message}. {perhaps_tls(url, error)}{helps}")
+    return Unreachable(f"{place} answered with an error: {message}")
+
+
+def _advice(url: str) -> str:
+    """The cure where nothing answers."""
+    home = DEFAULT_HOME.resolve()
+    if url != address_of(home):
+        return ELSEWHERE
+    return (
+        f"The fleet of this folder was started there and has not ended in good order ({address_file(home)}): start it "
+        "again with `unstuck up`, or set UNSTUCK_REDIS_URL to the Redis of another fleet. No other was asked."
+    )
+
+
+@contextmanager
+def _told(url: str) -> Iterator[None]:
+    try:
+        yield
+    except redis.RedisError as error:
+        raise unreachable(url, error) from error
+
+
+def in_sentences(room: T, url: str) -> T:
+    """``room``, whose public methods raise `Unreachable` from now on where the Redis at ``url`` answers with an error.
+
+    Of this object alone: inside, the coordinator tells an outage from a refusal by the errors of redis-py.
+    """
+    for name, method in inspect.getmembers(room, inspect.ismethod):
+        if not name.startswith("_"):
+            setattr(room, name, (_telling_generator if inspect.isgeneratorfunction(method) else _telling)(method, url))
+    return room
+
+
+def _telling(method: Callable[..., Any], url: str) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def ask(*arguments: Any, **named: Any) -> Any:
+        with _told(url):
+            return method(*arguments, **named)
+
+    return ask
+
+
+def _telling_generator(method: Callable[..., Iterator[Any]], url: str) -> Callable[..., Iterator[Any]]:
+    @functools.wraps(method)
+    def ask(*arguments: Any, **named: Any) -> Iterator[Any]:
+        with _told(url):
+            yield from method(*arguments, **named)
+
+    return ask
