@@ -1,7 +1,7 @@
 """Sends one trace for each ended job, from its event log, in a thread of one coordinator; deciding knows nothing of it.
 
 What was sent is noted afterwards, so it is sent at least once, and each time with the same ids. What cannot be sent is
-tried again until its job has been over for an hour.
+tried again until its job has been over for an hour; a trace that fails while others arrive is given up before.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
@@ -31,6 +32,8 @@ TRIED_FOR = 3600.0  # seconds after the end of a job
 TERM = 60.0  # seconds without a look after which another coordinator sends
 OVERLAP = 60.0  # seconds by which a look goes back, since the clock of Redis may be set back
 BATCH = 500
+AWAY = 2  # failures in a row, after which the receiver counts as away, until the next look
+REFUSED = 5  # looks in which a trace failed and others arrived, after which it is given up
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
@@ -63,6 +66,8 @@ class TraceSender:
         self._redis, self._keys, self._queries = client, keys, Queries(client, keys)
         self._retention, self._export, self._name = retention, export, name
         self._from = 0.0  # all that was to be forgotten before was sent
+        self._failures = Counter[str]()  # of the trace of each job that waits
+        self._refused = Counter[str]()  # of them, looks in which others arrived
         self._troubled = False
 
     def run(self, stopping: threading.Event) -> None:
@@ -83,20 +88,45 @@ class TraceSender:
         now, sent = seconds + micros / 1e6, 0
         low = max(self._from, now + self._retention - TRIED_FOR)
         ended = cast(list[tuple[str, float]], self._redis.zrangebyscore(self._keys.ended, low, "+inf", withscores=True))
-        for at in range(0, len(ended), BATCH):
-            batch = ended[at : at + BATCH]
+        waiting: dict[str, float] = {}
+        for start in range(0, len(ended), BATCH):
+            batch = ended[start : start + BATCH]
             noted = self._redis.zmscore(self._keys.traced, [job for job, _ in batch])
-            for (job, forgotten_at), known in zip(batch, noted, strict=True):
-                if known is None:
-                    if not self._send(job, now):
-                        return sent
-                    sent += 1
-                    self._redis.zadd(self._keys.traced, {job: now})
-                    self._is_sender()
-                self._from = forgotten_at - OVERLAP
+            waiting |= {job: at for (job, at), known in zip(batch, noted, strict=True) if known is None}
+        failed: list[str] = []
+        in_a_row = 0
+        for job in sorted(waiting, key=self._failures.__getitem__):  # what has failed holds up nothing
+            if self._send(job, now):
+                self._note(job, now)
+                del waiting[job]
+                sent, in_a_row = sent + 1, 0
+            else:
+                failed.append(job)
+                self._failures[job] += 1
+                in_a_row += 1
+                if in_a_row == AWAY:
+                    break
         if sent:
+            self._give_up(failed, now)
+            for counter in (self._failures, self._refused):
+                for job in counter.keys() - waiting.keys():
+                    del counter[job]
             self._redis.zremrangebyscore(self._keys.traced, "-inf", now - 2 * TRIED_FOR)
+        if ended:
+            self._from = min(waiting.values(), default=ended[-1][1]) - OVERLAP
         return sent
+
+    def _note(self, job: str, now: float) -> None:
+        self._redis.zadd(self._keys.traced, {job: now})
+        self._is_sender()
+
+    def _give_up(self, failed: Iterable[str], now: float) -> None:
+        """Give up the traces that have failed in several looks in which others arrived."""
+        for job in failed:
+            self._refused[job] += 1
+            if self._refused[job] == REFUSED:
+                log.error("the trace of job %s has failed %d times while others arrived: it is given up", job, REFUSED)
+                self._note(job, now)
 
     def _is_sender(self) -> bool:
         """Whether this coordinator sends. Two that believe so for a moment send the same ids."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
@@ -34,7 +34,7 @@ def try_target(
 ) -> None:
     """Send one notice to a target, from here, and show what came back. Needs UNSTUCK_NOTIFY, and no Redis.
 
-    Exits with 0 if the target took it, else with 1.
+    Where it would stay open, as an incident of PagerDuty, its end is sent at once. Exits with 0 if the target took it, else with 1.
     """
     # Here, since all channels come with them, and no other command needs these.
     from unstuck.coordinator.notices.channels.channel import SendFailed
@@ -48,19 +48,22 @@ def try_target(
                 f"{VARIABLE} is not set here, or names no target: set it as it is set for the coordinators"
             )
         raise BadRequest(setting.unknown(target).replace("of this coordinator", "here"))
+    channel, trial = setting.targets[target], _trial(target)
+    ends = [replace(trial, id=f"{trial.id}-end", event="recovered")] if channel.stays_open else []
+    answers, sent = [], True
     try:
-        said, sent = (
-            setting.targets[target].send(message_of(_trial(target), setting.page, time.time()), setting.allowed),
-            True,
-        )
+        for notice in (trial, *ends):
+            answers.append(channel.send(message_of(notice, setting.page, time.time()), setting.allowed))
     except SendFailed as error:
-        said, sent = str(error), False
+        sent = False
+        answers.append(f"its end could not be sent, so it is open there: {error}" if answers else str(error))
+    said = "; its end: ".join(answers) if sent else "; ".join(answers)
     said = setting.secrets.clean(said)
     if as_json:
         emit({"target": target, "sent": sent, "said": said})
     else:
         (stdout if sent else stderr).print(
-            Text(one_line(f"{target}: {'' if sent else 'not sent: '}{said}")), soft_wrap=True
+            Text(one_line(f"{target}: {'' if answers[1:] or sent else 'not sent: '}{said}")), soft_wrap=True
         )
     if not sent:
         raise typer.Exit(ExitCode.NOT_WELL)

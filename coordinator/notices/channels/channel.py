@@ -47,9 +47,15 @@ class Message:
 
 
 class Channel(Strict, ABC):
-    """A target. ``kind``: the field that says which channel it is."""
+    """A target.
+
+    Attributes:
+        kind: the field that says which channel it is.
+        stays_open: what was told stays open there until its end is told.
+    """
 
     kind: ClassVar[str]
+    stays_open: ClassVar[bool] = False
     timeout: Annotated[Seconds, Field(ge=0.1, le=300)] = 10.0
 
     @abstractmethod

@@ -52,6 +52,7 @@ class PagerDuty(Channel):
     """``pagerduty: KEY`` of an Events API v2 integration; ``url`` for the service region of the EU."""
 
     kind: ClassVar[str] = "pagerduty"
+    stays_open: ClassVar[bool] = True
     pagerduty: SecretStr
     url: Annotated[SecretStr, AfterValidator(checked_url)] = SecretStr(EVENTS)
 

@@ -21,7 +21,7 @@ from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group
 from tests.support.servers import wait_until
 from unstuck import Status
 from unstuck.coordinator.traces.otel import TraceExport, exporters_of, trace_id
-from unstuck.coordinator.traces.trace_sender import TraceSender, wanted
+from unstuck.coordinator.traces.trace_sender import REFUSED, TraceSender, wanted
 
 AT_ONCE = {"max": 1, "backoff": 0, "jitter": 0.0}
 
@@ -137,6 +137,44 @@ def test_what_cannot_be_sent_is_sent_later_and_nothing_of_it_is_lost(coordinator
     exporter.refuses = False
     assert one.look() == 2
     assert {span.context.trace_id for span in exporter.get_finished_spans() if span.context} == set(map(trace_id, jobs))
+
+
+class RefusesSome(InMemorySpanExporter):
+    """As a collector that refuses some traces, whatever is done. ``tries``: of each of these."""
+
+    def __init__(self, *jobs: str) -> None:
+        super().__init__()
+        self.tries = dict.fromkeys(map(trace_id, jobs), 0)
+
+    def export(self, spans: Any) -> SpanExportResult:
+        trace = spans[0].context.trace_id
+        if trace not in self.tries:
+            return super().export(spans)
+        self.tries[trace] += 1
+        return SpanExportResult.FAILURE
+
+
+def test_traces_that_are_refused_for_ever_hold_up_no_others_and_are_given_up(
+    coordinator: Coordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = [ended(coordinator) for _ in range(3)]
+    others = [ended(coordinator)]
+    exporter = RefusesSome(*refused)
+    one = sender(coordinator, exporter)
+    assert one.look() == 0, "two failures in a row: the collector may be away"
+    assert one.look() == 1, "what has not failed yet comes first"
+    for _ in range(20):
+        others.append(ended(coordinator))
+        assert one.look() == 1
+    assert {span.context.trace_id for span in exporter.get_finished_spans() if span.context} == set(
+        map(trace_id, others)
+    )
+    tries = list(exporter.tries.values())
+    assert max(tries) <= REFUSED + 1, "each of them was given up"
+    for job in refused:
+        assert f"the trace of job {job} has failed {REFUSED} times while others arrived" in caplog.text
+    assert one.look() == 0
+    assert list(exporter.tries.values()) == tries
 
 
 def test_a_retry_links_to_the_job_that_it_retries_and_members_of_a_fork_are_groups(coordinator: Coordinator) -> None:
