@@ -34,7 +34,8 @@ def try_target(
 ) -> None:
     """Send one notice to a target, from here, and show what came back. Needs UNSTUCK_NOTIFY, and no Redis.
 
-    Where it would stay open, as an incident of PagerDuty, its end is sent at once. Exits with 0 if the target took it, else with 1.
+    Where it would stay open, as an incident of PagerDuty, its end is sent at once. Exits with 0 if the target took
+    it, else with 1.
     """
     # Here, since all channels come with them, and no other command needs these.
     from unstuck.coordinator.notices.channels.channel import SendFailed
