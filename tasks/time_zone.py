@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -41,6 +42,21 @@ def use_zone(zone: str) -> None:
         raise HostUnfit(
             f"this host has no data of the time zone {zone} (UNSTUCK_TIME_ZONE): install its package tzdata"
         )
+
+
+@contextmanager
+def in_zone(zone: str) -> Iterator[None]:
+    """Make ``zone`` the time zone of this process during the block. Raises: HostUnfit: as `use_zone`."""
+    before = os.environ.get("TZ")
+    use_zone(zone)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("TZ", None)
+        else:
+            os.environ["TZ"] = before
+        time.tzset()
 
 
 def conf_of_zone(zone: str) -> dict[str, str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import ExitStack, nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
 from rich.console import Console, RenderableType
@@ -28,8 +28,6 @@ from unstuck.tasks.settings import Settings
 if TYPE_CHECKING:
     from unstuck.in_process.run import InProcess
 
-Show = Callable[[JobView], None]
-
 
 def run(
     spec: Annotated[Path, typer.Argument(metavar="SPEC", help=SPEC)],
@@ -44,13 +42,15 @@ def run(
 
     job_spec, settings = read_spec(spec, param), Settings()
     console = for_people(as_json)
-    _log_to_standard_error()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # whoever reads a pipe sees at once what a step prints
     with (
         redirect_stdout(sys.stderr) if as_json else nullcontext(),  # steps print, too
         InProcess(warehouse or settings.warehouse, settings=settings) as here,
-        _live(here, console) if can_live(console) else nullcontext(_lines(here, console)) as show,
+        _Live(here, console) if can_live(console) else _Lines(here, console) as display,
     ):
-        ended = here.run(job_spec, on_change=show)
+        _log_to_standard_error()
+        ended = here.run(job_spec, on_change=display.show, on_input=display.step_aside)
     for text in outcome(ended.view):
         console.print(text, soft_wrap=True)
     if as_json:
@@ -60,43 +60,112 @@ def run(
     raise typer.Exit(ExitCode.FINE if ended.finished else ExitCode.NOT_WELL)
 
 
+class _Shown(logging.Formatter):
+    """Lines of steps as they are; of Unstuck, the traceback of a step that failed."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return record.exc_text if record.name.startswith("unstuck.") and record.exc_text else super().format(record)
+
+
 def _log_to_standard_error() -> None:
-    """Show what steps log, and the traceback of one that fails."""
+    """Show what steps log. Unstuck itself has the tree, or the events, to say what it does."""
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    handler.addFilter(lambda record: not record.name.startswith("unstuck.") or record.levelno >= logging.WARNING)
-    root = logging.getLogger()
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
+    handler.setFormatter(_Shown("%(message)s"))
+    handler.addFilter(lambda record: not record.name.startswith("unstuck.") or record.levelno >= logging.ERROR)
+    logging.getLogger().addHandler(handler)
+    logging.getLogger().setLevel(logging.INFO)
 
 
-def _lines(here: InProcess, console: Console) -> Show:
+class _Lines:
     """A line for each event."""
-    shown = 0
 
-    def show(view: JobView) -> None:
-        nonlocal shown
-        events = here.events(view.job.id, shown)
-        shown += len(events)
+    def __init__(self, here: InProcess, console: Console) -> None:
+        self._here, self._console, self._shown = here, console, 0
+
+    def __enter__(self) -> _Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def show(self, view: JobView) -> None:
+        events = self._here.events(view.job.id, self._shown)
+        self._shown += len(events)
         for event in events:
-            console.print(hanging(console, event_text(event), 4))
+            self._console.print(hanging(self._console, event_text(event), 4))
 
-    return show
+    def step_aside(self) -> None: ...
 
 
-@contextmanager
-def _live(here: InProcess, console: Console) -> Iterator[Show]:
-    """The tree of ``watch``, below what steps print."""
-    latest: list[JobView] = []
-    # Of its own file: while a step runs, `sys.stdout` leads into the log of its attempt.
-    own = PrintedConsole(file=console.file, markup=False, highlight=False, emoji=False)
+class _Above(io.TextIOBase):
+    """A standard stream while the tree is shown: lines stand above the tree."""
 
-    def frame() -> RenderableType:
-        return job_tree(latest[-1], here.clock(), own.height - 2, cut=True) if latest else Text()
+    def __init__(self, stream: TextIO, display: _Live) -> None:
+        self._stream, self._display, self._line = stream, display, ""
 
-    try:
-        with Live(console=own, get_renderable=frame, refresh_per_second=FRAMES, transient=True):
-            yield lambda view: latest.__setitem__(slice(None), [view])
-    finally:
-        if latest:
-            own.print(job_tree(latest[-1], latest[-1].at, own.height - 2))
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        *lines, self._line = f"{self._line}{text}".split("\n")
+        if not self._display.stands:
+            self._stream.write("\n".join([*lines, self._line]))
+            self._line = ""
+        elif lines:
+            self._display.console.print(Text.from_ansi("\n".join(lines)), soft_wrap=True)
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+class _Live:
+    """The tree of ``watch``. It leaves the terminal to a step that reads from it."""
+
+    def __init__(self, here: InProcess, console: Console) -> None:
+        self._here = here
+        # Of its own file: while a step runs, `sys.stdout` leads into the log of its attempt.
+        self.console = PrintedConsole(file=console.file, markup=False, highlight=False, emoji=False)
+        self._view: JobView | None = None
+        self._events_seen = -1  # when it stepped aside
+        options: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False, "transient": True}
+        self._live = Live(console=self.console, get_renderable=self._frame, refresh_per_second=FRAMES, **options)
+        self._streams = ExitStack()
+
+    @property
+    def stands(self) -> bool:
+        """Whether the tree is on the screen."""
+        return self._live.is_started
+
+    def __enter__(self) -> _Live:
+        self._streams.enter_context(redirect_stdout(cast(TextIO, _Above(sys.stdout, self))))
+        self._streams.enter_context(redirect_stderr(cast(TextIO, _Above(sys.stderr, self))))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+        self._streams.close()
+        if self._view is not None:
+            self.console.print(job_tree(self._view, self._view.at, self.console.height - 2))
+
+    def show(self, view: JobView) -> None:
+        self._view = view
+        if not self.stands and len(self._here.events(view.job.id)) != self._events_seen:
+            self._live.start()
+
+    def step_aside(self) -> None:
+        if self.stands and self._view is not None:
+            self._events_seen = len(self._here.events(self._view.job.id))
+            self._live.stop()
+
+    def _frame(self) -> RenderableType:
+        view = self._view
+        return Text() if view is None else job_tree(view, self._here.clock(), self.console.height - 2, cut=True)

@@ -1,19 +1,19 @@
 """Attempts in this process: the runner's own path, without a lease, a watchdog and a worker.
 
-Time limits and Ctrl-C interrupt the main thread. What a process alone can give is left out: nothing kills a step that
-does not return to Python.
+Time limits and Ctrl-C interrupt the main thread. Nothing kills a step that does not return to Python, since only a
+process of its own could.
 """
 
 from __future__ import annotations
 
 import bdb
-import logging
 import math
 import os
 import secrets
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -21,14 +21,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TextIO, cast
 
 import redis
 
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.identity import release_here
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
-from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.runner.attempt import Attempt
 from unstuck.tasks.runner.runner import Held, Runner
 from unstuck.tasks.runner.snapshot import Code, ProcessSnapshot
@@ -37,21 +37,30 @@ from unstuck.tasks.settings import Settings, whoami
 from unstuck.tasks.steps.context import Scratch
 from unstuck.tasks.steps.execute import StepRaised, users_code
 from unstuck.tasks.steps.work import Work
+from unstuck.tasks.time_zone import in_zone
 from unstuck.tasks.transport.lease import Claim, FinishAnswer
 from unstuck.tasks.watchdog.policy import Clock, Instruction, timeout_failure
-
-log = logging.getLogger(__name__)
 
 _LIMITS = ("TIMEOUT", "STEP_TIMEOUT")  # of a spec; whoever waits for a session or a warehouse sees it, and can end it
 
 
-class _Limits:
-    """In the place of a watchdog: the time limits of a spec, and progress."""
+_LEAVES = 2.0  # seconds that Spark has to end the jobs of an attempt before the thread that waits is interrupted
 
-    def __init__(self, over: Callable[[Clock], None]) -> None:
-        """``over``: is told, in a thread, of a limit that has run out."""
+Failing = Mapping[str, BaseException | type[BaseException]]
+
+
+class _Limits:
+    """In the place of a watchdog: the time limits of a spec, and progress.
+
+    Attributes:
+        off: somebody is at the terminal, so no time of this attempt counts.
+    """
+
+    def __init__(self, over: Callable[[Clock], None], progress: Callable[[str], None]) -> None:
+        """``over``: is told, in a thread, of a limit that has run out. ``progress``: of the attempt that runs."""
         self._over = over
-        self.progress: Callable[[str], None] = lambda text: None
+        self.progress = progress
+        self.off = False
 
     @contextmanager
     def clock(self, code: str, seconds: float | None, step: str = "", index: int = 0) -> Iterator[None]:
@@ -79,37 +88,83 @@ class _Limits:
         raise RuntimeError(why)
 
 
+class _Terminal:
+    """Standard input of a terminal, which says when it is about to be read."""
+
+    def __init__(self, stream: TextIO, read: Callable[[], None]) -> None:
+        self._stream, self._read = stream, read
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("fileno", "read", "readline", "readlines", "buffer"):  # input() asks for the descriptor
+            self._read()
+        return getattr(self._stream, name)
+
+    def __iter__(self) -> Iterator[str]:
+        self._read()
+        return iter(self._stream)
+
+
 class RunnerHere(Runner):
     """The runner of this process, which runs one attempt after the other and is never replaced.
 
     Attributes:
         interrupted: the user wants no more: by Ctrl-C, or by leaving the debugger.
-        fails: by group, the error that its next attempts raise before their steps, and how many do.
+        on_input: is told when a step reads from the terminal.
     """
 
-    def __init__(self, settings: Settings, spark: Callable[[], Any] | None = None) -> None:
-        """``spark``: makes the session that attempts share, if it is not to be made here."""
+    def __init__(
+        self,
+        settings: Settings,
+        driver: Callable[[], Driver] | None = None,
+        progress: Callable[[Token, str], None] = lambda token, text: None,
+    ) -> None:
+        """
+        Args:
+            driver: the one that attempts share, asked for when one first needs Spark; None: one of this runner.
+            progress: is told of the attempt that runs.
+        """
+
+        def shown(text: str) -> None:
+            if self.held is not None:
+                progress(self.held.token, text)
+
         self.settings, self.name, self.pid = settings, whoami(), os.getpid()
         self.client = cast(redis.Redis, None)  # an attempt asks it for the job that a retry retries alone
         self.runs_on = release_here()
         self.temporary = Path(tempfile.gettempdir()) / f"unstuck-run-{secrets.token_hex(4)}"
-        self.driver = Driver(settings, temporary=None if spark else self.temporary)
-        self.watchdog = cast(WatchdogClient, _Limits(self._over))
+        self.driver = self._own_driver = Driver(settings, temporary=self.temporary)
+        self._limits = _Limits(self._over, shown)
+        self.watchdog = cast(WatchdogClient, self._limits)
         self.held: Held | None = None
-        self.replaced = False
-        self.interrupted = False
-        self.fails: dict[str, tuple[BaseException | type[BaseException], int]] = {}
-        self._spark = spark
+        self.replaced = self.interrupted = self._on_spark = False
+        self.on_input: Callable[[], None] = lambda: None
+        self._shared_driver = driver
         self._code = Code(watched=False)
+        self._fail: Failing = {}
+        self._times = 0
+        self._failed: dict[str, int] = {}  # by group or member, how many attempts were made to fail
+
+    def make_fail(self, fail: Failing, times: int) -> None:
+        """Let the first ``times`` attempts of each group, fork or member raise its error before their steps."""
+        self._fail, self._times, self._failed = fail, times, {}
+
+    def failing(self, group: str) -> BaseException | type[BaseException] | None:
+        """The error that the attempt of ``group`` that runs is to raise."""
+        error = self._fail.get(group, self._fail.get(split_member(group)[0]))
+        self._failed[group] = self._failed.get(group, 0) + 1
+        if error is None or self._failed[group] > self._times:
+            return None
+        return error.with_traceback(None) if isinstance(error, BaseException) else error
 
     def run(self, claim: Claim, finish: Callable[[Token, Outcome, str], FinishAnswer]) -> None:
         """Run an attempt, and record its outcome."""
-        _AttemptHere(self, claim.token, claim, finish).run()
+        self._on_spark, self._limits.off = claim.work_order.group.spark, False
+        with in_zone(self.settings.time_zone):
+            _AttemptHere(self, claim.token, claim, finish).run()
 
     def close(self) -> None:
         """Stop the session, unless it is somebody else's, and remove the temporary files."""
-        if self._spark is None:
-            self.driver.stop()
+        self._own_driver.stop()
         shutil.rmtree(self.temporary, ignore_errors=True)
 
     # -- as the runner of a worker, but for what needs the worker ----------------------------------------------
@@ -132,9 +187,9 @@ class RunnerHere(Runner):
         return subprocess.Popen(command, **options)
 
     def start_session(self, own: Mapping[str, str] | None = None) -> None:
-        if self._spark is not None and not self.driver.running:
-            self._spark()  # the driver finds it
         handler = signal.getsignal(signal.SIGINT)
+        if self._shared_driver is not None:
+            self.driver = self._shared_driver()
         self.driver.start()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, handler)  # Spark sets one of its own
@@ -154,11 +209,19 @@ class RunnerHere(Runner):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = signal.signal(signal.SIGINT, self._interrupted)
+        before, stdin = signal.signal(signal.SIGINT, self._interrupted), sys.stdin
+        if stdin is not None and stdin.isatty():
+            sys.stdin = cast(TextIO, _Terminal(stdin, self._at_terminal))
         try:
             yield
         finally:
+            sys.stdin = stdin
             signal.signal(signal.SIGINT, before)
+
+    def _at_terminal(self) -> None:
+        if self.held is not None and not self.held.ended:
+            self._limits.off = True
+            self.on_input()
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
         held = self.held
@@ -167,8 +230,11 @@ class RunnerHere(Runner):
                 raise KeyboardInterrupt  # a second time
             self.interrupted = True
             return
-        if held.timeout is None:
+        if held.instruction is None and not self._limits.off:  # else a debugger has its own use of Ctrl-C
             self.leave()
+            if self._on_spark and self.driver.running:
+                self._interrupt_later(held)
+                return
         raise KeyboardInterrupt
 
     def leave(self) -> None:
@@ -180,11 +246,20 @@ class RunnerHere(Runner):
     def _over(self, clock: Clock) -> None:
         """Called by a timer."""
         held = self.held
-        if held is None or held.ended or held.instruction is not None:
+        if held is None or held.ended or held.instruction is not None or self._limits.off:
             return
         self._take_instruction(held.token, Instruction.TIMEOUT, timeout_failure(clock))
         if signal.getsignal(signal.SIGINT) == self._interrupted:
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            self._interrupt_later(held)
+
+    def _interrupt_later(self, held: Held) -> None:
+        """Interrupt the main thread; first Spark has a moment to end its jobs, after which Python returns by itself."""
+
+        def interrupt() -> None:
+            if not held.released.wait(_LEAVES if self._on_spark else 0.0):
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+        threading.Thread(target=interrupt, name="interrupt", daemon=True).start()
 
 
 class _AttemptHere(Attempt):
@@ -193,9 +268,7 @@ class _AttemptHere(Attempt):
     _runner: RunnerHere
 
     def _run_steps(self, work: Work, params: dict[str, Any], scratch: Scratch) -> None:
-        error, times = self._runner.fails.get(self._token.group, (None, 0))
-        if error is not None and times > 0:
-            self._runner.fails[self._token.group] = error, times - 1
+        if (error := self._runner.failing(self._token.group)) is not None:
             with users_code():
                 raise error
         super()._run_steps(work, params, scratch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,21 +16,20 @@ from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import compile_plan
 from unstuck.coordinator.spec.problems import suggestion
 from unstuck.coordinator.views.job_views import JobView
-from unstuck.in_process.attempts import RunnerHere
+from unstuck.in_process.attempts import Failing, RunnerHere
 from unstuck.in_process.coordinator import Coordinator, JumpingClock
+from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.errors import HostUnfit
 from unstuck.tasks.host import LIGHT, lacking
 from unstuck.tasks.protocol.report import Outcome
-from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.lease import FinishAnswer
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from unstuck.coordinator.job_builder import Job
 
-Failing = Mapping[str, BaseException | type[BaseException]]
+SHOWN_EVERY = 0.2  # seconds between two looks at the progress of a step
 
 
 @dataclass(frozen=True)
@@ -120,20 +120,22 @@ class InProcess:
         warehouse: Path | str,
         *,
         settings: Settings | None = None,
-        spark: Callable[[], SparkSession] | None = None,
+        driver: Callable[[], Driver] | None = None,
         now: datetime.datetime | None = None,
     ) -> None:
         """
         Args:
             settings: of everything else; those of the environment by default.
-            spark: makes the session that all groups share. None: one is made when a group first needs it.
+            driver: of Spark, asked for when a group first needs it. None: this process has one of its own.
             now: where the clock begins.
         """
         known = (settings or Settings()).model_dump(exclude_unset=True)
         self.settings = Settings(**{**known, "warehouse": str(warehouse), "durability": "everysec"})
         self.clock = JumpingClock(now)
         self._coordinator = Coordinator(self.settings, self.clock)
-        self._runner = RunnerHere(self.settings, spark)
+        self._on_change: Callable[[JobView], None] = lambda view: None
+        self._shown_at = 0.0
+        self._runner = RunnerHere(self.settings, driver, self._progressed)
 
     def close(self) -> None:
         self._runner.close()
@@ -153,6 +155,7 @@ class InProcess:
         fail: Failing | None = None,
         times: int = 1,
         on_change: Callable[[JobView], None] = lambda view: None,
+        on_input: Callable[[], None] = lambda: None,
     ) -> Ended:
         """Run a job until it has ended, or cannot go on by itself.
 
@@ -160,18 +163,24 @@ class InProcess:
             params, key: as of `Client.submit`.
             fail: by group or member, the error that its first ``times`` attempts raise in the place of their steps.
             on_change: is told how the job stands, whenever that has changed.
+            on_input: is told when a step reads from the terminal, as a debugger does.
 
-        Raises: as `Client.submit`; HostUnfit: this host lacks what a group needs.
+        Raises: as `Client.submit`; HostUnfit: this host lacks what a group needs; NoSuchGroup: ``fail`` names none.
         """
         given = params or {}
         job_spec = JobSpec.of(spec, given) if isinstance(spec, JobSpec | Mapping | str | Path) else spec.spec(given)
-        on_spark = any(one.spec.spark for one in compile_plan(job_spec).groups.values())
+        plan = compile_plan(job_spec)
+        for name in fail or {}:
+            if split_member(name)[0] not in plan.groups:
+                raise NoSuchGroup(f"fail: the job has no group {name}{suggestion(name, plan.groups)}")
+        on_spark = any(one.spec.spark for one in plan.groups.values())
         if lacks := lacking(self.settings, ["spark" if on_spark else LIGHT]):
             raise HostUnfit(lacks)
         job = self._coordinator.submit(job_spec, key or "")
-        self._runner.fails = {name: (error, times) for name, error in (fail or {}).items()}
+        self._runner.make_fail(fail or {}, times)
+        self._runner.on_input, self._on_change = on_input, on_change
         with self._runner.interruptible():
-            self._run(job, on_change)
+            self._run(job)
         view = self._coordinator.show(job)
         return Ended(view, list(self._coordinator.events(job)))
 
@@ -179,7 +188,13 @@ class InProcess:
         """The event log of a job, from its entry ``after`` on."""
         return self._coordinator.events(job, after)
 
-    def _run(self, job: str, on_change: Callable[[JobView], None]) -> None:
+    def _progressed(self, token: Token, progress: str) -> None:
+        self._coordinator.note_progress(token, progress)
+        if (now := time.monotonic()) - self._shown_at >= SHOWN_EVERY:
+            self._shown_at = now
+            self._on_change(self._coordinator.show(token.job))
+
+    def _run(self, job: str) -> None:
         coordinator, runner = self._coordinator, self._runner
 
         told = ""
@@ -187,7 +202,7 @@ class InProcess:
             coordinator.decide()
             if (record := coordinator.record(job)).commit != told:
                 told = record.commit
-                on_change(coordinator.show(job))
+                self._on_change(coordinator.show(job))
             if record.at_rest:
                 return
             if runner.interrupted:
@@ -195,7 +210,7 @@ class InProcess:
                 coordinator.cancel(job, "interrupted")
             elif (claim := coordinator.take()) is not None:
                 coordinator.decide()
-                on_change(coordinator.show(job))
+                self._on_change(coordinator.show(job))
                 runner.run(claim, self._finish)
             else:
                 coordinator.jump()

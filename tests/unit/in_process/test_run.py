@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from unstuck import Status
+from unstuck.coordinator.errors import NoSuchGroup
 from unstuck.coordinator.model.status import GroupState
 from unstuck.in_process.run import InProcess
 from unstuck.tasks.warehouse.log import Warehouse
@@ -75,3 +77,27 @@ def test_jobs_of_one_process_share_the_warehouse(here: InProcess) -> None:
     here.run({"name": "first", "groups": [THREE]})
     reads = {**group("twice", "doubled", output="twice", params={"of": "rows"}), "inputs": {"rows": "rows"}}
     assert here.run({"name": "second", "groups": [reads]}).results == {"twice": {"sum": 12}}
+
+
+def test_a_group_that_runs_longer_than_its_timeout_is_interrupted(here: InProcess) -> None:
+    ended = here.run({"name": "tiny", "groups": [group("slow", "sleep", timeout=0.1, retry={"max": 0})]})
+    assert ended.status is Status.FAILED
+    assert "TIMEOUT: the group ran longer than its timeout of 0.1s" in ended.why()
+
+
+def test_a_failure_that_is_asked_for_names_a_fork_for_all_its_members(here: InProcess) -> None:
+    fork = group("by_day", "of_member", output="days", for_each={"day": [1, 2]})
+    ended = here.run({"name": "tiny", "groups": [fork]}, fail={"by_day": KeyError("gone")}, times=2)
+    assert [ended.group(f"by_day[{n}]").attempts for n in range(2)] == [3, 3]
+
+
+def test_a_failure_that_is_asked_for_of_no_group_is_refused_with_the_one_that_is_meant(here: InProcess) -> None:
+    with pytest.raises(NoSuchGroup, match="did you mean 'rows'"):
+        here.run({"name": "tiny", "groups": [THREE]}, fail={"row": KeyError})
+
+
+def test_steps_have_the_time_zone_of_the_settings_and_this_process_keeps_its_own(here: InProcess) -> None:
+    before = time.tzname
+    here.settings.time_zone = "Asia/Tokyo"
+    assert here.run({"name": "tiny", "groups": [group("zone", "zone")]}).results == {"zone": {"zone": "JST"}}
+    assert time.tzname == before

@@ -1,0 +1,124 @@
+"""``unstuck run`` as a user has it: a process of its own, in a folder with a spec and the steps."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.programs.in_terminal import in_terminal
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.published import read_arrow
+
+RUN = (sys.executable, "-m", "unstuck.coordinator.cli", "run")
+STEPS = """
+import time
+import pyarrow as pa
+
+def rows(spark, ctx, day="monday"):
+    print("loading", day)
+    ctx.log.info("for %s", day)
+    return pa.table({"day": [day]})
+
+def fails(spark, ctx):
+    raise ValueError("no such day")
+
+def stops(spark, ctx):
+    answer = 41
+    breakpoint()
+    ctx.result("answer", answer)
+
+def hangs(spark, ctx):
+    print("hanging")
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "steps.py").write_text(STEPS)
+    return tmp_path
+
+
+def spec(folder: Path, *groups: dict[str, Any], **more: Any) -> str:
+    full = [{"spark": False, **group} for group in groups]
+    (folder / "job.yaml").write_text(yaml.safe_dump({"name": "days", "groups": full, **more}))
+    return "job.yaml"
+
+
+def group(name: str, *needs: str, output: str = "", **more: Any) -> dict[str, Any]:
+    step = {"python": f"steps:{name}", **({"output": output} if output else {})}
+    return {"name": name, "needs": list(needs), "steps": [step], **more}
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*RUN, *arguments], cwd=folder, text=True, capture_output=True, check=False)
+
+
+def test_one_command_runs_a_spec_and_publishes(folder: Path) -> None:
+    job = spec(folder, group("rows", output="days"), params={"day": "monday"})
+    done = run(folder, job, "--param", "day=friday")
+    assert done.returncode == 0, done.stderr
+    assert "loading friday" in done.stdout
+    assert "published days: 1 row" in done.stdout
+    assert "for friday" in done.stderr
+    assert read_arrow(Warehouse(str(folder / "warehouse")), "days").to_pylist() == [{"day": "friday"}]
+
+
+def test_a_failed_job_is_1_with_the_traceback_of_its_step(folder: Path) -> None:
+    done = run(folder, spec(folder, group("rows", output="days"), group("fails", "rows", retry={"max": 0})))
+    assert done.returncode == 1
+    assert 'steps.py", line' in done.stderr
+    assert "ValueError: no such day" in done.stdout
+    assert Warehouse(str(folder / "warehouse")).head() == 0
+
+
+def test_with_json_standard_output_holds_the_answer_alone(folder: Path) -> None:
+    done = run(folder, spec(folder, group("rows", output="days")), "--json")
+    assert json.loads(done.stdout)["status"] == "FINISHED"
+    assert "loading monday" in done.stderr
+
+
+def test_a_wrong_spec_is_2_and_nothing_is_made(folder: Path) -> None:
+    done = run(folder, spec(folder, group("rows", "nowhere")))
+    assert done.returncode == 2
+    assert "nowhere" in done.stderr
+    assert not (folder / "warehouse").exists()
+
+
+def test_a_breakpoint_in_a_step_has_the_terminal_and_its_time_does_not_count(folder: Path) -> None:
+    job = spec(folder, group("stops", timeout="1s"), group("rows", "stops", output="days"))
+    slow = "import time; time.sleep(1.5); print(answer + 1)\n"  # longer than the group may take
+    code, shown = in_terminal([*RUN, job], folder, [("(Pdb)", slow), ("42", "c\n")])
+    assert code == 0, shown
+    assert "published days: 1 row" in shown
+
+
+def test_leaving_the_debugger_cancels_the_job(folder: Path) -> None:
+    code, shown = in_terminal([*RUN, spec(folder, group("stops"))], folder, [("(Pdb)", "q\n")])
+    assert code == 130
+    assert "nothing was published" in shown
+
+
+def test_ctrl_c_cancels_the_job_and_is_130(folder: Path) -> None:
+    code, shown = in_terminal([*RUN, spec(folder, group("hangs"))], folder, [("hanging", "\x03")])
+    assert code == 130
+    assert "CANCELED" in shown
+
+
+def test_a_killed_run_leaves_nothing_published_and_the_next_publishes_whole(folder: Path) -> None:
+    killed = spec(folder, group("rows", output="days"), group("hangs", "rows", output="never"))
+    started = subprocess.Popen([*RUN, killed], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    with started as process:
+        assert process.stdout is not None
+        assert any("hanging" in line for line in process.stdout)
+        process.kill()
+    warehouse = Warehouse(str(folder / "warehouse"))
+    assert warehouse.head() == 0
+    assert run(folder, spec(folder, group("rows", output="days"))).returncode == 0
+    assert read_arrow(warehouse, "days").num_rows == 1
