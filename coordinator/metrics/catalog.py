@@ -54,7 +54,6 @@ def _metric(kind: Kind, name: str, text: str, *labels: str, most: int = 200) -> 
 
 
 UP = _metric("gauge", "up", "1 if Redis answered this scrape; 0 if not, and then there are no other metrics.")
-SCRAPE_DURATION = _metric("gauge", "scrape_duration_seconds", "Time that it took to compute these metrics.")
 SCRAPE_ERRORS = _metric(
     "gauge", "scrape_errors", "Entries in Redis that this scrape could not read, and so does not count.", "what"
 )
@@ -100,7 +99,6 @@ OFFER_AGE = _metric(
     "queue",
     "pool",
 )
-OFFERS = _metric("gauge", "offers", "Groups that stand ready for a runner.", "queue", "pool")
 FREE_SLOTS = _metric("gauge", "queue_free_slots", "Runners of a queue that are idle and may take work.", "queue")
 RUNNERS = _metric("gauge", "runners", "Runners: idle, busy, stopping, unfit for Spark, or silent.", "state")
 COORDINATORS = _metric("gauge", "coordinators", "Coordinators: live or silent.", "state")
@@ -164,13 +162,6 @@ BACKLOG_AGE = _metric(
     "gauge",
     "schedule_backlog_oldest_age_seconds",
     "How long the oldest unread file or record of the streams of a schedule has lain there; else 0.",
-    "schedule",
-    most=1000,
-)
-BACKLOG = _metric(
-    "gauge",
-    "schedule_backlog_unread",
-    "Unread files and offsets of the streams of a schedule, when a coordinator looked last.",
     "schedule",
     most=1000,
 )

@@ -137,33 +137,30 @@ def _state_of(one: RunnerStatus, heard_after: float) -> str:
 
 
 def offers(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
-    """Offers by queue and pool, and of those whose turn is next since when the oldest stands."""
+    """Slots of pools, and by queue and pool since when the oldest of the offers stands whose turn is next."""
     pipe.zrange(keys.lanes, 0, MOST_LANES - 1)
     pipe.hgetall(keys.pools)
     lanes, sizes = yield
     for lane in lanes:
-        pipe.zcard(keys.ready(lane))
         pipe.zrange(keys.ready(lane), 0, HEADS - 1)
     pools = sorted({*sizes, *map(pool_of, lanes)} - {""})
     for pool in pools:
         pipe.zlexcount(keys.pool_slots, *members_of(pool))
     answers = iter((yield))
-    counts, heads = Counter[tuple[str, str]](), dict[str, tuple[str, str]]()
+    oldest, heads = dict[tuple[str, str], float](), dict[str, tuple[str, str]]()
     for lane in lanes:
-        counts[place := (queue_of(lane), pool_of(lane))] += next(answers)
+        oldest[place := (queue_of(lane), pool_of(lane))] = 0.0
         heads |= dict.fromkeys(next(answers), place)
     sheet.add_all(catalog.POOL_SLOTS, (((pool,), _number(sizes.get(pool, "1"))) for pool in pools))
     sheet.add_all(catalog.POOL_SLOTS_USED, [((pool,), next(answers)) for pool in pools])
     for offer in heads:
         job, _, rest = offer.partition("/")
         pipe.hget(keys.of(job).groups, rest.partition("/")[0])
-    oldest = dict.fromkeys(counts, 0.0)
     for place, text in zip(heads.values(), (yield), strict=True):
         with sheet.reading("groups"):
             record = json.loads(text or "{}")
             if record.get("state") == GroupState.QUEUED:
                 oldest[place] = max(oldest[place], sheet.age_since(float(record["since"])))
-    sheet.add_all(catalog.OFFERS, sorted(counts.items()))
     sheet.add_all(catalog.OFFER_AGE, sorted(oldest.items()))
 
 
@@ -205,15 +202,13 @@ def schedules(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
 def backlogs(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
     pipe.hgetall(keys.backlogs)
     (texts,) = yield
-    found = list[tuple[float, str, int]]()
+    found = list[tuple[float, str]]()
     for name, text in texts.items():
         with sheet.reading("backlogs"):
             backlog = Backlog.from_json(text)
-            age = sheet.age_since(backlog.since) if backlog.since else 0.0
-            found.append((age, name, sum(one.new for one in backlog.streams.values())))
+            found.append((sheet.age_since(backlog.since) if backlog.since else 0.0, name))
     found.sort(reverse=True)
-    sheet.add_all(catalog.BACKLOG_AGE, (((name,), age) for age, name, _ in found))
-    sheet.add_all(catalog.BACKLOG, (((name,), unread) for _, name, unread in found))
+    sheet.add_all(catalog.BACKLOG_AGE, (((name,), age) for age, name in found))
 
 
 def notices(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:

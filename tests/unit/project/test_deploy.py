@@ -88,7 +88,7 @@ def test_every_expression_is_on_metrics_and_labels_that_exist(name: str) -> None
         ("rate(unstuck_jobs_ended_total{state='failed'}[5m])", "unstuck_jobs_ended_total has no label state"),
         ("unstuck_jobs{status='broken'}", "status of unstuck_jobs is never broken"),
         ("sum by (queue) (unstuck_jobs)", "no metric of it has the label queue"),
-        ("unstuck_offers and on (pol) unstuck_offers", "no metric of it has the label pol"),
+        ("unstuck_queue_free_slots and on (pol) unstuck_queue_free_slots", "no metric of it has the label pol"),
     ],
 )
 def test_an_expression_that_could_never_fire_is_found(wrong: str, why: str) -> None:

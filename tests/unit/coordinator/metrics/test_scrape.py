@@ -57,7 +57,6 @@ def test_jobs_offers_slots_and_reports_are_told_by_name(coordinator: Coordinator
     coordinator.read()
     found = scraped(coordinator)
     assert found["unstuck_jobs"][("pending",)] + found["unstuck_jobs"][("running",)] == 1
-    assert found["unstuck_offers"] == {("light", ""): 1, ("light", "jdbc"): 1}
     assert found["unstuck_offer_oldest_age_seconds"].keys() == {("light", ""), ("light", "jdbc")}
     assert found["unstuck_runners"] == {("idle",): 1, ("busy",): 1, ("silent",): 1, ("stopping",): 0, ("unfit",): 0}
     assert found["unstuck_queue_free_slots"] == {("light",): 1, ("big",): 0}
@@ -111,7 +110,8 @@ def test_a_part_that_fails_while_it_asks_more_takes_no_answer_of_the_others(
     whole = scraped(coordinator)
     monkeypatch.setattr(scrape, "PARTS", (broken, *scrape.PARTS))
     found = scraped(coordinator)
-    assert found["unstuck_offers"] == whole["unstuck_offers"] != {}
+    ages = "unstuck_offer_oldest_age_seconds"
+    assert found[ages].keys() == whole[ages].keys() != set()
     assert found["unstuck_scrape_errors"] == {("broken",): 1}
 
 
@@ -143,7 +143,6 @@ def test_the_backlog_of_a_schedule_ages_from_its_oldest_unread_file(coordinator:
     ages = found["unstuck_schedule_backlog_oldest_age_seconds"]
     assert ages[("idle",)] == 0
     assert abs(ages[("loads",)] - (seconds - 1000)) < 60
-    assert found["unstuck_schedule_backlog_unread"] == {("loads",): 4, ("idle",): 0}
     assert found["unstuck_scrape_errors"] == {("backlogs",): 1}
 
 
