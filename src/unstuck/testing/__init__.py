@@ -15,8 +15,15 @@ if find_spec("pytest") is None:
 if TYPE_CHECKING:
     from unstuck.testing.fixture import Unstuck as Unstuck
     from unstuck.testing.one_step import StepRun as StepRun
+    from unstuck.testing.runs import JobRun as JobRun
+    from unstuck.testing.runs import TickRun as TickRun
 
-_MODULES = {"StepRun": "unstuck.testing.one_step", "Unstuck": "unstuck.testing.fixture"}
+_MODULES = {
+    "JobRun": "unstuck.testing.runs",
+    "StepRun": "unstuck.testing.one_step",
+    "TickRun": "unstuck.testing.runs",
+    "Unstuck": "unstuck.testing.fixture",
+}
 __all__ = sorted(_MODULES)
 
 

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.in_process.attempts import Failing
+from unstuck.in_process.run import InProcess
 from unstuck.tasks.steps.step_inputs import published
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.published import read_arrow
+from unstuck.testing.arrivals import Arrivals
 from unstuck.testing.given_rows import Kind, as_kind, frame_of, rows_of
 from unstuck.testing.one_step import OneStep, Results, StepRun
 from unstuck.testing.published_data import Mode, publish_frame
+from unstuck.testing.runs import JobRun, TickRun
 from unstuck.testing.shared_spark import SharedSpark
+from unstuck.testing.specs import Spec, When, job_of, read_spec, tick_at, ticks_between
 
 
 class Unstuck:
@@ -30,17 +38,16 @@ class Unstuck:
             tell: shows a text with the test, if that fails.
         """
         self._folder, self._spark, self._root, self._tell = folder, spark, root, tell
+        self._arrivals = Arrivals(folder / "arrived")
         self._log = Warehouse(str(folder / "warehouse"))
         self._log.ensure_id()
         self.warehouse = self._log.storage.uri("")
 
-    @property
+    @cached_property
     def spark(self) -> Any:
-        """A Spark session for frames of this test; the first one of a run of tests starts the JVM.
+        """A Spark session for frames of this test, with views of its own; the first of a run of tests starts the JVM.
 
-        Raises:
-            ModuleNotFoundError: there is no PySpark.
-            UnstuckError: Spark cannot start here.
+        Raises: UnstuckError: Spark cannot start on this machine.
         """
         return self._spark.session
 
@@ -84,12 +91,95 @@ class Unstuck:
         Raises: DatasetNotFound: it is not published; ModuleNotFoundError: the library is not installed.
         """
         if to == "spark":
-            return published(self._spark.session, self._log, dataset)
+            return published(self.spark, self._log, dataset)
         return as_kind(read_arrow(self._log, dataset), to)
+
+    def arrive(self, stream: str, rows: Any, *, file: str | None = None) -> None:
+        """Let a file arrive for a stream of the next job that is run, in the format that its spec says.
+
+        Each stream of files is a folder of this test, in the place of that in the spec.
+
+        Args:
+            stream: the name of the input, or its address.
+            rows: mappings, or a frame of pandas or Arrow; or the content of the file, as text or bytes.
+            file: its name; None: one that no other file has.
+
+        Raises:
+            TypeError: ``rows`` are no rows.
+        """
+        self._arrivals.add(stream, rows, file)
 
     def table(self, rows: Any, schema: str | None = None) -> Any:
         """Rows as an Arrow table with these columns and types, such as an input without rows. Raises: as `publish`."""
         return frame_of(rows, schema)
+
+    # -- jobs ------------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        spec: Spec,
+        params: Mapping[str, Any] | None = None,
+        *,
+        fail: Failing | None = None,
+        times: int = 1,
+    ) -> JobRun:
+        """Run a job in this process, until it has ended or cannot go on by itself. Waits for a retry take no time.
+
+        Args:
+            spec: a job in Python, ``module:job``, the path of a file, a `JobSpec`, or a mapping as a file has it.
+            params: values of its parameters.
+            fail: by group, or by member of a fork as ``by_region[2]``, an error that its first ``times`` attempts raise
+                before their steps. The name of a fork means each member.
+
+        Raises:
+            SpecError: the spec or ``params`` are wrong.
+            NoSuchGroup: ``fail`` names a group that the job does not have.
+            ValueError: something has arrived for a stream that the job does not have.
+            NotImplementedError: the job reads Kafka.
+            UnstuckError: this machine lacks what the job needs.
+        """
+        return self._run(read_spec(spec, params or {}, self._root), fail=fail, times=times)
+
+    def at(self, when: When, spec: Spec, params: Mapping[str, Any] | None = None) -> TickRun:
+        """The run of a schedule that is due at a moment: its tick, its parameters, and ``run()``.
+
+        Args:
+            when: as ``2026-03-29 02:30``, on the clock of the schedule's zone. The newest tick up to then counts.
+            spec, params: as for `run`.
+
+        Raises:
+            SpecError: as `run`.
+            ValueError: the job has no schedule, or no tick up to then; or ``when`` is no time.
+        """
+        scheduled = read_spec(spec, params or {}, self._root, scheduled=True)
+        tick = tick_at(scheduled, when)
+        job = job_of(scheduled, tick)
+        return TickRun(tick, job.values, partial(self._run, job, now=tick))
+
+    def ticks(self, spec: Spec, first: When, end: When) -> list[datetime]:
+        """The ticks of a schedule from ``first`` on and before ``end``, on the clock of its zone.
+
+        Raises:
+            SpecError: the spec is wrong.
+            ValueError: as `at`.
+        """
+        return ticks_between(read_spec(spec, {}, self._root, scheduled=True), first, end)
+
+    def _run(
+        self,
+        spec: JobSpec,
+        *,
+        now: datetime | None = None,
+        fail: Failing | None = None,
+        times: int = 1,
+    ) -> JobRun:
+        here = self._arrivals.put(spec)
+        spark, place = self._spark, self._folder / "warehouse"
+        with InProcess(place, settings=spark.settings, driver=lambda: spark.driver, now=now) as process:
+            ended = process.run(here, fail=fail, times=times)
+        done = JobRun(ended, here.values, self._log, lambda: self.spark)
+        self._tell(done.why())
+        return done
 
     # -- steps alone -----------------------------------------------------------------------------------------------
 
@@ -145,7 +235,9 @@ class Unstuck:
         spark: bool,
     ) -> OneStep:
         frames = {name: frame_of(rows, about=f"the input {name}") for name, rows in (inputs or {}).items()}
-        return OneStep(self._log, self._spark, self._folder, frames, params or {}, results or {}, spark)
+        return OneStep(
+            self._log, self._spark, lambda: self.spark, self._folder, frames, params or {}, results or {}, spark
+        )
 
     def _path(self, path: Path) -> Path:
         """``path`` in the working folder, or else in the root of the tests."""

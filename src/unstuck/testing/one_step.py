@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from unstuck.tasks.steps.context import Scratch, StepContext
 from unstuck.tasks.steps.execute import fit, run_step
 from unstuck.tasks.steps.step_inputs import Dataset, PublishedDatasets
 from unstuck.tasks.steps.work import Work
-from unstuck.tasks.time_zone import use_zone
+from unstuck.tasks.time_zone import in_zone
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import StagedOutput
@@ -46,7 +45,7 @@ class StepRun:
     progress: Sequence[tuple[float, float | None]]
     _outputs: Mapping[str, StagedOutput] = field(repr=False)
     _files: Files = field(repr=False)
-    _spark: SharedSpark = field(repr=False)
+    _spark: Callable[[], Any] = field(repr=False)
 
     @property
     def outputs(self) -> dict[str, int]:
@@ -76,7 +75,7 @@ class StepRun:
         if (output := self._outputs.get(names[0])) is None:
             raise KeyError(f"the step wrote no output {name!r}; it wrote: {there}")
         if to == "spark":
-            return read_parquet(self._spark.session, Dataset(names[0], (output,)).by_schema(self._files))
+            return read_parquet(self._spark(), Dataset(names[0], (output,)).by_schema(self._files))
         return as_kind(read_table(self._files, [output]), to)
 
 
@@ -87,11 +86,13 @@ class OneStep:
     Attributes:
         inputs: by name, Arrow tables or Spark frames.
         results: by group, what ``ctx.results`` answers.
+        frames_of: answers the session in which the test reads frames.
         spark: whether it gets a Spark session.
     """
 
     warehouse: Warehouse
     shared: SharedSpark
+    frames_of: Callable[[], Any]
     folder: Path
     inputs: Mapping[str, Any]
     params: Mapping[str, Any]
@@ -129,6 +130,7 @@ class OneStep:
             session = None
             if self.spark:
                 tables = files.uri(f"{token.staging}/{TABLES}")
+                self.shared.check()
                 session = stack.enter_context(self.shared.driver.attempt(str(token), {}, tables))
             work = Work(
                 files=files,
@@ -151,19 +153,4 @@ class OneStep:
                 work.show(name)
             value = run(work, ctx)
             work.check_refused()
-        return StepRun(value, work.results, shown, work.outputs, files, self.shared)
-
-
-@contextmanager
-def in_zone(zone: str) -> Iterator[None]:
-    """Make ``zone`` the time zone of this process, as that of a runner is; the one of before comes back after it."""
-    before = os.environ.get("TZ")
-    use_zone(zone)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["TZ"]
-        else:
-            os.environ["TZ"] = before
-        time.tzset()
+        return StepRun(value, work.results, shown, work.outputs, files, self.frames_of)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+import sys
 from pathlib import Path
 from typing import Any
 
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.errors import HostUnfit
-from unstuck.tasks.host import how_to_install, lacking_java
+from unstuck.tasks.host import lacking
 from unstuck.tasks.settings import Settings
 
 # Small data alone: fewer tasks, and no page that nobody looks at. UNSTUCK_SPARK_CONF has the last word.
@@ -30,38 +30,37 @@ class SharedSpark:
             given["spark_master"] = "local[2]"
         self.settings = known.model_copy(update=given)
         self._temporary = temporary
-        self._driver: Driver | None = None
-        self._found = False  # a session was here, which others have started
+        self._driver = Driver(self.settings, temporary=temporary)
+        self._found = _has_context()  # others have started it, and end it
 
     @property
     def driver(self) -> Driver:
-        """The driver, with its session started.
-
-        Raises:
-            ModuleNotFoundError: there is no PySpark.
-            HostUnfit: no Java is here that Spark can run on, or Spark does not start.
-        """
-        if self._driver is None:
-            if find_spec("pyspark") is None:
-                raise ModuleNotFoundError(
-                    f"this test needs Spark, which is not installed here. {how_to_install('worker')}"
-                )
-            from pyspark import SparkContext
-
-            self._found = SparkContext._active_spark_context is not None
-            if not self._found and (why := lacking_java()):
-                raise HostUnfit(f"this test needs Spark. {why}")
-            driver = Driver(self.settings, temporary=self._temporary)
-            driver.start()
-            self._driver = driver
+        """The driver, whose session starts when something first needs it."""
+        if self._driver.died:  # a test, or another fixture, has stopped the session
+            self._driver, self._found = Driver(self.settings, temporary=self._temporary), _has_context()
         return self._driver
 
     @property
     def session(self) -> Any:
-        """A new session of the driver, for frames of a test. Raises: as `driver`."""
+        """A new session of the driver, for frames of a test.
+
+        Raises: HostUnfit: this machine has no PySpark, or no Java that Spark can run on, or Spark does not start.
+        """
+        self.check()
         return self.driver.new_session()
+
+    def check(self) -> None:
+        """Raises: HostUnfit: as `session`."""
+        if lacks := lacking(self.settings, ["spark"]):
+            raise HostUnfit(lacks)
 
     def stop(self) -> None:
         """End the session, unless others have started it."""
-        if self._driver is not None and not self._found:
+        if not self._found:
             self._driver.stop()
+
+
+def _has_context() -> bool:
+    """Whether this process has a Spark context; without importing Spark."""
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.SparkContext._active_spark_context is not None

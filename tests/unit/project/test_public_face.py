@@ -20,11 +20,12 @@ from tests.support.paths import ROOT
 from unstuck import Client, Job, JobHandle, JobSpec, StepContext, published, published_files
 from unstuck.coordinator.store.pool_store import Pools
 from unstuck.tasks.steps.context import OutputSlot
-from unstuck.testing import StepRun, Unstuck
+from unstuck.testing import JobRun, StepRun, TickRun, Unstuck
 
 FACE = ROOT / "src" / "unstuck" / "__init__.py"
 FUNCTIONS = (published, published_files)
-WHAT_USERS_CALL = (Client, Job, JobHandle, JobSpec, OutputSlot, Pools, StepContext, StepRun, Unstuck, *FUNCTIONS)
+OF_TESTS = (JobRun, StepRun, TickRun, Unstuck)
+WHAT_USERS_CALL = (Client, Job, JobHandle, JobSpec, OutputSlot, Pools, StepContext, *OF_TESTS, *FUNCTIONS)
 
 
 def documented(member: Any) -> set[str]:

@@ -1,0 +1,124 @@
+"""The files that arrive in a test: each stream of a job is a folder of the test, which is filled before a run."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.tasks.spec.inputs import StreamInput
+from unstuck.tasks.spec.streams.kafka_input import KafkaInput
+from unstuck.tasks.spec.streams.stream_columns import columns_of
+from unstuck.tasks.spec.streams.stream_options import file_options
+from unstuck.testing.given_rows import frame_of
+
+
+class Arrivals:
+    """Files that have arrived, and where the streams of jobs find them."""
+
+    def __init__(self, folder: Path) -> None:
+        """``folder``: for those of all streams."""
+        self._folder = folder
+        self._folders: dict[str, Path] = {}  # by the address of the stream in specs
+        self._waiting: list[tuple[str, Any, str]] = []  # until a job says the format: stream, content, name of the file
+        self._count = 0
+
+    def add(self, stream: str, rows: Any, file: str | None) -> None:
+        """Keep rows, or the content of a file, for the next job that has the stream. Raises: TypeError."""
+        self._count += 1
+        content = rows if isinstance(rows, str | bytes) else _rows(rows, stream)
+        self._waiting.append((stream, content, file or f"{self._count:06d}"))
+
+    def put(self, spec: JobSpec) -> JobSpec:
+        """Write what has arrived. Returns the job, with folders of the test in the place of its streams.
+
+        Raises:
+            NotImplementedError: the job reads Kafka.
+            ValueError: something has arrived for a stream that the job does not have.
+        """
+        streams: dict[str, dict[str, StreamInput]] = {}  # by name, and by address
+        groups = []
+        for group in spec.groups:
+            inputs = dict(group.inputs)
+            for name, one in group.inputs.items():
+                if isinstance(one, KafkaInput):
+                    raise NotImplementedError(
+                        f"the input {name} of {group.name} is a Kafka topic, and tests have streams of files alone. "
+                        f"Test the step with unstuck.step(…, inputs={{{name!r}: rows}})"
+                    )
+                if isinstance(one, StreamInput):
+                    here = one.model_copy(update={"stream": str(self._folder_of(name, one.stream))})
+                    inputs[name] = streams.setdefault(name, {})[one.stream] = here
+                    streams.setdefault(one.stream, {})[one.stream] = here
+            groups.append(group if inputs == group.inputs else group.model_copy(update={"inputs": inputs}))
+        while self._waiting:
+            name, content, file = self._waiting[0]
+            found = list(streams.get(name, {}).values())
+            if len(found) != 1:
+                there = ", ".join(streams) or "none"
+                what = "has several streams of this name; take the address" if found else "has no such stream"
+                raise ValueError(f"arrive({name!r}): the job {spec.name} {what}; there are: {there}")
+            _write(found[0], content, Path(found[0].stream) / file)
+            del self._waiting[0]
+        return spec.model_copy(update={"groups": tuple(groups)}) if streams else spec
+
+    def _folder_of(self, name: str, address: str) -> Path:
+        folder = self._folders.setdefault(address, self._folder / f"{len(self._folders)}-{name}")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+def _rows(given: Any, stream: str) -> list[Any]:
+    if isinstance(given, Sequence) and all(isinstance(row, str | Mapping) for row in given):
+        return list(given)
+    return list(frame_of(given, about=f"arrive({stream!r})").to_pylist())
+
+
+def _write(stream: StreamInput, content: Any, path: Path) -> None:
+    """Write a file as a source of the stream would: under a name that does not count, until it is whole."""
+    data = content.encode() if isinstance(content, str) else content
+    if not isinstance(data, bytes):
+        data = _in_format(stream, content)
+    if not path.suffix:
+        path = path.with_suffix(f".{'txt' if stream.format == 'text' else stream.format}")
+    part = path.with_name(f".{path.name}")
+    part.write_bytes(data)
+    part.rename(path)
+
+
+def _in_format(stream: StreamInput, rows: list[Any]) -> bytes:
+    """``rows`` as a file of the format of ``stream``. They may have other columns than its schema: files may."""
+    if stream.format in ("parquet", "orc"):
+        import pyarrow.parquet as pq
+        from pyarrow import orc
+
+        table, out = frame_of(rows or [], None if rows else stream.columns, about=stream.stream), io.BytesIO()
+        (pq if stream.format == "parquet" else orc).write_table(table, out)
+        return out.getvalue()
+    options = file_options(stream.format, {} if stream.state else stream.options)
+    if stream.format == "text":
+        lines = [row if isinstance(row, str) else str(next(iter(row.values()), "")) for row in rows]
+    elif stream.format == "json":
+        lines = [json.dumps(row, default=_as_text, ensure_ascii=False) for row in rows]
+        lines = [f"[{', '.join(lines)}]"] if options.whole else lines
+    else:
+        names = list(dict.fromkeys(name for row in rows for name in row)) or [n for n, _ in columns_of(stream.columns)]
+        text = io.StringIO()
+        quoting = {"quotechar": options.quote} if options.quote else {"quoting": csv.QUOTE_NONE, "escapechar": "\\"}
+        writer = csv.writer(text, delimiter=options.separator, lineterminator="\n", **quoting)
+        values = [[options.null if row.get(n) is None else _as_text(row[n]) for n in names] for row in rows]
+        writer.writerows([names, *values] if options.header else values)
+        lines = text.getvalue().splitlines()
+    return "".join(f"{line}\n" for line in lines).encode(options.encoding or "utf-8")
+
+
+def _as_text(value: Any) -> Any:
+    """A value as files have it: times in their ISO form; true and false in small letters, as in JSON."""
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return str(value).lower() if isinstance(value, bool) else str(value)

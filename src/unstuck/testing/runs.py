@@ -1,0 +1,137 @@
+"""A job that has run in a test, and the run of a tick that is still to come."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.spec.problems import suggestion
+from unstuck.in_process.run import Ended, GroupEnd
+from unstuck.tasks.errors import DatasetNotFound
+from unstuck.tasks.frames.output import read_table
+from unstuck.tasks.frames.spark import read_parquet
+from unstuck.tasks.steps.step_inputs import Dataset, published
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.marker import StagedOutput, read_marker
+from unstuck.tasks.warehouse.published import read_arrow
+from unstuck.testing.given_rows import Kind, as_kind, rows_of
+
+
+class JobRun:
+    """A job that has run to its end, or to where it cannot go on by itself.
+
+    Attributes:
+        params: the values of its parameters.
+    """
+
+    def __init__(self, ended: Ended, params: Mapping[str, Any], log: Warehouse, spark: Callable[[], Any]) -> None:
+        self._ended, self.params, self._log, self._spark = ended, dict(params), log, spark
+
+    def __repr__(self) -> str:
+        """In an assertion that fails, pytest shows this; the whole of `why` stands below it."""
+        job = self._ended.view.job
+        why = f": {job.reason.code}: {job.reason.text}" if job.reason else ""
+        return f"<{job.name} is {job.status}{why}>"
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is FINISHED: all its groups are done, and its outputs are published."""
+        return self._ended.finished
+
+    @property
+    def status(self) -> Status:
+        return self._ended.status
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """By group, what its steps recorded; of a fork a list, in the order of its members."""
+        return self._ended.results
+
+    @property
+    def published(self) -> list[str]:
+        """The names of the datasets that it has published."""
+        return list(self._ended.view.job.published)
+
+    def group(self, name: str) -> GroupEnd:
+        """A group, or a member of a fork as ``by_region[2]``: its ``state``, ``reason``, ``results`` and ``attempts``.
+
+        Raises: NoSuchGroup: there is none of this name, or it never began.
+        """
+        return self._ended.group(name)
+
+    def why(self) -> str:
+        """A line for the job, and for each group that has not succeeded: what happened."""
+        return self._ended.why()
+
+    def events(self) -> list[dict[str, Any]]:
+        """Its event log, the oldest first."""
+        return self._ended.events()
+
+    def rows(self, name: str, *, order_by: str | Sequence[str] = ()) -> list[dict[str, Any]]:
+        """The rows of a dataset that it has published, or else of an output of its groups, as mappings.
+
+        Args:
+            order_by: columns; left out: the order of the files.
+
+        Raises: DatasetNotFound: it has made no output of this name.
+        """
+        return rows_of(self.frame(name, "arrow"), order_by)
+
+    def frame(self, name: str, to: Kind = "pandas") -> Any:
+        """As `rows`, as a frame of pandas (with Arrow types), Arrow, DuckDB or Spark.
+
+        Raises: DatasetNotFound: as `rows`; ModuleNotFoundError: the library is not installed.
+        """
+        job = self._ended.view.job
+        if name in job.published and job.version:
+            if to == "spark":
+                return published(self._spark(), self._log, name, job.version)
+            return as_kind(read_arrow(self._log, name, job.version), to)
+        parts, files = self._staged(name), self._log.storage
+        if to == "spark":
+            return read_parquet(self._spark(), Dataset(name, tuple(parts)).by_schema(files))
+        return as_kind(read_table(files, parts), to)
+
+    def _staged(self, name: str) -> list[StagedOutput]:
+        """The output ``name`` of each of its groups and members. Raises: DatasetNotFound."""
+        members = [member for group in self._ended.view.groups for member in group.members]
+        markers = [read_marker(self._log.storage, one.record.marked) for one in members if one.record.marked]
+        outputs = [marker.outputs for marker in markers if marker is not None]
+        if parts := [made[name] for made in outputs if name in made]:
+            return [part for part in parts if part.rows] or parts
+        there = list(dict.fromkeys(one for made in outputs for one in made))
+        hint = suggestion(name, there) or f"; there are: {', '.join(there) or 'none'}"
+        raise DatasetNotFound(f"no group of {self!r} has made an output {name!r}{hint}")
+
+
+@dataclass(frozen=True)
+class TickRun:
+    """The run of a schedule that is due at one moment.
+
+    Attributes:
+        tick: for which it runs, on the clock of the schedule.
+        params: the values of the parameters of its job.
+    """
+
+    tick: datetime.datetime
+    params: Mapping[str, Any]
+    _run: Callable[..., JobRun] = field(repr=False)
+
+    def run(
+        self,
+        *,
+        fail: Mapping[str, BaseException | type[BaseException]] | None = None,
+        times: int = 1,
+    ) -> JobRun:
+        """Run its job, with the clock at the tick. ``fail``, ``times``: as for `Unstuck.run`.
+
+        Raises:
+            NoSuchGroup: ``fail`` names a group that the job does not have.
+            ValueError: something has arrived for a stream that the job does not have.
+            NotImplementedError: the job reads Kafka.
+            UnstuckError: this machine lacks what the job needs.
+        """
+        return self._run(fail=fail, times=times)

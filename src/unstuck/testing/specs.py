@@ -1,0 +1,78 @@
+"""The specs that tests name, and the run of a schedule at one moment."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from unstuck.coordinator.job_builder import Job, load_job
+from unstuck.coordinator.schedules.tick_params import run_spec
+from unstuck.coordinator.schedules.trigger import previous_tick, ticks
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
+
+Spec = JobSpec | Job | Mapping[str, Any] | str | os.PathLike[str]
+When = str | datetime.datetime
+
+_MOMENT = datetime.timedelta(microseconds=1)
+
+
+def read_spec(spec: Spec, params: Mapping[str, Any], root: Path, *, scheduled: bool = False) -> JobSpec:
+    """A job: a value, the path of a file, or ``module:job``.
+
+    Args:
+        root: where a path is looked for that is not there in the working folder.
+        scheduled: as for `JobSpec.from_file`.
+
+    Raises: SpecError.
+    """
+    if isinstance(spec, str) and ":" in spec and not Path(spec).exists():
+        spec = load_job(spec)
+    if isinstance(spec, Job):
+        return spec.spec(params, scheduled=scheduled)
+    if isinstance(spec, str | os.PathLike):
+        spec = spec if Path(spec).exists() else root / spec
+    return JobSpec.of(spec, params, scheduled=scheduled)
+
+
+def schedule_of(spec: JobSpec) -> ScheduleSpec:
+    """Raises: ValueError: the job has no schedule."""
+    if spec.schedule is None:
+        raise ValueError(f"the job {spec.name} has no schedule:, so no tick of it comes")
+    return spec.schedule
+
+
+def moment(when: When, zone: datetime.tzinfo) -> datetime.datetime:
+    """``when`` in ``zone``, unless it says its own.
+
+    A time that the clock shows twice is the first of the two; one that it passes over counts on from before the gap.
+
+    Raises: ValueError: it is no time.
+    """
+    at = datetime.datetime.fromisoformat(when) if isinstance(when, str) else when
+    return (at if at.tzinfo else at.replace(tzinfo=zone)).astimezone(datetime.UTC)
+
+
+def tick_at(spec: JobSpec, when: When) -> datetime.datetime:
+    """The newest tick that is due at ``when``, on the clock of the schedule. Raises: ValueError: there is none."""
+    schedule = schedule_of(spec)
+    at = moment(when, schedule.time_zone)
+    tick = previous_tick(schedule, at + _MOMENT) if schedule.cron or schedule.every else at
+    if tick is None:
+        raise ValueError(f"the schedule of {spec.name} has no tick up to {at.astimezone(schedule.time_zone)}")
+    return tick.astimezone(schedule.time_zone)
+
+
+def ticks_between(spec: JobSpec, first: When, end: When) -> list[datetime.datetime]:
+    """The ticks from ``first`` on and before ``end``, on the clock of the schedule. Raises: ValueError."""
+    schedule = schedule_of(spec)
+    begin, before = moment(first, schedule.time_zone) - _MOMENT, moment(end, schedule.time_zone) - _MOMENT
+    return [tick.astimezone(schedule.time_zone) for tick in ticks(schedule, begin, before)]
+
+
+def job_of(spec: JobSpec, tick: datetime.datetime) -> JobSpec:
+    """The job that runs for ``tick``. Raises: SpecError: a required parameter has no value."""
+    return run_spec(spec, tick.astimezone(datetime.UTC))

@@ -1,0 +1,23 @@
+"""The steps of a shop, for jobs that tests run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def load(spark: None, ctx: Any, day: str) -> pa.Table:
+    events = ctx.input("events")
+    ctx.result("rows", events.num_rows)
+    return events.append_column("day", pa.array([day] * len(events), pa.string()))
+
+
+def of_region(spark: None, ctx: Any, region: int) -> pa.Table:
+    orders = ctx.input("orders")
+    return orders.filter(pc.equal(orders["region"], region))
+
+
+def total(spark: None, ctx: Any) -> pa.Table:
+    return pa.table({"orders": [ctx.input("by_region").num_rows]})

@@ -1,0 +1,241 @@
+"""A job of a test runs to its end in this process, and its run says what became of it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from unstuck import DatasetNotFound, Job, JobSpec, NoSuchGroup, SpecError, Unrecoverable
+from unstuck.testing import Unstuck
+
+STEPS = "tests.unit.testing.shop_steps"
+ONE, TWO, THREE = ({"id": n, "region": region} for n, region in ((1, 2), (2, 3), (3, 2)))
+
+
+def group(name: str, function: str, output: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "spark": False, "steps": [{"python": f"{STEPS}:{function}", "output": output}], **more}
+
+
+def shop(format: str = "json", **stream: Any) -> dict[str, Any]:
+    events = {"stream": "/landing/orders", "format": format, "schema": "id BIGINT, region INT", **stream}
+    regions = {"needs": ["load"], "for_each": {"region": [2, 3]}, "retry": {"max": 2, "backoff": "10m"}}
+    return {
+        "name": "shop",
+        "schedule": {"cron": "30 2 * * *", "zone": "Europe/Berlin"},
+        "params": {"day": {"type": "date", "default": "tick"}},
+        "outputs": {"orders": {"mode": "append"}},
+        "publish": ["orders", "total"],
+        "groups": [
+            group("load", "load", "orders", inputs={"events": events}),
+            group("by_region", "of_region", "by_region", **regions),
+            group("total", "total", "total", needs=["by_region"]),
+        ],
+    }
+
+
+DAY = {"day": "2026-01-01"}
+
+
+def test_a_run_that_finished_has_its_outputs_results_and_groups(unstuck: Unstuck, told: list[str]) -> None:
+    unstuck.arrive("events", [ONE, TWO])
+    run = unstuck.run(shop(), DAY)
+    assert run.finished
+    assert (str(run.status), run.params, run.published) == ("FINISHED", DAY, ["orders", "total"])
+    assert run.rows("total") == [{"orders": 2}]
+    assert run.rows("orders", order_by="id") == [{**ONE, **DAY}, {**TWO, **DAY}]
+    assert list(run.frame("by_region")["region"]) == [2, 3]  # not published: as its groups have written it
+    assert run.results["load"]["rows"] == 2
+    member = run.group("by_region[1]")
+    assert (member.state, member.attempts, member.results) == ("SUCCEEDED", 1, {})
+    assert run.events()[0]["kind"] == "SUBMITTED"
+    assert told == [run.why()]
+    with pytest.raises(NoSuchGroup, match="has no group by_regoin"):
+        run.group("by_regoin[0]")
+    with pytest.raises(DatasetNotFound, match=r"made an output 'totla'; did you mean 'total'\?"):
+        run.rows("totla")
+
+
+def test_a_group_fails_as_often_as_it_is_told_to_and_waits_take_no_time(unstuck: Unstuck) -> None:
+    unstuck.arrive("events", [ONE, TWO])
+    run = unstuck.run(shop(), DAY, fail={"by_region[1]": TimeoutError("no answer")}, times=2)
+    assert run.finished
+    assert (run.group("by_region[0]").attempts, run.group("by_region[1]").attempts) == (1, 3)
+    waited = [event["at"] for event in run.events()]
+    assert waited[-1] - waited[0] > 400  # on the clock of the job
+
+
+def test_a_fork_that_is_to_fail_fails_in_each_member_and_an_unknown_group_is_refused(unstuck: Unstuck) -> None:
+    unstuck.arrive("events", [ONE, TWO])
+    run = unstuck.run(shop(), DAY, fail={"by_region": TimeoutError})
+    assert [run.group(f"by_region[{n}]").attempts for n in (0, 1)] == [2, 2]
+    with pytest.raises(NoSuchGroup, match=r"no group by_regoin\[0\]; did you mean"):
+        unstuck.run(shop(), DAY, fail={"by_regoin[0]": TimeoutError})
+
+
+@pytest.mark.parametrize(("error", "attempts"), [(TimeoutError("no answer"), 3), (Unrecoverable("no such shop"), 1)])
+def test_a_run_that_failed_says_why_and_has_published_nothing(
+    unstuck: Unstuck, told: list[str], error: Exception, attempts: int
+) -> None:
+    unstuck.arrive("events", [ONE, TWO])
+    run = unstuck.run(shop(), DAY, fail={"by_region[1]": error}, times=9)
+    assert not run.finished
+    failed = run.group("by_region[1]")
+    assert failed.reason is not None
+    assert (failed.state, failed.attempts) == ("FAILED", attempts)
+    assert str(error) in failed.reason.text
+    assert str(error) in repr(run)
+    assert str(error) in told[-1]
+    assert run.published == []
+    with pytest.raises(DatasetNotFound, match="nothing yet"):
+        unstuck.rows("total")
+    assert run.rows("orders", order_by="id") == [{**ONE, **DAY}, {**TWO, **DAY}]  # what was done can be looked at
+
+
+def test_a_late_file_is_read_by_the_next_run_and_each_file_once(unstuck: Unstuck) -> None:
+    unstuck.arrive("events", [ONE])
+    unstuck.arrive("events", [TWO])
+    assert unstuck.run(shop(), DAY).rows("total") == [{"orders": 2}]
+    unstuck.arrive("/landing/orders", [THREE], file="late.json")
+    late = unstuck.run(shop(), {"day": "2026-01-02"})
+    assert late.rows("total") == [{"orders": 1}]
+    assert [row["id"] for row in unstuck.rows("orders", order_by="id")] == [1, 2, 3]
+    assert not unstuck.run(shop(), DAY).results["load"]["rows"]
+
+
+def parquet(rows: list[dict[str, Any]]) -> bytes:
+    out = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows), out)
+    return out.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize(
+    ("format", "options"),
+    [
+        ("json", {}),
+        ("json", {"multiLine": "true"}),
+        ("csv", {"header": "true"}),
+        ("csv", {"sep": ";", "encoding": "ISO-8859-1"}),
+        ("parquet", {}),
+        ("orc", {}),
+    ],
+)
+def test_rows_arrive_in_the_format_of_the_stream(unstuck: Unstuck, format: str, options: dict[str, str]) -> None:
+    rows = [ONE, {"id": 2, "region": None}]
+    unstuck.arrive("events", rows)
+    run = unstuck.run(shop(format, options=options), DAY)
+    assert run.finished, run.why()
+    assert run.rows("orders") == [{**row, **DAY} for row in rows]
+
+
+def test_the_content_of_a_file_arrives_as_it_is(unstuck: Unstuck) -> None:
+    unstuck.arrive("events", '{"id": 1, "region": 2}\n{"id": 2, "reg', file="broken.json")
+    run = unstuck.run(shop(), DAY)
+    assert "broken.json" in run.why()
+    assert "line 2" in run.why()
+    unstuck.arrive("events", parquet([ONE]))
+    assert unstuck.run(shop("parquet", changed="ignore", ignore=["broken*"]), DAY).rows("total") == [{"orders": 1}]
+
+
+def test_what_arrives_for_no_stream_of_the_job_is_refused_before_it_runs(unstuck: Unstuck) -> None:
+    unstuck.arrive("event", [ONE])
+    with pytest.raises(ValueError, match=r"arrive\('event'\): the job shop has no such stream; there are: events"):
+        unstuck.run(shop(), DAY)
+    with pytest.raises(TypeError, match="is a list of rows"):
+        unstuck.arrive("events", 7)
+
+
+def test_a_kafka_topic_is_refused_with_what_can_be_tested(unstuck: Unstuck) -> None:
+    spec = shop()
+    topic = {"stream": "kafka://broker/orders", "format": "json", "schema": "id BIGINT"}
+    spec["groups"][0]["inputs"] = {"events": topic}
+    with pytest.raises(NotImplementedError, match=r"Kafka topic.* inputs=\{'events': rows\}"):
+        unstuck.run(spec, DAY)
+
+
+def test_a_published_dataset_is_read_and_an_expectation_refused(unstuck: Unstuck) -> None:
+    spec = {
+        "name": "regions",
+        "outputs": {"one": {"expect": {"rows": {"min": 2}}}},
+        "groups": [group("one", "of_region", "one", inputs={"orders": "orders"}, params={"region": 3})],
+    }
+    unstuck.publish("orders", [ONE, TWO])
+    refused = unstuck.run(spec)
+    assert not refused.finished
+    assert "at least 2 are expected" in refused.why()
+    unstuck.publish("orders", [TWO], mode="append")
+    assert unstuck.run(spec).rows("one") == [TWO, TWO]
+
+
+job = Job("python", params={"region": int})
+
+
+@job.group(name="one", output="one", inputs={"orders": "orders"}, spark=False)
+def of_region(spark: None, ctx: Any, region: int) -> Any:
+    return ctx.input("orders")
+
+
+def test_a_job_is_a_value_a_file_or_a_name(unstuck: Unstuck, tmp_path: Path) -> None:
+    unstuck.publish("orders", [ONE])
+    (tmp_path / "job.json").write_text(json.dumps(job.spec().dumped()))
+    spec = JobSpec.from_file(tmp_path / "job.json")
+    for one in (job, f"{__name__}:job", tmp_path / "job.json", str(tmp_path / "job.json"), spec, spec.dumped()):
+        assert unstuck.run(one, {"region": 2}).rows("one") == [ONE]
+    with pytest.raises(SpecError, match="cannot be read"):
+        unstuck.run("none.yaml")
+    with pytest.raises(SpecError, match="a value is required"):
+        unstuck.run(job)
+
+
+# -- schedules --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("when", "tick"),
+    [
+        ("2026-03-29 02:30", "2026-03-29T03:00:00+02:00"),  # the clock goes from 02:00 to 03:00
+        ("2026-03-29 02:00", "2026-03-29T03:00:00+02:00"),
+        ("2026-03-29 01:59", "2026-03-28T02:30:00+01:00"),
+        ("2026-10-25 02:30", "2026-10-25T02:30:00+02:00"),  # the first of two
+        ("2026-10-25 02:30+01:00", "2026-10-25T02:30:00+02:00"),
+        ("2026-10-25T23:00:00Z", "2026-10-25T02:30:00+02:00"),
+        (datetime.datetime(2026, 1, 1, 2, 30), "2026-01-01T02:30:00+01:00"),
+    ],
+)
+def test_the_run_at_a_moment_is_that_of_the_newest_tick_on_the_clock_of_the_schedule(
+    unstuck: Unstuck, when: Any, tick: str
+) -> None:
+    run = unstuck.at(when, shop())
+    assert run.tick.isoformat() == tick
+    assert run.params == {"day": tick[:10]}
+
+
+def test_the_job_of_a_tick_runs_with_its_parameters_at_its_time(unstuck: Unstuck) -> None:
+    unstuck.arrive("events", [ONE])
+    run = unstuck.at("2026-03-29 02:30", shop()).run(fail={"load": TimeoutError})
+    assert run.finished
+    assert run.rows("orders") == [{**ONE, "day": "2026-03-29"}]
+    began = datetime.datetime.fromtimestamp(run.events()[0]["at"], datetime.UTC)
+    assert began.isoformat()[:16] == "2026-03-29T01:00"
+
+
+def test_the_ticks_of_a_night_of_daylight_saving_are_one(unstuck: Unstuck) -> None:
+    for night in ("2026-03-28", "2026-03-29", "2026-10-25"):
+        end = (datetime.date.fromisoformat(night) + datetime.timedelta(days=1)).isoformat()
+        assert len(unstuck.ticks(shop(), night, end)) == 1
+    hourly = {**shop(), "schedule": {"every": "1h"}}
+    found = unstuck.ticks(hourly, "2026-01-01", "2026-01-01 03:00")
+    assert [tick.hour for tick in found] == [0, 1, 2]
+
+
+def test_a_job_without_a_schedule_has_no_run_at_a_moment(unstuck: Unstuck) -> None:
+    spec = {name: value for name, value in shop().items() if name not in ("schedule", "params")}
+    with pytest.raises(ValueError, match="the job shop has no schedule:"):
+        unstuck.at("2026-01-01", spec)
+    with pytest.raises(ValueError, match="Invalid isoformat"):
+        unstuck.at("tomorrow", shop())
