@@ -24,7 +24,7 @@ from typing_extensions import Unpack
 from unstuck.coordinator.spec.messages import problems_of
 from unstuck.coordinator.spec.model import MODELS_OF_GROUP, Defaults, JobSpec
 from unstuck.coordinator.spec.notify_spec import NotifyRule
-from unstuck.coordinator.spec.problems import Problem, SpecError, listed, suggestion
+from unstuck.coordinator.spec.problems import Problem, SpecError, Written, listed, suggestion
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
 from unstuck.tasks.spec.group import ForkFrom, Step
 from unstuck.tasks.spec.group import GroupSpec as Group
@@ -206,11 +206,12 @@ class Job:
 
         Raises: SpecError: with every problem; those of a group with the line that added it.
         """
-        written = {**self._written, "groups": list(self._groups.values())}
-        try:
-            return JobSpec.from_values(written, params, scheduled=scheduled)
-        except SpecError as error:
-            raise SpecError([self._placed(problem) for problem in error.problems]) from None
+        return JobSpec.from_written(self.written(), params, scheduled=scheduled)
+
+    def written(self) -> Written:
+        """The values of the spec, as they were said; the place of a group is the line that added it."""
+        folder = Path(self._places[0].source).parent if self._places else None
+        return Written({**self._written, "groups": list(self._groups.values())}, self._placed, folder=folder)
 
     def submit(
         self,

@@ -67,7 +67,7 @@ def lacking_java() -> str:
 
 def java_is_gone(settings: Settings, queues: Collection[str]) -> bool:
     """Is there no program any more that Spark could start? Costs next to nothing; says nothing about its version."""
-    return _needs_java(settings, queues) and _java() is None
+    return _needs_java(settings, queues) and java_program() is None
 
 
 def unfit_for_spark(settings: Settings) -> str:
@@ -142,7 +142,7 @@ def java_version() -> int:
     Raises:
         subprocess.TimeoutExpired: it does not say.
     """
-    program = _java()
+    program = java_program()
     if program is None:
         return 0
     with suppress(OSError):  # most installations say it in a file, which takes no JVM to read
@@ -159,7 +159,7 @@ def java_version() -> int:
     return int(match[1]) if match else 0
 
 
-def _java() -> str | None:
+def java_program() -> str | None:
     """The program that Spark's own start script would run; None if there is none."""
     home = _java_home()
     return shutil.which(str(Path(home) / "bin" / "java")) if home else shutil.which("java")

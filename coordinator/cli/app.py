@@ -25,7 +25,8 @@ from unstuck.coordinator.cli.ops.streams import stream
 from unstuck.coordinator.cli.ops.warehouse import compact, restore, vacuum
 from unstuck.coordinator.cli.run import run
 from unstuck.coordinator.cli.schedule import schedule
-from unstuck.coordinator.cli.submit import submit, validate
+from unstuck.coordinator.cli.submit import submit
+from unstuck.coordinator.cli.validate import validate
 from unstuck.coordinator.cli.watch import events, watch
 
 RUN, INSPECT, CONTROL, OPERATE = "Run", "Inspect", "Control", "Operate"

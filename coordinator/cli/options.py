@@ -18,7 +18,7 @@ from unstuck.coordinator.client import Client
 from unstuck.coordinator.errors import Ambiguous, BadRequest, NoSuchJob
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.problems import listed, suggestion
+from unstuck.coordinator.spec.problems import Written, listed, suggestion
 from unstuck.tasks.duration import parse_duration
 
 T = TypeVar("T")
@@ -76,19 +76,23 @@ def read_spec(path: Path, params: list[str] | None, *, scheduled: bool = False, 
         unfinished: required parameters need no value yet.
     """
     values = None if unfinished else params_of(params or [])
+    return JobSpec.from_written(written_spec(path), values, scheduled=scheduled)
+
+
+def written_spec(path: Path) -> Written:
+    """What is written in the file, on standard input, or by a job in Python. Raises: SpecError."""
     if JOB_IN_PYTHON.fullmatch(str(path)) and not path.exists():
         from unstuck.coordinator.job_builder import load_job
 
-        return load_job(str(path)).spec(values, scheduled=scheduled)
-    if path != STANDARD_INPUT:
-        return JobSpec.from_file(path, values, scheduled=scheduled)
-    from unstuck.coordinator.spec.text import MAX_BYTES, read_bytes
+        return load_job(str(path)).written()
+    from unstuck.coordinator.spec.text import MAX_BYTES, read_bytes, read_file, written_in
 
+    if path != STANDARD_INPUT:
+        return read_file(path)
     source = "standard input"
     if sys.stdin is None:
         raise BadRequest("standard input is closed, and `-` reads the spec from it")
-    text = read_bytes(sys.stdin.buffer.read(MAX_BYTES + 1), source)
-    return JobSpec.from_text(text, source, Path.cwd(), values, scheduled=scheduled)
+    return written_in(read_bytes(sys.stdin.buffer.read(MAX_BYTES + 1), source), source, Path.cwd())
 
 
 def _statuses(begun: str) -> list[str]:

@@ -31,7 +31,7 @@ from unstuck.coordinator.spec.checks.sql import sql_problems, wrong_statement
 from unstuck.coordinator.spec.job_params import fill, unbound_ticks, values_of, wrong_declarations
 from unstuck.coordinator.spec.messages import problems_of
 from unstuck.coordinator.spec.notify_spec import MAX_RULES, ConditionWithValue, NotifyRule, notify_problems
-from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, shorten
+from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, Written, shorten
 from unstuck.coordinator.spec.schedule_spec import After, RunRetry, ScheduleSpec, schedule_problems
 from unstuck.tasks.duration import Timeout
 from unstuck.tasks.protocol.texts import Packer
@@ -170,16 +170,9 @@ class JobSpec(Strict):
         Raises:
             SpecError: the file cannot be read, or the spec or ``params`` are wrong.
         """
-        from unstuck.coordinator.spec.text import MAX_BYTES, read_bytes
+        from unstuck.coordinator.spec.text import read_file
 
-        source = os.fspath(path)
-        try:
-            with open(source, "rb") as file:
-                data = file.read(MAX_BYTES + 1)
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-            why = getattr(error, "strerror", None) or error
-            raise SpecError([Problem(f"cannot be read: {why}", source=source)]) from None
-        return cls.from_text(read_bytes(data, source), source, Path(source).parent, params, scheduled=scheduled)
+        return cls.from_written(read_file(path), params, scheduled=scheduled)
 
     @classmethod
     def from_text(
@@ -201,17 +194,23 @@ class JobSpec(Strict):
         Raises:
             SpecError: with every problem, each with its line and column.
         """
-        from unstuck.coordinator.spec.text import read_text
+        from unstuck.coordinator.spec.text import written_in
 
-        reading = read_text(text, source)
+        return cls.from_written(written_in(text, source, folder), params, scheduled=scheduled)
+
+    @classmethod
+    def from_written(
+        cls, written: Written, params: Mapping[str, Any] | None = None, *, scheduled: bool = False
+    ) -> JobSpec:
+        """The spec that somebody wrote. ``params``, ``scheduled``: as for `from_file`. Raises: SpecError."""
         try:
-            spec = cls.from_values(reading.root.value, params, scheduled=scheduled).with_sql_files(folder)
+            spec = cls.from_values(written.values, params, scheduled=scheduled).with_sql_files(written.folder)
         except SpecError as error:
-            named = {problem.loc for problem in reading.problems}
-            located = [reading.located(problem) for problem in error.problems if problem.loc not in named]
-            raise SpecError([*reading.problems, *located]) from None
-        if reading.problems:
-            raise SpecError(reading.problems)
+            named = {problem.loc for problem in written.problems}
+            located = [written.located(problem) for problem in error.problems if problem.loc not in named]
+            raise SpecError([*written.problems, *located]) from None
+        if written.problems:
+            raise SpecError(written.problems)
         return spec
 
     @classmethod
@@ -281,7 +280,7 @@ class JobSpec(Strict):
         """
         problems: list[Problem] = []
         groups: list[GroupSpec] = []
-        read = cache(lambda name: _read_sql(name, folder))  # a file that many steps name is one text
+        read = cache(lambda name: read_sql_file(name, folder))  # a file that many steps name is one text
         for i, group in enumerate(self.groups):
             steps = list(group.steps)
             for j, step in enumerate(steps):
@@ -369,7 +368,7 @@ def _canonical(data: Any) -> str:
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
-def _read_sql(name: str, folder: Path | None) -> str:
+def read_sql_file(name: str, folder: Path | None) -> str:
     """The text of an SQL file. Raises: ValueError."""
     if folder is None:
         raise ValueError(f"{shorten(name)} cannot be found: this spec was not read from a file; write sql: instead")

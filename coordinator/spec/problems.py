@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from unstuck.tasks.errors import UnstuckError
@@ -79,6 +80,7 @@ class Problem:
         on_key: the problem is the key itself, not the value under it.
         source: the file, as the user named it; empty for a spec that is a Python value.
         line, column: counted from 1; None where the place has no text of its own.
+        line_inside: of a value of several lines, such as a statement, counted from 1; 0 if it is about the whole.
     """
 
     message: str
@@ -87,6 +89,7 @@ class Problem:
     source: str = ""
     line: int | None = None
     column: int | None = None
+    line_inside: int = 0
 
     @property
     def path(self) -> str:
@@ -102,6 +105,23 @@ class Problem:
         if self.line is not None:
             place += f":{self.line}" if self.column is None else f":{self.line}:{self.column}"
         return ": ".join(part for part in (place, self.path, self.message) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A spec as somebody wrote it, in a file or in Python.
+
+    Attributes:
+        values: plain values, which may be wrong.
+        located: gives a problem its file and line.
+        problems: of the text alone, which leave the rest readable.
+        folder: where ``sql_file:`` is looked for; None: it is refused.
+    """
+
+    values: Any
+    located: Callable[[Problem], Problem]
+    problems: tuple[Problem, ...] = ()
+    folder: Path | None = None
 
 
 class SpecError(UnstuckError):

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
-from unstuck.coordinator.spec.problems import MAX_PROBLEMS, Loc, Problem, SpecError, describe, shorten
+from unstuck.coordinator.spec.problems import MAX_PROBLEMS, Loc, Problem, SpecError, Written, describe, shorten
 
 MAX_BYTES = 10 * 1024 * 1024
 MAX_NODES = 500_000  # with the value of an alias counted each time: the bound on alias bombs
@@ -53,6 +55,7 @@ class Node(NamedTuple):
     place: Place
     parts: dict[Any, Node]
     key_place: Place | None = None  # of the key of a mapping that holds this value
+    is_block: bool = False  # a text after ``|``, whose first line is the one below
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,8 @@ class Reading:
 
     def located(self, problem: Problem) -> Problem:
         """``problem`` with the line and column of its place, or of the nearest place around it that is written."""
+        if problem.line is not None:
+            return problem
         node, on_key = self.root, problem.on_key
         for part in problem.loc:
             if part not in node.parts:
@@ -72,7 +77,27 @@ class Reading:
                 break
             node = node.parts[part]
         line, column = (on_key and node.key_place) or node.place
+        if node.is_block and problem.line_inside:
+            return replace(problem, source=self.source, line=line + problem.line_inside, column=None)
         return replace(problem, source=self.source, line=line, column=column)
+
+
+def read_file(path: str | os.PathLike[str]) -> Written:
+    """The spec in a YAML or JSON file. Raises: SpecError: as for `read_text`, or the file cannot be read."""
+    source = os.fspath(path)
+    try:
+        with open(source, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        why = getattr(error, "strerror", None) or error
+        raise SpecError([Problem(f"cannot be read: {why}", source=source)]) from None
+    return written_in(read_bytes(data, source), source, Path(source).parent)
+
+
+def written_in(text: str, source: str, folder: Path | None) -> Written:
+    """The spec in ``text``; ``folder``: where ``sql_file:`` is looked for. Raises: SpecError: as for `read_text`."""
+    reading = read_text(text, source)
+    return Written(reading.root.value, reading.located, reading.problems, folder)
 
 
 def read_bytes(data: bytes, source: str) -> str:
@@ -218,7 +243,7 @@ class _Builder:
             parts = self._mapping(events, loc)
             node = Node({key: part.value for key, part in parts.items()}, place, parts)
         else:
-            node = Node(self._scalar(event, place, loc), place, parts)
+            node = Node(self._scalar(event, place, loc), place, parts, is_block=event.style == "|")
         self._anchors[event.anchor] = node
         return node
 

@@ -153,6 +153,14 @@ def with_plain_names(sql: str, taken: Collection[str]) -> tuple[str, dict[str, R
     return "".join([*parts, sql[at:]]), {name: marker for marker, name in names.items()}
 
 
+def with_marked_results(sql: str) -> str:
+    """``sql`` with a plain marker of the same length for each result, for those who only parse it."""
+    found = [(one.start(), one.end()) for one in _results(sql)]
+    for start, end in found:
+        sql = sql[: start + 1] + sql[start + 1 : end].replace(".", "_") + sql[end:]
+    return sql
+
+
 def _results(sql: str) -> Iterator[re.Match[str]]:
     """Where ``sql`` asks for results, which is not after a name: that is a field of a variant."""
     end = 0

@@ -10,14 +10,16 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.spec.group import GroupSpec
 from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.steps.execute import find, fit
+from unstuck.tasks.steps.uses import uses_of
 
 _READS_ANY = re.compile(r"\.params\b")
 
@@ -59,26 +61,29 @@ def _reads_any(function: Any) -> bool:
         return True  # there is no source to look at
 
 
-def _checked(group: GroupSpec, params: Mapping[str, Any], allowed: Sequence[str]) -> dict[str, Any]:
-    problems = []
+def _checked(group: GroupSpec, params: Collection[str], allowed: Sequence[str]) -> dict[str, Any]:
+    """``{"problems": [[step, text]], "takes": […] | null, "uses": {step: Uses}}``."""
+    problems, uses = [], {}
     for index, step in enumerate(group.steps):
         if step.python:
             try:
-                given = {**params, **group.params, **dict.fromkeys(group.fork_params), **step.params}
-                fit(step.python, find(step.python, allowed), given, own=set(step.params))
+                function = find(step.python, allowed)
+                uses[index] = asdict(uses_of(function))
+                given = dict.fromkeys([*params, *group.params, *group.fork_params, *step.params])
+                fit(step.python, function, given, own=set(step.params))
             except UnstuckError as error:
                 problems.append([index, f"{error.code}: {error}"])
     taken = None if problems else taken_by(group, allowed)
-    return {"problems": problems, "takes": None if taken is None else sorted(taken)}
+    return {"problems": problems, "takes": None if taken is None else sorted(taken), "uses": uses}
 
 
 def main() -> None:
-    """Read ``{groups, params, allowed}``; answer with ``{group: {problems: [[step, text]], takes}}``."""
+    """Read ``{groups, params, allowed}``; answer with a list of what `_checked` says of each group."""
     out = os.dup(1)
     os.dup2(2, 1)  # what is imported may print
     asked = json.load(sys.stdin)
     groups = [GroupSpec.model_validate(group) for group in asked["groups"]]
-    answer = {group.name: _checked(group, asked["params"], asked["allowed"]) for group in groups}
+    answer = [_checked(group, asked["params"], asked["allowed"]) for group in groups]
     with os.fdopen(out, "w") as file:
         json.dump(answer, file)
 

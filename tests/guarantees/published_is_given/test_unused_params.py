@@ -44,8 +44,8 @@ def shop(redis_server: RedisServer, client: redis.Redis, tmp_path: Path) -> Cli:
 def test_validate_with_imports_tells_what_no_step_takes_and_what_does_not_fit(shop: Cli) -> None:
     done = shop("validate", "shop.yaml", "--imports", "--json")
     assert json.loads(done.stdout)["warnings"] == [
-        "params.lost: nothing in the job uses this parameter",
-        "groups[1].params.day: nothing in the group uses this parameter",
+        "shop.yaml:3:25: params.lost: nothing in the job uses this parameter",
+        "shop.yaml:6:51: groups[1].params.day: nothing in the group uses this parameter",
     ]
     done = shop("validate", "reads.yaml", "--imports")
     assert (done.returncode, done.stdout[:3]) == (0, "OK:")

@@ -1,0 +1,232 @@
+"""Problems of a spec that show only where the code of its steps is imported and its SQL is parsed.
+
+Each is found by a process of its own: this one imports neither Spark nor the user's code.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.spec.checks.output_checks import outputs_of
+from unstuck.coordinator.spec.checks.sql import groups_read, wrong_statement
+from unstuck.coordinator.spec.checks.unused import Takes
+from unstuck.coordinator.spec.model import read_sql_file
+from unstuck.coordinator.spec.problems import Loc, Problem, Written, listed, suggestion
+from unstuck.tasks.spec.group import GroupSpec, Step
+from unstuck.tasks.spec.sql import with_marked_results
+
+_CONF_OF_EXTENSIONS = "spark.sql.extensions"
+_CODE = re.compile(r"^\[([A-Z_.]+)\] (.*?)\.?$")
+
+Groups = Mapping[int, GroupSpec]
+"""Groups by their index in the spec."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeOfSteps:
+    """What importing the code of steps showed.
+
+    Attributes:
+        takes: by group, the parameters that its Python takes; None: any.
+        problems: what cannot be imported, or does not fit the spec.
+    """
+
+    takes: Takes
+    problems: Sequence[Problem]
+
+
+class Statement(NamedTuple):
+    """One statement of a spec: its place, what its line and column are told of, its text, and its conf."""
+
+    loc: Loc
+    where: str
+    sql: str
+    conf: Mapping[str, str]
+
+
+def groups_of(written: Written) -> dict[int, GroupSpec]:
+    """The groups of a wrong spec that can be read, with the text of SQL files that can be read."""
+    found = {}
+    for i, group in enumerate(_list(_get(written.values, "groups"))):
+        try:
+            read = group if isinstance(group, GroupSpec) else GroupSpec.model_validate(group)
+            found[i] = read.model_copy(update={"steps": tuple(_with_sql(step, written) for step in read.steps)})
+        except (ValidationError, ValueError):  # told already
+            continue
+    return found
+
+
+def _with_sql(step: Step, written: Written) -> Step:
+    """Raises: ValueError: its SQL file cannot be read."""
+    if step.sql_file is None:
+        return step
+    return step.model_copy(update={"sql": read_sql_file(step.sql_file, written.folder), "sql_file": None})
+
+
+# -- Python ------------------------------------------------------------------------------------------------------
+
+
+def code_problems(groups: Groups, written: Written, allowed: Sequence[str]) -> CodeOfSteps:
+    """Import the Python of ``groups`` as a worker would, and look whether it fits the spec; nothing of it is run.
+
+    ``allowed``: the modules that steps may be in; empty: any.
+
+    Raises:
+        BadRequest: nothing can be imported here.
+    """
+    params = _get(written.values, "params")
+    asked = {
+        "groups": [group.model_dump(mode="json", by_alias=True) for group in groups.values()],
+        "params": list(params) if isinstance(params, Mapping) else [],
+        "allowed": allowed,
+    }
+    answer = _ask("unstuck.tasks.steps.calls", asked)
+    if answer is None:
+        raise BadRequest("the code of the steps cannot be imported here; validate it where workers run")
+    found = dict(zip(groups, answer, strict=True))
+    problems = [
+        Problem(text, ("groups", i, "steps", step, "python"))
+        for i, said in found.items()
+        for step, text in said["problems"]
+    ]
+    uses = {i: {int(step): use for step, use in said["uses"].items()} for i, said in found.items()}
+    problems += _wrong_names(groups, uses)
+    return CodeOfSteps({groups[i].name: said["takes"] for i, said in found.items()}, problems)
+
+
+def _wrong_names(groups: Groups, uses: Mapping[int, Mapping[int, Any]]) -> Iterator[Problem]:
+    """Inputs that a step reads and nothing makes, and outputs that it should make and does not."""
+    by_name = {group.name: group for group in groups.values()}
+    written = {group.name: _written_by(group, uses[i]) for i, group in groups.items()}
+    for i, group in groups.items():
+        read = list(groups_read(group, by_name))
+        makes = [written[one.name] for one in read]
+        needed = set(group.needs) <= by_name.keys()
+        there = {*group.inputs, *(one.name for one in read), *(name for one in makes for name in one or ())}
+        there |= {*(written[group.name] or ())}
+        for j, use in uses[i].items():
+            name = group.steps[j].python
+            loc: Loc = ("groups", i, "steps", j)
+            if needed and None not in (*makes, written[group.name]):
+                for one in sorted({*use["reads"]} - there):
+                    hint = suggestion(one, there) or f"; there are: {listed(sorted(there)) or 'none'}"
+                    yield Problem(f"{name} reads the input {one!r}, which no need and no input gives{hint}", loc)
+            output, writes = group.steps[j].output, use["writes"]
+            if output and writes is not None and output not in writes and not use["returns"]:
+                near = suggestion(output, writes) or (f"; it writes {listed(writes)}" if writes else "")
+                message = f"{name} neither returns a value nor writes to ctx.output({output!r}){near}"
+                yield Problem(message, (*loc, "output"))
+
+
+def _written_by(group: GroupSpec, uses: Mapping[int, Any]) -> set[str] | None:
+    """The outputs of a group; None if its Python may write others."""
+    names = set(outputs_of(group))
+    for j, step in enumerate(group.steps):
+        if step.python:
+            if j not in uses or uses[j]["writes"] is None:
+                return None
+            names.update(uses[j]["writes"])
+    return names
+
+
+# -- SQL ---------------------------------------------------------------------------------------------------------
+
+
+def statement_problems(
+    groups: Groups, written: Written, conf: Mapping[str, str]
+) -> tuple[str, list[Problem], list[Problem]]:
+    """Parse the SQL of ``groups``: by Spark's own parser where there is Spark, else by sqlglot if it is installed.
+
+    ``conf``: of all sessions.
+
+    Returns:
+        what parsed it, empty if nothing could; the problems; and what may be one: sqlglot is not Spark, and an
+        extension of Spark's parser takes more than the parser alone.
+    """
+    problems, doubtful = list[Problem](), list[Problem]()
+    every = []
+    for one in _statements(groups, written, conf):
+        if wrong := wrong_statement(one.sql):
+            problems.append(Problem(wrong, one.loc))
+        else:
+            every.append(one)
+    if not every:
+        return "", problems, []
+    asked = [[one.sql, one.conf] for one in every]
+    answer = _ask("unstuck.tasks.driver.parse_sql", asked) or {"by": ""}
+    if not answer["by"]:
+        answer = _by_sqlglot([one.sql for one in every])
+    is_spark = answer["by"].startswith("Spark")
+    for one, found in zip(every, answer["found"], strict=False):
+        if found is not None:
+            is_sure = is_spark and _CONF_OF_EXTENSIONS not in one.conf
+            (problems if is_sure else doubtful).append(_unparsed(one, found, answer["by"], is_sure))
+    return answer["by"], problems, doubtful
+
+
+def _unparsed(one: Statement, found: Mapping[str, Any], by: str, is_sure: bool) -> Problem:
+    code, text = match.groups() if (match := _CODE.match(found["message"])) else ("", found["message"])
+    who = f"{code}, {by}" if code else by
+    doubt = "" if is_sure else f"; {'an extension' if by.startswith('Spark') else 'Spark'} may take it"
+    place = f"line {found['line']}, column {found['column']} of {one.where}"
+    return Problem(f"{place}: {text} ({who}){doubt}", one.loc, line_inside=found["line"])
+
+
+def _statements(groups: Groups, written: Written, conf: Mapping[str, str]) -> Iterator[Statement]:
+    defaults = _get(_get(written.values, "defaults"), "conf")
+    for i, group in groups.items():
+        held = {**conf, **(defaults if isinstance(defaults, Mapping) else {}), **group.conf}
+        for j, step in enumerate(group.steps):
+            if step.sql is None:
+                continue
+            steps = _list(_get(_list(_get(written.values, "groups"))[i], "steps"))
+            file = _get(steps[j], "sql_file") if j < len(steps) else None
+            key, where = ("sql", "the statement") if file is None else ("sql_file", str(file))
+            yield Statement(("groups", i, "steps", j, key), where, with_marked_results(step.sql), held)
+
+
+def _by_sqlglot(statements: Sequence[str]) -> dict[str, Any]:
+    """As `unstuck.tasks.driver.parse_sql` answers."""
+    try:
+        import sqlglot
+    except ImportError:
+        return {"by": "", "found": []}
+    found: list[dict[str, Any] | None] = []
+    for sql in statements:
+        try:
+            if "BEGIN" not in sql.upper():  # it knows no scripts
+                sqlglot.parse(sql, dialect="spark")
+            found.append(None)
+        except sqlglot.errors.SqlglotError as error:
+            first = (getattr(error, "errors", None) or [{}])[0]
+            message = first.get("description") or str(error).partition("\n")[0]
+            found.append({"message": message, "line": first.get("line") or 1, "column": first.get("col") or 1})
+    return {"by": f"sqlglot {sqlglot.__version__}", "found": found}
+
+
+# -- both --------------------------------------------------------------------------------------------------------
+
+
+def _ask(program: str, asked: Any) -> Any:
+    """The JSON that ``program`` answers with; None if it fails."""
+    done = subprocess.run(
+        [sys.executable, "-m", program], input=json.dumps(asked), text=True, stdout=subprocess.PIPE, check=False
+    )
+    return None if done.returncode else json.loads(done.stdout)
+
+
+def _get(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)
+
+
+def _list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else []

@@ -1,0 +1,101 @@
+"""The inputs that the function of a step reads by name and the outputs that it writes, as its source says them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+# Code in these may never run, or may be there for the case that something is missing.
+_PERHAPS = (
+    *(ast.If, ast.IfExp, ast.BoolOp, ast.Try, ast.TryStar, ast.For, ast.While, ast.Match, ast.comprehension),
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.GeneratorExp),
+    *(ast.ListComp, ast.SetComp, ast.DictComp),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """What a function says that it does with ``ctx``.
+
+    Attributes:
+        reads: names of ``ctx.input`` that any call of it reads.
+        writes: names of ``ctx.output``; None: it may write others, since a name is not written out or ``ctx`` is
+            given away.
+        returns: it may return a value.
+    """
+
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] | None = None
+    returns: bool = True
+
+
+def uses_of(function: Any) -> Uses:
+    """What ``function`` reads and writes; what nobody can tell without its source is left open."""
+    code = _source(inspect.unwrap(function))
+    positional = [] if code is None else [*code.args.posonlyargs, *code.args.args]
+    if code is None or len(positional) < 2:
+        return Uses()
+    ctx = positional[1].arg
+    every = [node for statement in code.body for node in ast.walk(statement)]
+    named = {id(node): name for node in every if (name := _named(node, ctx)) is not None}
+    known = [node for node in every if isinstance(node, ast.Attribute) and _is(node.value, ctx)]
+    given_away = len(known) != sum(_is(node, ctx) for node in every)
+    asked = [node for node in known if node.attr in ("input", "output")]
+    writes = [name for kind, name in named.values() if kind == "output"]
+    is_open = given_away or len(asked) != len(named)
+    reads = [named[id(node)] for node in _surely(code.body) if id(node) in named]
+    return Uses(
+        tuple(dict.fromkeys(name for kind, name in reads if kind == "input")),
+        None if is_open else tuple(dict.fromkeys(writes)),
+        any(isinstance(node, ast.Yield | ast.YieldFrom) or _returns(node) for node in every),
+    )
+
+
+def _source(function: Any) -> ast.FunctionDef | None:
+    try:
+        (code,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    except (OSError, TypeError, ValueError, SyntaxError):
+        return None
+    return code if isinstance(code, ast.FunctionDef) else None
+
+
+def _is(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _named(node: ast.AST, ctx: str) -> tuple[str, str] | None:
+    """``input`` or ``output``, and the name that is written out in a call of it."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not _is(node.func.value, ctx):
+        return None
+    match node.func.attr, node.args, node.keywords:
+        case ("input" | "output" as kind, [ast.Constant(value=str(name))], []):
+            return kind, name
+        case ("input" | "output" as kind, [], [ast.keyword(arg="name", value=ast.Constant(value=str(name)))]):
+            return kind, name
+    return None
+
+
+def _returns(node: ast.AST) -> bool:
+    return isinstance(node, ast.Return) and not (
+        node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None)
+    )
+
+
+def _surely(statements: list[ast.stmt]) -> Iterator[ast.AST]:
+    """The code that runs whatever a call is given, up to the first place where it may end."""
+    for statement in statements:
+        if isinstance(statement, _PERHAPS):
+            if any(isinstance(node, ast.Return | ast.Raise) for node in ast.walk(statement)):
+                return
+            continue
+        left: list[ast.AST] = [statement]
+        while left:
+            node = left.pop()
+            yield node
+            left += [child for child in ast.iter_child_nodes(node) if not isinstance(child, _PERHAPS)]
+        if isinstance(statement, ast.Return | ast.Raise):
+            return

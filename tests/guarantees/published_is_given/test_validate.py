@@ -1,0 +1,127 @@
+"""``validate`` finds what it can without Redis and without running a step: each problem once, in its place."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+STEPS = """
+def load(spark, ctx, day):
+    return spark.range(1)
+
+def price(spark, ctx, base, rate=1):
+    ctx.input("order")
+    ctx.output("pricess").write(ctx.input("orders"))
+
+def fine(spark, ctx):
+    if ctx.params:
+        ctx.input("never")
+    return ctx.input("orders")
+"""
+BAD = """\
+name: shop
+params: {day: {type: date, required: true}}
+groups:
+  - {name: orders, steps: [{python: "shop:load", output: orders, params: {dya: 1}}]}
+  - {name: prices, needs: [orders], steps: [{python: "shop:price", output: prices}]}
+  - {name: gone, steps: [{python: "nowhere:load", output: a}]}
+  - {name: lost, steps: [{python: "shop:lod", output: b}]}
+  - name: sum
+    needs: [prices, unknown]
+    steps:
+      - sql: |
+          SELECT sum(price), :results.prices.n AS n,
+                 FROM prices WHERE day = :day AND
+        output: sum
+      - {sql_file: q.sql, output: q}
+      - {sql: "SELECT 1; SELECT 2", output: r}
+      - {sql: "SELECT 'a", output: s}
+  - {name: fine, needs: [orders], steps: [{python: "shop:fine", output: t}], retry: {max: -1}}
+"""
+TOLD = [
+    "bad.yaml:4:37: groups[0].steps[0].python: BAD_STEP_CALL: shop:load does not take dya, which the step gives it",
+    "bad.yaml:5:45: groups[1].steps[0]: shop:price reads the input 'order', which no need and no input gives; "
+    "did you mean 'orders'?",
+    "bad.yaml:5:54: groups[1].steps[0].python: BAD_STEP_CALL: shop:price needs base; the step has day",
+    "bad.yaml:5:76: groups[1].steps[0].output: shop:price neither returns a value nor writes to ctx.output('prices'); "
+    "did you mean 'pricess'?",
+    "bad.yaml:6:35: groups[2].steps[0].python: STEP_NOT_FOUND: nowhere:load cannot be imported",
+    "bad.yaml:7:35: groups[3].steps[0].python: STEP_NOT_FOUND: shop:lod cannot be imported",
+    "bad.yaml:9:21: groups[4].needs[1]: unknown group 'unknown'",
+    "bad.yaml:13: groups[4].steps[0].sql: line 2, column 37 of the statement: Syntax error at or near 'AND'",
+    "bad.yaml:15:20: groups[4].steps[1].sql_file: line 3, column 6 of q.sql: Syntax error at or near 'a'",
+    "bad.yaml:16:15: groups[4].steps[2].sql: several statements in one step",
+    "bad.yaml:17:15: groups[4].steps[3].sql: what begins in line 1, column 8 of the statement is not closed: 'a",
+    "bad.yaml:18:91: groups[5].retry.max: expected 0 or more, not the number -1",
+]
+SPARK_TAKES = """\
+name: good
+params: {day: {type: date, required: true}, share: 10, odd: 1}
+defaults: {conf: {spark.sql.ansi.enabled: "true"}}
+groups:
+  - name: words
+    conf: {spark.sql.ansi.doubleQuotedIdentifiers: "true"}
+    steps:
+      - {sql: 'SELECT 1 AS "a b", :`odd`, v:field FROM t WHERE day = :day', output: a}
+      - {sql: "SELECT * FROM t TABLESAMPLE (:share PERCENT) LIMIT :share;", output: b}
+      - {sql: "SELECT * FROM IDENTIFIER(:odd)", output: c}
+      - {sql: "SET spark.sql.shuffle.partitions = 2"}
+      - {sql: "CREATE TEMPORARY VIEW v AS SELECT 1 AS one"}
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(STEPS)
+    (tmp_path / "bad.yaml").write_text(BAD)
+    (tmp_path / "q.sql").write_text("SELECT *\nFROM prices\nWERE a b c\n")
+    return tmp_path
+
+
+def validate(folder: Path, *words: str, **more: str) -> Any:
+    """What ``validate --json`` answers, in a process without an address of Redis."""
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("UNSTUCK_")} | more
+    command = [sys.executable, "-m", "unstuck.coordinator.cli", "validate", *words, "--json"]
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    answer = json.loads(done.stdout)
+    assert done.returncode == (0 if answer["ok"] else 2), done.stderr
+    return answer
+
+
+def shown(problem: dict[str, Any]) -> str:
+    place = ":".join(str(problem[key]) for key in ("file", "line", "column") if problem[key] is not None)
+    return f"{place}: {problem['path']}: {problem['message']}"
+
+
+def test_all_problems_of_a_spec_of_its_sql_and_of_its_code_come_at_once_each_in_its_place(shop: Path) -> None:
+    found = [shown(problem) for problem in validate(shop, "bad.yaml", "--imports")["problems"]]
+    assert [line[: len(told)] for line, told in zip(found, TOLD, strict=True)] == TOLD
+
+
+def test_sql_that_spark_takes_passes_with_its_conf_and_without_values_of_its_parameters(shop: Path) -> None:
+    (shop / "good.yaml").write_text(SPARK_TAKES)
+    answer = validate(shop, "good.yaml")
+    assert (answer["ok"], answer["warnings"]) == (True, [])
+    assert answer["sql_parsed_by"].startswith("Spark ")
+    # A parser that Spark is given may take more.
+    (shop / "good.yaml").write_text(SPARK_TAKES.replace("SELECT 1 AS one", "+"))
+    conf = json.dumps({"spark.sql.extensions": "some.Extensions"})
+    (warning,) = validate(shop, "good.yaml", UNSTUCK_SPARK_CONF=conf)["warnings"]
+    assert "groups[0].steps[4].sql: line 1, column 28 of the statement: " in warning
+    assert warning.endswith("an extension may take it")
+
+
+def test_without_spark_another_parser_only_warns(shop: Path) -> None:
+    text = "name: a\ngroups: [{name: a, steps: [{sql: SELECT (1, output: o}]}]\n"
+    (shop / "doubt.yaml").write_text(text)
+    answer = validate(shop, "doubt.yaml", JAVA_HOME=str(shop))
+    assert (answer["ok"], answer["sql_parsed_by"][:7]) == (True, "sqlglot")
+    (warning,) = answer["warnings"]
+    assert warning.startswith("doubt.yaml:2:34: groups[0].steps[0].sql: line 1, column "), warning
+    assert warning.endswith("; Spark may take it")
