@@ -6,10 +6,13 @@ Its worker consumes the ``control`` queue (sweeps, submits, commands) and carrie
 from __future__ import annotations
 
 import inspect
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
+import redis
 from celery import Task
 
 from unstuck.coordinator.client import Client
@@ -26,7 +29,7 @@ from unstuck.coordinator.schedule_client import ScheduleClient
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, SpecError, shorten
 from unstuck.coordinator.traces.trace_sender import TraceStep, wanted
-from unstuck.tasks.errors import SettingsInvalid
+from unstuck.tasks.errors import SettingsInvalid, UnstuckError
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 from unstuck.tasks.redis_url import tls_options, without_options
 from unstuck.tasks.settings import leave, settings
@@ -109,6 +112,14 @@ def _spec(given: Any) -> JobSpec:
     return JobSpec.from_text(given)
 
 
+def _keep_refused(client: Client, task: Task, values: Mapping[str, Any], error: Exception) -> None:
+    """Make a dead letter of a submit in vain. It is in the log of this coordinator as well, if the store is away."""
+    asked = {name: one if isinstance(one, str) else json.dumps(one, default=str) for name, one in values.items()}
+    with suppress(redis.RedisError):
+        code = f"{error.code}: " if isinstance(error, UnstuckError) else ""
+        client.dead_letters.add_refused(task.name, f"{code}{error}", {**asked, "task_id": task.request.id or ""})
+
+
 def _task(name: str, method: Callable[..., Any], of: Callable[[Client], Any] = lambda client: client) -> None:
     """``unstuck.submit`` …, for apps that have nothing of ours installed. At most once: Celery may lose the message.
 
@@ -124,12 +135,17 @@ def _task(name: str, method: Callable[..., Any], of: Callable[[Client], Any] = l
         values = {**dict(zip(names, positional, strict=False)), **named}
         # The process that sent the message asks, as Celery names it; never the user of this coordinator.
         origin = self.request.origin
-        if name == "submit" or values.get("spec") is not None:
-            values["spec"] = _spec(values.get("spec"))
         if "by" in names:
             values["by"] = values.get("by") or (f"a Celery task from {origin}" if origin else "a Celery task")
+        has_spec = name == "submit" or values.get("spec") is not None
         with Client(settings()) as client:
-            result = getattr(of(client), method.__name__)(**values)
+            try:
+                asked = {**values, "spec": _spec(values.get("spec"))} if has_spec else values
+                result = getattr(of(client), method.__name__)(**asked)
+            except Exception as error:
+                if has_spec:  # what was to be stored is nowhere else, and nobody awaits the result
+                    _keep_refused(client, self, values, error)
+                raise
         if isinstance(result, JobHandle):
             return result.id if result.new else f"{result.id}: {result.submitted.told}"
         return result if isinstance(result, str) else f"{result.answer}: {result.text}"

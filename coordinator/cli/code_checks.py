@@ -22,7 +22,7 @@ from unstuck.coordinator.spec.checks.unused import Takes
 from unstuck.coordinator.spec.model import read_sql_file
 from unstuck.coordinator.spec.problems import Loc, Problem, Written, listed, suggestion
 from unstuck.tasks.spec.group import GroupSpec, Step
-from unstuck.tasks.spec.sql import with_marked_results
+from unstuck.tasks.spec.sql_tokens import with_marked_results
 
 _CONF_OF_EXTENSIONS = "spark.sql.extensions"
 _CODE = re.compile(r"^\[([A-Z_.]+)\] (.*?)\.?$")
@@ -33,7 +33,7 @@ Groups = Mapping[int, GroupSpec]
 
 @dataclass(frozen=True, slots=True)
 class CodeOfSteps:
-    """What importing the code of steps showed.
+    """Findings of an import of the code of steps.
 
     Attributes:
         takes: by group, the parameters that its Python takes; None: any.

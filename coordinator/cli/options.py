@@ -80,7 +80,7 @@ def read_spec(path: Path, params: list[str] | None, *, scheduled: bool = False, 
 
 
 def written_spec(path: Path) -> Written:
-    """What is written in the file, on standard input, or by a job in Python. Raises: SpecError."""
+    """The spec as it is written in the file, on standard input, or by a job in Python. Raises: SpecError."""
     if JOB_IN_PYTHON.fullmatch(str(path)) and not path.exists():
         from unstuck.coordinator.job_builder import load_job
 

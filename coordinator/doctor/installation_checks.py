@@ -111,7 +111,8 @@ def of_records(seen: RecordFacts, settings: Settings) -> Iterator[Finding]:
     yield _reports(seen, settings)
     if seen.dead:
         cure = "Look at them with `unstuck dead list`; then `unstuck dead replay` or `unstuck dead drop`."
-        text = f"{count_of(seen.dead, 'dead letter')}: reports that nobody could apply, or notices that nobody took"
+        what = "reports that nobody could apply, notices that nobody took, or submits that were refused"
+        text = f"{count_of(seen.dead, 'dead letter')}: {what}"
         yield warning("DEAD_LETTERS", text, cure)
     else:
         yield ok("DEAD_LETTERS", "there are no dead letters")

@@ -117,7 +117,10 @@ REPORTS_REFUSED = _metric(
     "reason",
 )
 DEAD_LETTERS = _metric(
-    "gauge", "dead_letters", "Reports that nobody could apply and notices that could not be sent: a person has to look."
+    "gauge",
+    "dead_letters",
+    "Reports that nobody could apply, notices that could not be sent and Celery submits that were refused: a person "
+    "has to look.",
 )
 SWEEP_AGE = _metric("gauge", "sweep_age_seconds", "Time since the last sweep of any coordinator.")
 DUE_AGE = _metric(

@@ -1,26 +1,30 @@
-"""Dead letters: reports that could not be applied and notices that could not be sent, to look at, replay or drop.
+"""Dead letters: reports that could not be applied, notices that could not be sent, and submits that were refused.
 
 A replay puts a report back onto the report stream, for a coordinator to apply, and a notice back into the queue of its
-target. The job's event log says who did it.
+target; a submit is mended where it was sent. The job's event log says who did it.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import cast
+from typing import Any, cast
 
 import redis
 
 from unstuck.coordinator.errors import NoSuchReport
 from unstuck.coordinator.model.notice import Notice
-from unstuck.coordinator.store.reports import DeadLetter, Fields
+from unstuck.coordinator.store.reports import DEAD_KEPT, DeadLetter, Fields
 from unstuck.tasks.errors import Malformed
+from unstuck.tasks.protocol.failure import shorten
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script
 from unstuck.tasks.protocol.report import Report
 from unstuck.tasks.protocol.token import Token
 
+MOST_OF_A_VALUE = 20_000  # characters
 REMEMBERED = 86400  # seconds for which the answer to a replay or a drop is remembered
 
 
@@ -55,6 +59,12 @@ class DeadLetters:
         """Every dead letter, the oldest first."""
         return [DeadLetter.of(*entry) for entry in self._entries("-", "+")]
 
+    def add_refused(self, task: str, reason: str, asked: Mapping[str, str]) -> None:
+        """Keep what a Celery task asked for in vain, since nobody awaits its result. ``asked``: shown as it is."""
+        short = {name: shorten(value, MOST_OF_A_VALUE) for name, value in asked.items()}
+        entry = {"reason": shorten(reason, MOST_OF_A_VALUE), "task": task, "asked": json.dumps(short)}
+        self._redis.xadd(self._keys.dead, cast(Any, entry), maxlen=DEAD_KEPT)
+
     def get(self, report: str) -> DeadLetter:
         """One dead letter, by its id on the dead stream.
 
@@ -72,7 +82,8 @@ class DeadLetters:
         """
         letter = self._find(report)
         if letter is not None and (why := unreadable(letter)):
-            text = f"{_kind(letter)} {report} stays a dead letter, since it cannot be read: {why}"
+            cannot = "" if letter.task else "since it cannot be read: "
+            text = f"{_kind(letter)} {report} stays a dead letter, {cannot}{why}"
             return DeadLetterResult(report, DeadLetterAnswer.REFUSED, text)
         return self._resolve(report, letter, DeadLetterAnswer.REPLAYED, by)
 
@@ -125,6 +136,8 @@ class DeadLetters:
 
 def unreadable(report: DeadLetter) -> str:
     """Why no coordinator of this release can read a dead letter; empty if it can."""
+    if report.task:
+        return "a refused task is mended and sent again by whoever sent it"
     try:
         if report.notice:
             Notice.from_json(report.notice)
@@ -136,7 +149,7 @@ def unreadable(report: DeadLetter) -> str:
 
 
 def _kind(report: DeadLetter) -> str:
-    return "notice" if report.notice else "report"
+    return "task" if report.task else "notice" if report.notice else "report"
 
 
 def _job_of(report: DeadLetter) -> str:

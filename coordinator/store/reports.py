@@ -39,12 +39,13 @@ class StreamEntry:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A report that could not be applied, or a notice that could not be sent: its fields, and the reason.
+    """A report that could not be applied, a notice that could not be sent, or a task that was refused, and the reason.
 
     Attributes:
         entry: the id of a report on the report stream, which says when the worker sent it.
         deliveries: how often a coordinator was given it, or tried to send it, before; 0 if that was not recorded.
         notice: of a notice, its JSON; ``to``: the target that it was for.
+        task: the Celery task of a refused submit, such as ``unstuck.submit``; its fields say what it was to store.
         raw: the entry of the dead stream, unchanged.
     """
 
@@ -56,18 +57,19 @@ class DeadLetter:
     raw: Fields = field(default_factory=dict)
     notice: str = ""
     to: str = ""
+    task: str = ""
 
     @classmethod
     def of(cls, entry_id: str, raw: Fields) -> DeadLetter:
         """One entry of the dead stream. An entry that this project did not write is shown as far as it can be."""
         try:
-            text = raw.get("report", raw.get("notice", "{}"))
+            text = raw.get("report", raw.get("notice", raw.get("asked", "{}")))
             fields = {str(name): str(value) for name, value in json.loads(text).items()}
         except (ValueError, AttributeError):
             fields = {}
         times = raw.get("deliveries", "")
         deliveries = int(times) if times.isdecimal() else 0
-        told = raw.get("notice", ""), raw.get("to", "")
+        told = raw.get("notice", ""), raw.get("to", ""), raw.get("task", "")
         return cls(entry_id, raw.get("reason", ""), fields, raw.get("from", ""), deliveries, dict(raw), *told)
 
 

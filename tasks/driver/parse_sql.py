@@ -54,7 +54,7 @@ def spark_parser() -> Iterator[Any]:
 
 
 def syntax_error(jvm: Any, sql: str, conf: Mapping[str, str]) -> dict[str, Any] | None:
-    """What Spark's parser says against ``sql``, with its line and column; None if it takes it.
+    """The error of Spark's parser in ``sql``, with its line and column; None if it takes it.
 
     ``conf``: what holds for the statement, of which some changes what is a word or a string.
     """

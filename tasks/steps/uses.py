@@ -19,7 +19,7 @@ _PERHAPS = (
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """What a function says that it does with ``ctx``.
+    """The names that a function reads and writes by ``ctx``, as far as its source says them.
 
     Attributes:
         reads: names of ``ctx.input`` that any call of it reads.
@@ -34,7 +34,7 @@ class Uses:
 
 
 def uses_of(function: Any) -> Uses:
-    """What ``function`` reads and writes; what nobody can tell without its source is left open."""
+    """Read the source of ``function``; what nobody can tell without it is left open."""
     code = _source(inspect.unwrap(function))
     positional = [] if code is None else [*code.args.posonlyargs, *code.args.args]
     if code is None or len(positional) < 2:

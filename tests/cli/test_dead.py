@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import redis
 
 from tests.cli.conftest import ByHand, Cli
 from tests.cli.test_wait import Terminal
+from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.store.reports import DeadLetter, ReportStream
 from unstuck.tasks.protocol.keys import Keys
 
@@ -42,6 +44,18 @@ def test_show_has_the_reason_the_deliveries_and_every_word_of_the_report(cli: Cl
     answer = cli.json("dead", "show", report)
     assert (answer["deliveries"], answer["unreadable"]) == (1, None)
     assert json.loads(answer["raw"]["report"])["kind"] == "succeeded"
+
+
+def test_a_refused_submit_is_shown_with_each_of_its_errors_and_is_not_replayed(cli: Cli, client: redis.Redis) -> None:
+    reason = "SPEC_INVALID: groups[0].neds: unknown field\nparams.day: a value is required"
+    DeadLetters(client, KEYS).add_refused("unstuck.submit", reason, {"spec": "{…}", "by": "a Celery task"})
+    (letter,) = dead_letters(client)
+    shown = cli("dead", "show", letter.id).stdout
+    assert re.search(r"reason +SPEC_INVALID: groups\[0\].neds: unknown field *\n +params.day: a value is", shown)
+    assert all(word in shown for word in ("unstuck.submit", "says by", "mended and sent again"))
+    assert "unstuck.submit" in cli("dead", "list").stdout
+    refused = cli("dead", "replay", letter.id)
+    assert (refused.returncode, "stays a dead letter, a refused task" in refused.stdout + refused.stderr) == (4, True)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``unstuck dead`` shows reports that cannot be applied and notices that cannot be sent, and replays or drops them."""
+"""``unstuck dead`` shows reports that cannot be applied, notices that cannot be sent, and submits that were refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from unstuck.tasks.protocol.keys import Keys
 
 MOST = 200  # characters of one value in a table; `dead show` and --json have it whole
 
-dead = typer.Typer(help="Reports that nobody could apply, and notices that could not be sent.", no_args_is_help=True)
+HELP = "Reports that nobody could apply, notices that could not be sent, and Celery submits that were refused."
+dead = typer.Typer(help=HELP, no_args_is_help=True)
 
 Reports = Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Ids, as `unstuck dead list` shows them.")]
 All = Annotated[bool, typer.Option("--all", help="Every dead letter.")]
@@ -39,7 +40,7 @@ All = Annotated[bool, typer.Option("--all", help="Every dead letter.")]
 
 @dead.callback()
 def _reports() -> None:
-    """Reports that nobody could apply, and notices that could not be sent."""
+    """Reports that nobody could apply, notices that could not be sent, and Celery submits that were refused."""
 
 
 @dead.command("list", epilog="Example: unstuck dead list --limit 20")
@@ -69,16 +70,17 @@ def show_dead(
     if as_json:
         emit({**report_json(one), "unreadable": unreadable(one) or None, "raw": one.raw})
         return
-    why_not = unreadable(one)
+    why_not, is_report = unreadable(one), not one.notice and not one.task
     shown = table("", "")
     for name, value in (
-        ("notice" if one.notice else "report", one.id),
+        ("refused task" if one.task else "notice" if one.notice else "report", one.id),
+        *((("task", one.task),) if one.task else ()),
         *((("target", one.to),) if one.to else ()),
         ("dead letter since", clock(_at(one.id))),
-        *((("sent", f"{clock(_at(one.entry))} as {one.entry}" if one.entry else "not recorded"),) * (not one.notice)),
-        ("tries" if one.notice else "deliveries", str(one.deliveries) if one.deliveries else "not recorded"),
-        ("reason", one.reason),
-        ("replay", f"refused, since it cannot be read: {why_not}" if why_not else f"unstuck dead replay {one.id}"),
+        *((("sent", f"{clock(_at(one.entry))} as {one.entry}" if one.entry else "not recorded"),) * is_report),
+        *((("tries" if one.notice else "deliveries", str(one.deliveries or "not recorded")),) * (not one.task)),
+        *(("" if n else "reason", line) for n, line in enumerate(one.reason.splitlines())),
+        ("replay", f"refused: {why_not}" if why_not else f"unstuck dead replay {one.id}"),
         *((f"says {name}", value) for name, value in one.fields.items()),
     ):
         shown.add_row(Text(_cut(name)), Text(_cut(value)))
@@ -127,7 +129,9 @@ def _listing(letters: Sequence[DeadLetter]) -> Listing:
     listing = table("ID", "WHEN", "KIND", "OF", "DELIVERIES", "REASON", right=("DELIVERIES",))
     for one in letters:
         kind, token = one.fields.get("kind", "?"), one.fields.get("token", "?")
-        if one.notice:
+        if one.task:
+            kind, token = one.task, one.fields.get("by", "?")
+        elif one.notice:
             kind, token = (
                 "notice",
                 f"{one.fields.get('event', '?')} of {one.fields.get('name', '?')}, for {one.to or '?'}",
@@ -137,7 +141,7 @@ def _listing(letters: Sequence[DeadLetter]) -> Listing:
             clock(_at(one.id)),
             Text(_cut(kind)),
             Text(_cut(token)),
-            str(one.deliveries or "?"),
+            "" if one.task else str(one.deliveries or "?"),
             Text(_cut(one.reason)),
         )
     return listing
@@ -156,9 +160,10 @@ def report_json(one: DeadLetter) -> dict[str, Any]:
         "reason": one.reason,
         "entry": one.entry or None,
         "deliveries": one.deliveries or None,
-        "report": None if one.notice else one.fields,
+        "report": None if one.notice or one.task else one.fields,
         "notice": one.fields if one.notice else None,
         "to": one.to or None,
+        "task": {"name": one.task, **one.fields} if one.task else None,
     }
 
 

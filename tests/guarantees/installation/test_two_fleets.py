@@ -119,6 +119,24 @@ def test_what_is_sent_through_celery_reaches_the_fleet_whose_prefix_it_carries(
         wait_until(lambda one=one: len(one.client.jobs(name="sent")) == 4, 30, f"all four in {one.prefix}")
 
 
+def test_a_submit_through_celery_that_is_refused_stands_under_dead_with_its_errors(
+    fleets: list[Fleet], redis_server: RedisServer
+) -> None:
+    one, other = fleets
+    text = "name: broken\ngroups:\n  - {name: a, neds: [b], steps: [{python: 'm:f'}]}\n"
+    with app_of_strangers(redis_server.url, one.prefix) as app:
+        app.send_task("unstuck.submit", kwargs={"spec": text, "key": "night", "by": "anna"}, queue="control")
+        wait_until(lambda: one.client.dead_letters.all(), 30, "the dead letter")
+    (letter,) = one.client.dead_letters.all()
+    shown = json.loads(one.asks("unstuck.coordinator.cli", "dead", "show", letter.id, "--json"))
+    assert shown["reason"] == "SPEC_INVALID: <text>:3:15: groups[0].neds: unknown field 'neds'; did you mean 'needs'?"
+    assert shown["task"].pop("task_id")
+    assert shown["task"] == {"name": "unstuck.submit", "spec": text, "key": "night", "by": "anna"}
+    assert one.client.replay_report(letter.id).word == "REFUSED"
+    assert one.client.drop_report(letter.id).word == "DROPPED"
+    assert other.client.dead_letters.all() == one.client.dead_letters.all() == []
+
+
 def test_each_sees_only_its_own(fleets: list[Fleet], redis_server: RedisServer) -> None:
     for one, other in (fleets, fleets[::-1]):
         wait_until(lambda one=one: len(one.client.fleet().runners) == 2, 30, "its runners to be shown")
