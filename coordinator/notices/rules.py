@@ -152,7 +152,8 @@ class _Telling:
 
     def look(self, everything: bool) -> None:
         """Judge what holds for a time, of a job that goes on."""
-        self._unwatched(everything)
+        if self.told:
+            self._unwatched(everything)
         for key, (condition, targets) in self._asked.conditions.items():
             if condition.value is None or (condition.word == "waiting_for_worker" and not everything):
                 continue

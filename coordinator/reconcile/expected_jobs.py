@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from unstuck.coordinator.notices.expected import Came, Expected, judge, looks_back_to, names_of, stored_rules
@@ -14,7 +15,9 @@ from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 from unstuck.coordinator.views.job_views import read_line
 
 LOOK_EVERY = 30.0  # seconds between looks of one coordinator
-MOST = 20_000  # jobs of any name among which those of the expected names are looked for
+MOST = 20_000  # jobs of any name that are looked at in one look; the next ones in the next
+DAY = 25 * 3600.0  # seconds back of which jobs are known; the longest day of a zone has so many
+OVERLAP = 60.0  # seconds that are looked at once more, since the clock of Redis may be set back a little
 
 
 class ExpectedJobs:
@@ -34,13 +37,22 @@ class ExpectedJobs:
             clock: monotonic seconds.
         """
         self._store, self._zone, self._clock, self._next = store, zone, clock, 0.0
-        self._names = names_of(rules)
+        self._names, self._looking = names_of(rules), threading.Lock()
+        # Of these names all jobs are known that were submitted between these times: by name, each with its own.
+        self._from = self._to = 0.0
+        self._all = True  # those that were submitted since the last look alone are not known
+        self._known: dict[str, dict[str, float]] = {}
         self._rules = tuple(rule for rule in rules if self._names.intersection(rule.names))
 
     def run(self) -> None:
         """Judge all expected names, unless that was a short while ago. Raises: redis.RedisError."""
-        if self._clock() < self._next:
-            return
+        if self._clock() >= self._next and self._looking.acquire(blocking=False):  # two threads may sweep at once
+            try:
+                self._look()
+            finally:
+                self._looking.release()
+
+    def _look(self) -> None:
         self._next = self._clock() + LOOK_EVERY
         rules, states = self._store.all()
         names = sorted({*rules, *self._names, *states})
@@ -58,6 +70,9 @@ class ExpectedJobs:
                 asked[name] = subscriptions(name, stored_rules(rules.get(name, "")), self._rules)
                 expected[name] = replace(known, since=known.since or now, by_fleet=by_fleet or known.by_fleet)
         jobs = self._jobs(asked, expected, now)
+        if jobs is None:
+            self._next = 0.0
+            return
         for name, one in expected.items():
             found = judge(name, asked[name], one, jobs[name], now, self._zone, given_up=name not in self._names)
             after = "" if found.forget else found.expected.to_json()
@@ -66,15 +81,41 @@ class ExpectedJobs:
 
     def _jobs(
         self, asked: Mapping[str, Subscriptions], expected: Mapping[str, Expected], now: float
-    ) -> dict[str, list[Came]]:
-        """By name, the jobs that are needed to judge it."""
+    ) -> dict[str, list[Came]] | None:
+        """By name, the jobs that are needed to judge it, the newest first; None: more are to be looked at before."""
         froms = {name: looks_back_to(asked[name], one, now, self._zone) for name, one in expected.items()}
         wanted = {name: at for name, at in froms.items() if at is not None}
+        if not self._follow(expected, min([*wanted.values(), now - DAY]), now):
+            return None
         found: dict[str, list[Came]] = defaultdict(list)
-        if wanted:
-            for line in self._store.lines(wanted, min(wanted.values()), MOST):
+        for name, since in wanted.items():
+            known = self._known[name]
+            newest = sorted((job for job, at in known.items() if at >= since), key=known.__getitem__, reverse=True)
+            for line in self._store.lines([name], newest):
                 job = read_line(line)
-                if job.name in wanted and not job.schedule:
-                    why = job.reason.text if job.reason is not None else ""
-                    found[job.name].append(Came(job.id, job.status, job.submitted_at, why))
+                why = job.reason.text if job.reason is not None else ""
+                found[name].append(Came(job.id, job.status, job.submitted_at, why))
         return found
+
+    def _follow(self, names: Collection[str], since: float, now: float) -> bool:
+        """Note the jobs of these names that were submitted since then. Each job of any name is looked at once.
+
+        Returns whether all were noted.
+        """
+        if not (self._known.keys() >= set(names) and self._from <= since and self._to <= now):
+            self._known, self._to, self._all = {name: {} for name in names}, since, True
+        self._from = since
+        for known in self._known.values():
+            for old in [job for job, at in known.items() if at < since]:
+                del known[old]
+        begin = f"{max(since, self._to - OVERLAP)}" if self._all else f"({self._to}"
+        submitted = self._store.submitted(begin, MOST)
+        times = dict(submitted)
+        for line in self._store.lines(self._known, list(times)):
+            job = read_line(line)
+            if job.name in self._known and not job.schedule:
+                self._known[job.name][job.id] = times[job.id]
+        if submitted:
+            self._to = max(self._to, submitted[-1][1])
+        self._all = len(submitted) < MOST
+        return self._all

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from functools import partial
+from functools import lru_cache, partial
 
 from unstuck.coordinator.decide.decide import decide
 from unstuck.coordinator.decide.receipts import Applied, Delivered, receipt
@@ -99,6 +99,8 @@ class Reconciler:
         # job → when a pass read its state, and the state. A pass takes it out, so two threads never share one.
         self.cache: dict[str, tuple[float, JobState]] = {}
         self.rules = rules
+        # By this, the rules of the fleet are not hashed for each commit.
+        self.asked = lru_cache(1024)(lambda name, of_job: subscriptions(name, of_job, rules))
         self._usual: dict[tuple[str, str], tuple[float, float]] = {}  # name and schedule → when it was read, seconds
         self.errors: dict[str, str] = {}  # job → the error for which its last decision failed
         self._send_wake_ups = send_wake_ups
@@ -328,7 +330,7 @@ class Pass:
         if decision.reload or not (rules or state.plan.notify or state.job.told):
             return
         job, everything = state.job, self.groups is None
-        asked = subscriptions(job.name, state.plan.notify, rules)
+        asked = self._reconciler.asked(job.name, state.plan.notify)
         usual = partial(self._reconciler.usual, job, env.now)
         told = tell(asked, decision.old, state, env, decision.due, usual=usual, everything=everything)
         decision.notices = tuple(notice.to_json() for notice in told.notices)

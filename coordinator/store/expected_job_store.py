@@ -40,17 +40,20 @@ class ExpectedJobsStore:
         lines = cast(list[str | None], self._redis.hmget(self._keys.schedules, list(names))) if names else []
         return {name for name, line in zip(names, lines, strict=True) if line is not None}
 
-    def lines(self, names: Iterable[str], since: float, most: int) -> Iterator[str]:
-        """The lines of the list, as JSON, that may be of jobs of these names: submitted since then, the newest first.
+    def submitted(self, since: str, most: int) -> list[tuple[str, float]]:
+        """Jobs of any name that were submitted since then, and when; the first ``most`` of them, the oldest first.
 
-        ``most``: of so many jobs of any name.
+        ``since``: Unix seconds; with ``(`` before them, later than that.
         """
+        found = self._redis.zrangebyscore(self._keys.jobs, since, "+inf", start=0, num=most, withscores=True)
+        return cast(list[tuple[str, float]], found)
+
+    def lines(self, names: Iterable[str], jobs: Sequence[str]) -> Iterator[str]:
+        """Those lines of the list, as JSON, of ``jobs`` that may be of these names; in the order of ``jobs``."""
         wanted = [f'"name":{json.dumps(name)}' for name in names]
-        found = cast(list[str], self._redis.zrevrangebyscore(self._keys.jobs, "+inf", since, start=0, num=most))
-        for start in range(0, len(found), AT_ONCE):
-            for line in cast(list[str | None], self._redis.hmget(self._keys.summary, found[start : start + AT_ONCE])):
-                if line is not None and any(one in line for one in wanted):
-                    yield line
+        for start in range(0, len(jobs), AT_ONCE):
+            lines = cast(list[str | None], self._redis.hmget(self._keys.summary, jobs[start : start + AT_ONCE]))
+            yield from (line for line in lines if line is not None and any(one in line for one in wanted))
 
     def note(self, name: str, before: str, after: str, notices: Sequence[str]) -> CommitAnswer:
         """Write what was judged of a name, with its notices, unless another coordinator has done so."""

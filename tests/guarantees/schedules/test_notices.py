@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.support.servers import wait_until
 from unstuck import Status
 from unstuck.coordinator.model.notice import Notice
 from unstuck.coordinator.notices.expected import GIVEN_UP
+from unstuck.coordinator.reconcile import expected_jobs
 from unstuck.coordinator.spec.notify_spec import FleetRule
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.protocol.report import Outcome
@@ -204,13 +206,42 @@ def test_a_job_that_ended_well_is_not_late_and_one_that_does_not_come_any_more_i
     as_if_expected_for_days(coordinator, "nightly")
     look(coordinator)
     assert told(coordinator) == []
-    coordinator.redis.delete(coordinator.keys.jobs)  # as if that had been days ago
+    coordinator.redis.delete(coordinator.keys.jobs, coordinator.keys.summary)  # as if that had been days ago
     for _ in range(GIVEN_UP):
         as_if_expected_for_days(coordinator, "nightly", judged={})
         look(coordinator)
     assert events(coordinator) == ["late"] * GIVEN_UP
     assert "until it is submitted again, it is not expected" in told(coordinator)[-1].text
     assert coordinator.redis.hlen(coordinator.keys.expected) == 0
+
+
+@pytest.mark.parametrize("most", [1, 3, 100])
+def test_the_run_that_counts_is_found_among_any_number_of_other_jobs_and_each_of_these_is_read_once(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(expected_jobs, "MOST", most)
+    monkeypatch.setattr(expected_jobs, "OVERLAP", 0.0)
+    read = Counter[str]()
+    lines = coordinator.expected._store.lines
+
+    def counted(names: Any, jobs: Any) -> Any:
+        read.update(jobs)
+        return lines(names, jobs)
+
+    monkeypatch.setattr(coordinator.expected._store, "lines", counted)
+    rules = [{"on": [{"late": a_minute_ago()}, "recovered"], "to": "ops"}]
+    coordinator.drive(coordinator.submit(group("a"), name="nightly", notify=rules))
+    look(coordinator)
+    as_if_expected_for_days(coordinator, "nightly")
+    others = [coordinator.submit(group("a"), name=f"other-{number}") for number in range(8)]
+    look(coordinator)
+    assert told(coordinator) == [], "it has ended well, before the others"
+    as_if_expected_for_days(coordinator, "nightly", judged={})
+    failed_later = coordinator.submit(group("a"), name="nightly", notify=rules)
+    coordinator.redis.zrem(coordinator.keys.jobs, *others[:2])
+    look(coordinator)
+    assert told(coordinator) == [], f"{failed_later} is not the only one"
+    assert max(read[job] for job in others[:-1]) == 1
 
 
 def test_a_rule_of_the_fleet_is_told_of_a_job_that_was_never_submitted(
@@ -256,8 +287,10 @@ def test_a_coordinator_that_dies_while_it_submits_tells_nothing_of_what_was_not_
 
 
 def look(coordinator: Coordinator) -> None:
+    """Look once, or as often as it takes to look at all jobs."""
     coordinator.expected._next = 0.0
-    coordinator.expected.run()
+    while not coordinator.expected._next:
+        coordinator.expected.run()
 
 
 def as_if_expected_for_days(coordinator: Coordinator, name: str, **more: Any) -> None:
