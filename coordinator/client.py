@@ -233,7 +233,9 @@ class Client:
         state, now, due = self._state(job)
         if not why:
             return view_of(state, now, due)
-        known = FleetFacts(idle=self._queries.idle(now), pools=full_pools(self.pools.all()))
+        known = FleetFacts(
+            idle=self._queries.idle(now), pools=full_pools(self.pools.all()), stacks=self._queries.stacks(state)
+        )
         return view_of(state, now, due, explain(state, self._environment(now), due, members, known))
 
     def _why(self, job: str) -> str:
@@ -262,6 +264,7 @@ class Client:
             pools=full_pools(self.pools.all()),
             code=different_code_for(state, fleet.runners),
             unlike=unlike_runners(self._queries.versions(job), fleet.runners),
+            stacks=self._queries.stacks(state),
         )
         return explain(state, self._environment(now), due, fleet=known)
 

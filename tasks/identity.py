@@ -5,9 +5,22 @@ from __future__ import annotations
 import getpass
 import os
 import platform
+import site
+import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+
+LIBRARIES = tuple(
+    f"{form}{os.sep}"
+    for path in {
+        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        *site.getsitepackages(),
+        site.getusersitepackages(),
+    }
+    for form in {path, os.path.realpath(path)}
+)
+"""The folders of Python and of what is installed into it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,9 @@ class Settings(BaseSettings):
     warehouse_timeout: Seconds = Field(
         default=600.0, description="how long a worker waits for an answer of the warehouse, before and after the steps"
     )
+    stack_every: Seconds = Field(
+        default=10.0, description="how often it is looked where a step stands, once it has run for so long; 0: never"
+    )
     retention: Seconds = 7 * 86400.0
     keep_versions: Annotated[dict[str, Annotated[int, Field(ge=1)]], NoDecode] = Field(
         default_factory=dict,

@@ -51,12 +51,14 @@ from unstuck.coordinator.commands.alter import altered_while_running, in_words
 from unstuck.coordinator.doctor.host_facts import small_files
 from unstuck.coordinator.errors import NewerJob, NoSuchJob
 from unstuck.coordinator.explain.explanation import Explanation
+from unstuck.coordinator.explain.stack_words import stack_lines
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.views.job_views import JobView, ListedJob, folded
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.process.call_deadlines import call_in_thread
 from unstuck.tasks.protocol.failure import CUT
+from unstuck.tasks.protocol.step_stack import StepStack
 from unstuck.tasks.terminal_text import printable
 
 FOLDED_OF = 2_000  # jobs among which those are looked for that are shown in one line
@@ -310,11 +312,18 @@ def why(job: LookArgument, as_json: AsJson = False) -> None:
             stdout.print(line if label == "try" else hanging(stdout, line, 10), soft_wrap=True)
 
 
+def stands_in_lines(stack: StepStack) -> str:
+    """Where a step stands, a line for each frame."""
+    since = f"at the same lines since {clock(stack.since)}, as seen {clock(stack.at)}"
+    return "\n".join([since, *stack_lines(stack)])
+
+
 def _explained(one: Explanation) -> list[tuple[str, str]]:
     lines = {
         "why": one.what,
         "since": clock(one.since),
         "tried": one.tried,
+        "stands": "" if one.stack is None else stands_in_lines(one.stack),
         "next": f"{clock(one.next.at)}: {one.next.what}" if one.next.at else one.next.what,
         "ends": f"{one.ends.what}, at {clock(one.ends.at)}" if one.ends.what and one.ends.at else one.ends.what,
     }

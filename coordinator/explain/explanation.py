@@ -14,6 +14,7 @@ from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Intent
 from unstuck.coordinator.spec.plan import PlannedGroup
 from unstuck.tasks.duration import format_duration
+from unstuck.tasks.protocol.step_stack import StepStack
 from unstuck.tasks.protocol.token import split_member
 
 A_PERSON = "a person decides"
@@ -44,6 +45,7 @@ class Explanation:
         since: when it came there; for a waiting group without a record, since when it waits or could have gone.
         tried: what has been tried so far; empty if nothing had to be.
         help: commands that would help.
+        stack: where its step stands, if it runs long.
     """
 
     subject: str
@@ -56,6 +58,7 @@ class Explanation:
     next: Event = Event()
     ends: Event = Event()
     help: tuple[str, ...] = ()
+    stack: StepStack | None = None
 
     def line(self, at: float) -> str:
         """The wait in one line, as it reads at the time ``at``: ``attempt 3 in 12s: STEP_FAILED: …``."""
@@ -124,6 +127,7 @@ class FleetFacts:
         pools: pools without a free slot, with the words for it; see `full_pools`.
         code: that its workers run different code, in words; see `different_code_for`.
         unlike: runners that have other versions than the job; see `unlike_runners`.
+        stacks: where the steps of running groups stand, as far as that was looked at; see `Queries.stacks`.
     """
 
     durations: Mapping[str, float] = field(default_factory=dict)
@@ -133,6 +137,7 @@ class FleetFacts:
     pools: Mapping[str, str] = field(default_factory=dict)
     code: str = ""
     unlike: Mapping[tuple[str, bool], Unlike] = field(default_factory=dict)
+    stacks: Mapping[str, StepStack] = field(default_factory=dict)
 
 
 NOTHING_KNOWN = FleetFacts()

@@ -10,6 +10,7 @@ from unstuck.coordinator.decide.joins import NOT_FAILED, JoinResult, judge
 from unstuck.coordinator.decide.timers.deadlines import job_timeout_at, queue_timeout_at, retry_at
 from unstuck.coordinator.decide.timers.leases import lease_end
 from unstuck.coordinator.explain.explanation import A_PERSON, Event, Explanation, JobFacts, stands_still, timeout_of
+from unstuck.coordinator.explain.stack_words import stands_at
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent
@@ -250,6 +251,9 @@ def _running(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
     ran = env.now - attempt.claimed_at if attempt is not None else 0.0
     if duration and ran > max(LONG * duration, SHORT):
         what += f"; it has run for {format_duration(ran)}, and took {format_duration(duration)} when it last succeeded"
+    stack = facts.fleet.stacks.get(group_id)
+    if stack is not None:
+        what += f"; its step stands {stands_at(stack, env.now)}"
     ends = _running_ends(facts, planned, attempt)
     following = Event(what="the worker counts as lost if nothing was heard of it by then", at=facts.ahead(lease))
     if job.halted is not None and stands_still(job):
@@ -275,6 +279,7 @@ def _running(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
         next=following,
         ends=ends,
         help=(f"unstuck logs {job.id} {group_id} -f", *facts.help),
+        stack=stack,
     )
 
 

@@ -17,10 +17,12 @@ from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRec
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import DONE, GroupState, Status
 from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.step_stack import StepStack
 from unstuck.tasks.protocol.token import split_member
 from unstuck.tasks.spec.fields import Scalar
 from unstuck.tasks.spec.inputs import DatasetInput
 from unstuck.tasks.spec.outputs import REJECTED
+from unstuck.tasks.transport.stack_store import StackStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +281,20 @@ class Queries:
                 if record is not None and record.state is GroupState.SUCCEEDED and not record.adopted:
                     durations[group_id] = max(0.0, record.since - record.started_at)
         return durations
+
+    def stacks(self, state: JobState) -> dict[str, StepStack]:
+        """Where the steps of groups stand that run long, by group."""
+        running = [*state.by_state[GroupState.RUNNING], *state.by_state[GroupState.CANCELING]]
+        seen = StackStore(self._redis, self._keys).of_job(state.job.id) if running else {}
+        stacks = {}
+        for group in running if seen else ():
+            attempt = state.attempts.get(group)
+            if (
+                attempt is not None
+                and (token := f"{state.record(group).offer(state.job.id, group)}/{attempt.claimant}") in seen
+            ):
+                stacks[group] = seen[token]
+        return stacks
 
     def versions(self, job: str) -> dict[str, str]:
         """The minor versions of Python and Spark of the job's first claims, by name."""

@@ -22,6 +22,7 @@ class JobKeys:
         self.groups = f"{base}:groups"  # hash: group id → GroupRecord; absent means WAITING
         self.inputs = f"{base}:inputs"  # hash: group, and member of a fork → FrozenInputs, from the first QUEUED on
         self.attempts = f"{base}:attempts"  # hash: group id → the live attempt; dropped when its outcome is applied
+        self.stacks = f"{base}:stacks"  # hash: group id → JSON: where its step stands; lives for a minute or so
         self.versions = f"{base}:versions"  # hash: python, spark → the minor version of its first claim
         self.turns = f"{base}:turns"  # hash: lane → the turn of the offer that was added last
         self.events = f"{base}:events"  # stream: what happened, bounded

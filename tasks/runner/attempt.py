@@ -204,7 +204,9 @@ class Attempt:
         for step in work_order.group.steps:
             self._secrets.resolve(step.params)
         self._secrets.resolve(work_order.group.conf)
-        return {**self._secrets.resolve(work_order.written_params), **work_order.fork_params}
+        written = self._secrets.resolve(work_order.written_params)
+        self._runner.watchdog.hide(self._secrets.given)
+        return {**written, **work_order.fork_params}
 
     def _session(self, stack: ExitStack) -> Any:
         """The Spark session of this attempt, which ``stack`` closes; None for a group without Spark."""

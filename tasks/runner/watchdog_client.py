@@ -15,7 +15,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -24,6 +24,7 @@ import psutil
 
 from unstuck.tasks.process.call_deadlines import run_with_deadline
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag
+from unstuck.tasks.process.stack_dump import StackDump
 from unstuck.tasks.process.tree import ProcessState, end_strays, process_state
 from unstuck.tasks.protocol.report import Failure
 from unstuck.tasks.protocol.token import Token
@@ -66,6 +67,7 @@ class WatchdogClient:
         self._holding = Holding(idle=time.time())
         self._shared = SharedHolding.create()
         self._shared.write(self._holding)
+        self._stack = StackDump.install()
         self._restarts: list[float] = []
         self._ending = False
         self._process: WatchdogProcess  # assigned before the thread that follows it starts
@@ -95,7 +97,7 @@ class WatchdogClient:
 
     def hold(self, token: Token) -> None:
         """Let the watchdog renew the lease of ``token``, and report the attempt if this runner dies."""
-        self._tell(token=str(token), since=time.time(), log=None, clocks={}, progress="", remark="")
+        self._tell(token=str(token), since=time.time(), log=None, clocks={}, progress="", remark="", secrets={})
 
     def log_to(self, path: str | None) -> None:
         """Tell the watchdog the log of the attempt on this machine, where it writes why it killed the runner."""
@@ -131,6 +133,11 @@ class WatchdogClient:
         """Let ``text`` (JSON) go with the next renewal."""
         self._tell(progress=text)
 
+    def hide(self, secrets: Mapping[str, str]) -> None:
+        """Let the watchdog keep ``secrets`` out of what it shows of this attempt."""
+        if secrets:
+            self._tell(secrets=dict(secrets))
+
     def remark(self, text: str) -> None:
         """Add ``text`` to what the watchdog reports if this process dies in this attempt."""
         self._tell(remark=f" ({text})")
@@ -143,7 +150,7 @@ class WatchdogClient:
 
     def release(self) -> None:
         """The attempt has ended; the watchdog renews its lease no more."""
-        self._tell(token=None, idle=time.time(), log=None, clocks={}, progress="", remark="")
+        self._tell(token=None, idle=time.time(), log=None, clocks={}, progress="", remark="", secrets={})
 
     def end(self) -> None:
         """This process ends: do not replace the watchdog, which outlives it to end what it leaves."""
@@ -158,9 +165,9 @@ class WatchdogClient:
             self._shared.write(self._holding)
 
     def _start(self) -> None:
-        shared = self._shared.descriptor
-        inherited = (shared,) if self._flag is None else (shared, self._flag)
-        self._process = start_watchdog({**self._hello, "shared": shared}, inherited)
+        told = {"shared": self._shared.descriptor, "stack": None if self._stack is None else self._stack.descriptor}
+        inherited = [one for one in (*told.values(), self._flag) if one is not None]
+        self._process = start_watchdog({**self._hello, **told}, inherited)
         # Found before anybody can have waited for it: until then its pid is given to nobody else.
         watchdog = psutil.Process(self._process.pid)
         threading.Thread(target=self._follow, args=(self._process, watchdog), name="watchdog", daemon=True).start()

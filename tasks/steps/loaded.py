@@ -9,13 +9,13 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import site
 import sys
-import sysconfig
 import time
 from collections import deque
 from collections.abc import Collection
 from contextlib import suppress
+
+from unstuck.tasks.identity import LIBRARIES
 
 log = logging.getLogger(__name__)
 
@@ -24,15 +24,6 @@ _Stamp = tuple[int, int, int]  # size, mtime and ctime: a file that is unpacked 
 _WITHIN = 0.02  # seconds that one comparison may take; the next one goes on where it ended
 _TICK = 20_000_000  # nanoseconds by which the clock of a file may be behind that of a process
 _OURS = ("unstuck", "__main__", "__mp_main__")  # only a restart changes these
-_LIBRARIES = tuple(
-    f"{form}{os.sep}"
-    for path in {
-        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-        *site.getsitepackages(),
-        site.getusersitepackages(),
-    }
-    for form in {path, os.path.realpath(path)}
-)
 
 
 class LoadedCode:
@@ -107,9 +98,9 @@ class LoadedCode:
 
 def _is_users(name: str, path: str) -> bool:
     """Whether the module lies outside of the libraries, and is none of ours."""
-    if name.partition(".")[0] in _OURS or path.startswith(_LIBRARIES):
+    if name.partition(".")[0] in _OURS or path.startswith(LIBRARIES):
         return False
-    return not os.path.realpath(path).startswith(_LIBRARIES)
+    return not os.path.realpath(path).startswith(LIBRARIES)
 
 
 def _file_of(module: object) -> str | None:

@@ -32,6 +32,7 @@ class Holding:
         progress: the last progress (JSON).
         remark: what is added to the report if the runner dies in this attempt.
         code: digests of the packages whose steps it has run.
+        secrets: those that the attempt was given, by variable; None: they have no room here.
         unfit: why it takes no Spark work; empty if it does.
     """
 
@@ -45,6 +46,7 @@ class Holding:
     remark: str = ""
     code: dict[str, str] = field(default_factory=dict)
     unfit: str = ""
+    secrets: dict[str, str] | None = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """Of at most a half. What has no room is cut or left out: first progress and code, then the texts.
@@ -57,7 +59,7 @@ class Holding:
             return data
         cut = {name: replace(clock, step=clock.step[:500]) for name, clock in self.clocks.items()}
         short = Holding(self.token, self.since, self.idle, self.taken, self.log, cut, remark=self.remark[:500])
-        return replace(short, unfit=self.unfit[:500]).to_bytes()
+        return replace(short, unfit=self.unfit[:500], secrets=None).to_bytes()
 
     @classmethod
     def parse(cls, data: bytes) -> Holding:

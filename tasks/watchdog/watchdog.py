@@ -26,6 +26,7 @@ from unstuck.tasks.identity import release_here
 from unstuck.tasks.log_lines import formatter, one_line, process_is_about
 from unstuck.tasks.process.call_deadlines import NonBlockingHandler, run_with_deadline
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
+from unstuck.tasks.process.stack_dump import StackDump
 from unstuck.tasks.process.tree import ProcessState, Tree, describe_status, exit_status, is_watchdog, process_state
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
@@ -34,10 +35,12 @@ from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.settings import Settings, settings
 from unstuck.tasks.transport.lease import Lease, RenewAnswer
 from unstuck.tasks.transport.redis_client import connect, persistently
+from unstuck.tasks.transport.stack_store import StackStore
 from unstuck.tasks.warehouse.probe import WarehouseProbe
 from unstuck.tasks.watchdog.cancel_channel import CancelChannel
 from unstuck.tasks.watchdog.holding import Holding, SharedHolding
 from unstuck.tasks.watchdog.policy import Instruction, Observation, WatchState, decide, timeout_failure, with_timeouts
+from unstuck.tasks.watchdog.stack_watch import StackWatch
 
 log = logging.getLogger("unstuck.tasks.watchdog")
 
@@ -45,11 +48,12 @@ LOOK_EVERY = 0.25  # seconds between looks at what the runner holds
 SHOWN_WITHIN = 1.0  # seconds until a runner that runs one short attempt after the other is shown as it is now
 FLAG_EVERY = 0.2  # seconds between looks at a shutdown flag that is raised, because it may be raised higher
 RENEW_AGAIN = 0.5  # seconds until a renewal is tried again that Redis refused at once
+STACK_KEPT = 60.0  # seconds
 REPORT_FOR = 600.0  # seconds to go on trying to report for a dead runner; the lease has long lapsed by then
 
 
 # It is told a JSON object: runner, pid, worker, worker_pid, queues; temporary is the folder of the runner's temporary
-# files; shutdown_flag and shared are descriptors.
+# files; shutdown_flag, shared and stack are descriptors.
 # What the runner holds stands in memory that both share (``holding``). Instructions go to the runner through a pipe,
 # one JSON object a line: token, instruction (cancel, stale, drain, timeout), failure (of a timeout).
 
@@ -94,6 +98,10 @@ class Watchdog:
         self._answer: RenewAnswer | None = None
         self._altered: dict[str, Any] | None = None  # the group, if its job was altered since the claim
         self._next_tick = 0.0
+        self._stacks = StackStore(self._client, self._keys)
+        self._stack: StackWatch | None = None
+        if hello.get("stack") is not None and settings.stack_every:
+            self._stack = StackWatch(self._runner, StackDump(int(hello["stack"])), settings.stack_every)
 
     # -- the loop ----------------------------------------------------------------------------------------------
 
@@ -165,6 +173,7 @@ class Watchdog:
                 self._tree.remember()
             if self._renew(runner) and self._counts_as_living(runner):
                 self._registry.note(self._status)
+                self._show_stack()
         orphaned = self._orphaned(runner)
         self._read_flag()  # again: a worker that was told to stop may have ended the runner, or itself, meanwhile
         if self._token is None:
@@ -270,6 +279,17 @@ class Watchdog:
             if not token and self._level is ShutdownLevel.WORK
             else None,
         )
+
+    def _show_stack(self) -> None:
+        """Let people see where a step stands that runs long."""
+        if self._stack is None or (found := self._stack.look(self._holding)) is None or self._token is None:
+            return
+        frames, seen, since = found
+        keep = max(STACK_KEPT, 3 * self._settings.stack_every)
+        try:
+            self._stacks.note(self._token, frames, time.monotonic() - seen, seen - since, keep)
+        except redis.RedisError as error:
+            log.info("%s: its stack could not be shown: %s", self._token, error)
 
     # -- the runner --------------------------------------------------------------------------------------------
 

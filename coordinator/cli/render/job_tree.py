@@ -22,6 +22,7 @@ from unstuck.coordinator.cli.render.terminal import (
     one_line,
     table,
 )
+from unstuck.coordinator.explain.stack_words import stands_at
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.views.job_views import ForkView, GroupView, JobView
 from unstuck.tasks.duration import format_duration
@@ -207,11 +208,13 @@ def _group_line(view: JobView, member: GroupView, at: float) -> Line:
     if state in (GroupState.RUNNING, GroupState.CANCELING):
         step = f"step {progress['step']}/{progress['steps']}" if "step" in progress else ""
         label = one_line(str(progress.get("label", "")))
+        stack = view.why[member.id].stack if member.id in view.why else None
+        stands = "" if stack is None else one_line(stands_at(stack, at, brief=True))
         return Line(
             member.id,
             state,
             # The worker has a column of its own; what a group waits for is shown only without progress.
-            _joined(_joined(step, label, between=" "), _rows(progress.get("rows")), again) or waits,
+            _joined(_joined(step, label, between=" "), _rows(progress.get("rows")), stands, again) or waits,
             progress.get("done") or 0,
             progress.get("total") or 0,
             elapsed_of(member, at),

@@ -15,6 +15,7 @@ from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.spec.job_params import values_of
 from unstuck.coordinator.views.job_views import ForkView, GroupView, JobView, ListedJob
 from unstuck.tasks.protocol.report import Failure
+from unstuck.tasks.protocol.step_stack import StepStack
 
 
 def fields_of(record: Any, names: str) -> dict[str, Any]:
@@ -77,6 +78,7 @@ def _member(view: JobView, member: GroupView) -> dict[str, Any]:
         **fields_of(record, "state reason since started_at next_at failures losses releases adopted rows results"),
         **fields_of(record, "first_error last_error"),
         "why": view.why_line(member.id) or None,
+        "stack": stack_json(view.why[member.id].stack) if member.id in view.why else None,
         "attempt": record.epoch,
         "worker": (attempt.worker if attempt else "") or record.worker,
     }
@@ -90,7 +92,13 @@ def explanation_json(one: Explanation) -> dict[str, Any]:
         "next_what": one.next.what,
         "gives_up": one.ends.what,
         "gives_up_at": iso(one.ends.at),
+        "stack": stack_json(one.stack),
     }
+
+
+def stack_json(stack: StepStack | None) -> dict[str, Any] | None:
+    """Where a step stands; null if it was not looked at."""
+    return None if stack is None else {**fields_of(stack, "at since"), "frames": [asdict(one) for one in stack.frames]}
 
 
 def schedule_json(view: ScheduleView, ticks: int = 1) -> dict[str, Any]:

@@ -1,0 +1,27 @@
+"""Where a step stands, in words (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from unstuck.tasks.duration import format_duration
+from unstuck.tasks.protocol.step_stack import StepStack
+
+LONG_AGO = 20.0  # seconds after which a look at a step is said to be so long ago
+
+
+def stands_at(stack: StepStack, now: float, *, brief: bool = False) -> str:
+    """The line of the user's code at which a step stands, and for how long: ``at etl.py:12 in load for 3m``."""
+    frame = next((one for one in reversed(stack.frames) if one.own), stack.frames[-1])
+    where = f"{frame.file.rpartition('/')[2]}:{frame.line}" if brief else str(frame)
+    seen = max(0.0, now - stack.at)
+    ago = f", as seen {format_duration(seen)} ago" if seen > LONG_AGO else ""
+    return f"at {where} for {format_duration(max(0.0, stack.at - stack.since))}{ago}"
+
+
+def stack_lines(stack: StepStack) -> Iterator[str]:
+    """The stack, a line for each frame, the innermost last."""
+    for frame in stack.frames:
+        if frame.skipped:
+            yield f"… {frame.skipped} in {frame.skipped_in}"
+        yield f"{frame}: {frame.source}" if frame.source else str(frame)

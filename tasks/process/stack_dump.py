@@ -1,0 +1,92 @@
+"""The stack of another process's main thread, which its interpreter writes in C when a signal comes (faulthandler).
+
+It is written although a C call holds the GIL, and no lock, memory or Python code of the process is used. Only the main
+thread is told of, which the signal has interrupted: other threads may run meanwhile, and change what would be read.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import re
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+_BELOW_LAST = 7  # real-time signals are nobody's by default; libraries begin with the first or the last
+_READ = 1 << 18  # bytes; faulthandler writes at most 100 frames
+_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+_ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
+_THREAD = "_bootstrap"  # the outermost function of every thread but the main one
+
+
+class RawFrame(NamedTuple):
+    """One frame. ``line``: 0 if it is not known."""
+
+    file: str
+    line: int
+    function: str
+
+
+class StackDump:
+    """Memory into which a process writes its stack when it is asked. It may be asked by whoever has the descriptor."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._asked = False
+
+    @classmethod
+    def install(cls) -> StackDump | None:
+        """Let this process answer. None where it cannot: there are no such signals, or no descriptor is left."""
+        if sys.platform != "linux":
+            return None
+        with suppress(OSError, RuntimeError):
+            descriptor = os.memfd_create("unstuck-stack")
+            # System calls that the signal interrupts go on (SA_RESTART), or are repeated by Python.
+            faulthandler.register(_signal(), file=descriptor, all_threads=False)
+            return cls(descriptor)
+        return None
+
+    def ask(self, process: psutil.Process) -> None:
+        """Ask ``process`` for its stack, unless an answer is still to come. It is not asked if it could not answer."""
+        if self._asked:
+            return
+        with suppress(OSError, psutil.Error):
+            if self._would_answer(process.pid):
+                os.ftruncate(self.descriptor, 0)
+                os.lseek(self.descriptor, 0, os.SEEK_SET)  # the process has this position, too
+                process.send_signal(_signal())
+                self._asked = True
+
+    def answer(self) -> list[RawFrame] | None:
+        """The frames, the innermost first; None: none has come yet. Empty: they are those of another thread."""
+        text = os.pread(self.descriptor, _READ, 0) if self._asked else b""
+        if not text.endswith(b"\n"):
+            return None
+        self._asked = False
+        frames = [
+            RawFrame(_plain(file), int(line) if line.isdigit() else 0, _plain(function))
+            for file, line, function in _FRAME.findall(text.decode("ascii", "replace"))
+        ]
+        return [] if frames and frames[-1].function == _THREAD else frames
+
+    def _would_answer(self, pid: int) -> bool:
+        """False where a step has changed what is needed: the signal would kill it, or go into a file of the step's."""
+        status = Path(f"/proc/{pid}/status").read_text()
+        bit = 1 << (_signal() - 1)
+        caught, blocked = (int(re.findall(rf"{name}:\s*(\w+)", status)[0], 16) & bit for name in ("SigCgt", "SigBlk"))
+        there, ours = os.stat(f"/proc/{pid}/fd/{self.descriptor}"), os.fstat(self.descriptor)
+        return bool(caught) and not blocked and os.path.samestat(there, ours)
+
+
+def _signal() -> int:
+    return signal.SIGRTMAX - _BELOW_LAST
+
+
+def _plain(text: str) -> str:
+    """``text`` as it was: faulthandler writes all characters beyond ASCII as escapes."""
+    return _ESCAPED.sub(lambda found: chr(int(found[1] or found[2] or found[3], 16)), text)

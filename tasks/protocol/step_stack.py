@@ -1,0 +1,43 @@
+"""Where the step of a running attempt stands, as its watchdog has seen: for people; nothing is decided from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a stack.
+
+    Attributes:
+        own: it is of the user's code.
+        source: the line itself; empty if it is not known, or the file has changed since.
+        skipped: so many frames of libraries before this one are left out; ``skipped_in``: which libraries.
+    """
+
+    file: str
+    line: int
+    function: str
+    own: bool = False
+    source: str = ""
+    skipped: int = 0
+    skipped_in: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
+
+
+@dataclass(frozen=True, slots=True)
+class StepStack:
+    """The stack of the thread that runs the step. Times are seconds by the clock of Redis.
+
+    Attributes:
+        token: of the attempt.
+        at: when it was seen; ``since``: since when each look has found it at the same lines of the user's code.
+        frames: those of the user's code, and where the innermost call stands; the innermost last.
+    """
+
+    token: str
+    at: float
+    since: float
+    frames: tuple[Frame, ...]  # one at least

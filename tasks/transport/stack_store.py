@@ -1,0 +1,48 @@
+"""Shows where the steps of running attempts stand, in Redis, for a minute or so."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import cast
+
+import redis
+from pydantic import TypeAdapter, ValidationError
+
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.step_stack import Frame, StepStack
+from unstuck.tasks.protocol.token import Token
+
+_STACK = TypeAdapter(StepStack)
+
+
+class StackStore:
+    """The stacks on one Redis. ``client`` must decode responses."""
+
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self._client = client
+        self._keys = keys
+
+    def note(self, token: Token, frames: tuple[Frame, ...], age: float, stood: float, keep: float) -> None:
+        """Show ``frames``, seen ``age`` seconds ago, which had not moved for ``stood``. Kept for ``keep`` seconds.
+
+        Raises: redis.RedisError.
+        """
+        seconds, micros = self._client.time()
+        at = seconds + micros / 1e6 - age
+        key = self._keys.of(token.job).stacks
+        with self._client.pipeline(transaction=True) as pipe:
+            pipe.hset(key, token.group, json.dumps(asdict(StepStack(str(token), at, at - stood, frames))))
+            pipe.expire(key, max(1, round(keep)))
+            pipe.execute()
+
+    def of_job(self, job: str) -> dict[str, StepStack]:
+        """By token. Raises: redis.RedisError."""
+        found = {}
+        for text in cast(list[str], self._client.hvals(self._keys.of(job).stacks)):
+            try:
+                stack = _STACK.validate_json(text)
+            except ValidationError:
+                continue
+            found[stack.token] = stack
+        return found

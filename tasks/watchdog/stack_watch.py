@@ -1,0 +1,156 @@
+"""The stack of a step that runs long: asked for, and cut to the lines that its author knows."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+import psutil
+
+from unstuck.tasks.identity import LIBRARIES
+from unstuck.tasks.process.call_deadlines import run_with_deadline
+from unstuck.tasks.process.stack_dump import RawFrame, StackDump
+from unstuck.tasks.protocol.secrets import Secrets
+from unstuck.tasks.protocol.step_stack import Frame
+from unstuck.tasks.watchdog.holding import Holding
+
+SHOWN = 8  # frames
+MAX_TEXT = 200  # characters of a name or a line
+_OURS = f"{Path(__file__).parents[1]}{os.sep}"
+# Below the last of these stands the step's own code: below the others what we do for it.
+_CALLERS = (f"{_OURS}steps/execute.py", f"{_OURS}runner/snapshot.py", f"{_OURS}runner/attempt.py")
+_NAMED = 4  # libraries
+_READ_WITHIN = 0.5  # seconds for a line of a file, whose server may be gone
+
+
+class StackWatch:
+    """Asks a runner where it stands, once its attempt has run for ``every`` seconds, and again after as long."""
+
+    def __init__(self, runner: psutil.Process, dump: StackDump, every: float) -> None:
+        self._runner, self._dump, self._every = runner, dump, every
+        self._token: str | None = None
+        self._next = 0.0
+        self._asked_at = self._stands_since = 0.0
+        self._frames: tuple[Frame, ...] = ()
+        self._raw: list[RawFrame] = []
+        self._sources: dict[tuple[str, int], str] = {}
+        self._secrets = Secrets()
+
+    def look(self, held: Holding) -> tuple[tuple[Frame, ...], float, float] | None:
+        """Ask when it is time, and take the answer to the question before.
+
+        Returns: the frames, and when they were seen and have stood since (monotonic seconds); None: nothing new.
+        """
+        now, answer = time.monotonic(), self._dump.answer()
+        if held.token != self._token:
+            self._token, self._next, self._raw, self._sources = held.token, now + self._every, [], {}
+            return None
+        found = None
+        if answer and held.token is not None and held.secrets is not None:
+            stood = [frame for frame in answer if is_users(frame.file, held.code)] or answer
+            if stood != self._raw:
+                self._raw, self._stands_since = stood, self._asked_at
+            found = self._shown(answer, held, held.secrets), self._asked_at, self._stands_since
+        if held.token is not None and now >= self._next:
+            self._dump.ask(self._runner)
+            self._asked_at, self._next = now, now + self._every
+        return found
+
+    def _shown(self, answer: Sequence[RawFrame], held: Holding, given: Mapping[str, str]) -> tuple[Frame, ...]:
+        if given != self._secrets.given:
+            self._secrets = Secrets.of(given)
+        here = f"{self._folder()}{os.sep}"
+
+        def clean(text: str) -> str:  # before it is cut: a secret that is cut is found no more
+            return self._secrets.clean(text)
+
+        frames = []
+        for raw, skipped in chosen(answer, held.code):
+            own = is_users(raw.file, held.code)
+            source = clean(self._source(raw, held.since)) if own else ""
+            name = clean(_short(raw.file, here))
+            libraries = list(dict.fromkeys(library_of(one.file) for one in skipped))
+            more = f", {len(libraries) - _NAMED} more" if len(libraries) > _NAMED else ""
+            frames.append(
+                Frame(
+                    name[-MAX_TEXT:],
+                    raw.line,
+                    clean(raw.function)[:MAX_TEXT],
+                    own,
+                    source[:MAX_TEXT],
+                    len(skipped),
+                    clean(", ".join(libraries[:_NAMED]))[:MAX_TEXT] + more,
+                )
+            )
+        return tuple(frames)
+
+    def _folder(self) -> str:
+        with suppress(psutil.Error, OSError):
+            return self._runner.cwd()
+        return os.curdir
+
+    def _source(self, frame: RawFrame, before: float) -> str:
+        """The line, unless the file has changed since ``before`` (seconds since the epoch) or does not come."""
+        at = (frame.file, frame.line)
+        if at not in self._sources:
+            self._sources[at] = ""  # a file that does not come is asked for once
+            run_with_deadline(self._read, *at, before, seconds=_READ_WITHIN)
+        return self._sources[at]
+
+    def _read(self, file: str, line: int, before: float) -> None:
+        with suppress(OSError, ValueError), open(file, encoding="utf-8", errors="replace") as lines:
+            found = os.fstat(lines.fileno())
+            if line and max(found.st_mtime, found.st_ctime) < before:
+                self._sources[file, line] = next(islice(lines, line - 1, None), "").strip()
+
+
+def chosen(innermost_first: Sequence[RawFrame], packages: Collection[str]) -> list[tuple[RawFrame, list[RawFrame]]]:
+    """The frames to show, the innermost last, each with those before it that are left out.
+
+    Shown are the user's own and the innermost one; of a stack without the user's, also the last of ours.
+
+    Args:
+        packages: those of steps; they are the user's own wherever they are installed.
+    """
+    frames = list(reversed(innermost_first))
+    inside = next((n + 1 for file in _CALLERS for n in _from_the_end(frames) if frames[n].file == file), 0)
+    frames = frames[inside:] or frames[-1:]
+    wanted = [n for n, frame in enumerate(frames) if is_users(frame.file, packages)]
+    if not wanted:
+        wanted = [n for n, frame in enumerate(frames) if frame.file.startswith(_OURS)][-1:]
+    if len(wanted) >= SHOWN:  # the step itself, and the innermost of the others
+        wanted = [wanted[0], *wanted[2 - SHOWN :]]
+    wanted = sorted({*wanted, len(frames) - 1})
+    return [(frames[n], frames[before + 1 : n]) for before, n in zip([-1, *wanted], wanted, strict=False)]
+
+
+def _from_the_end(frames: Sequence[RawFrame]) -> range:
+    return range(len(frames) - 1, -1, -1)
+
+
+def is_users(file: str, packages: Collection[str]) -> bool:
+    """Whether ``file`` is code of the user's: none of ours, of Python or of a library."""
+    if file.startswith((_OURS, "<frozen ")):
+        return False
+    return not file.startswith(LIBRARIES) or library_of(file) in packages
+
+
+def library_of(file: str) -> str:
+    """The package or the module that ``file`` belongs to."""
+    if file.startswith(_OURS):
+        return "unstuck"
+    if file.startswith("<"):
+        return file.strip("<>").removeprefix("frozen ").partition(".")[0]
+    return (_short(file, "").partition(os.sep)[0] or Path(file).name).removesuffix(".py")
+
+
+def _short(file: str, here: str) -> str:
+    """``file`` without the folder of its library, or the working folder of the runner."""
+    if file.startswith(_OURS):
+        return f"unstuck/tasks/{file.removeprefix(_OURS)}"
+    folders = [folder for folder in (here, *LIBRARIES) if folder and file.startswith(folder)]
+    return file.removeprefix(max(folders, key=len, default=""))

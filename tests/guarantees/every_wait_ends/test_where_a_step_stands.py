@@ -1,0 +1,126 @@
+"""Promise 4: of a step that runs long, `why` says where it stands."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.support.coordinator import Coordinator, group
+from tests.support.programs.runner import SingleRunner, single_runner
+from tests.support.servers import wait_until
+from tests.support.steps import hanging_steps
+from unstuck.coordinator.explain.explanation import Explanation
+from unstuck.tasks.process.tree import is_watchdog
+from unstuck.tasks.protocol.step_stack import Frame, StepStack
+
+STEPS = Path(hanging_steps.__file__)
+EVERY = {"UNSTUCK_STACK_EVERY": "200ms", "PW": "hunter2-and-more"}
+
+
+class Hung:
+    """A job whose only group hangs in a real runner."""
+
+    def __init__(self, coordinator: Coordinator, job: str, runner: SingleRunner) -> None:
+        self.coordinator, self.job, self.runner = coordinator, job, runner
+
+    def why(self) -> Explanation:
+        self.coordinator.read()
+        return {one.subject: one for one in self.coordinator.client.explain(self.job)}["g"]
+
+    def stack(self, fits: Callable[[StepStack], bool] = lambda stack: True) -> StepStack:
+        """What `why` shows of the step, once that ``fits``."""
+        return wait_until(lambda: (one := self.why().stack) and fits(one) and one, 60, "a stack to be shown")
+
+    def frames(self) -> list[Frame]:
+        return list(self.stack().frames)
+
+
+@pytest.fixture
+def hung(coordinator: Coordinator, tmp_path: Path) -> Callable[..., Any]:
+    @contextmanager
+    def hang(step: str, *, environ: dict[str, str] | None = None, **params: Any) -> Iterator[Hung]:
+        steps = [{"python": f"hanging_steps:{step}", "params": params}]
+        job = coordinator.submit(group("g", steps=steps, spark=False))
+        coordinator.read()
+        url = coordinator.settings.redis_url
+        with single_runner(url, tmp_path, *coordinator.sent, environ={**EVERY, **(environ or {})}) as runner:
+            yield Hung(coordinator, job, runner)
+
+    return hang
+
+
+def line_of(text: str) -> int:
+    return next(n for n, line in enumerate(STEPS.read_text().splitlines(), 1) if text in line)
+
+
+def test_the_line_of_a_step_that_waits_for_a_lock_is_shown_with_its_caller(hung: Any) -> None:
+    with hung("waits_for_a_lock") as job:
+        outer, inner = job.frames()
+        assert (outer.function, outer.source, outer.own) == ("waits_for_a_lock", "taken_twice(lock)", True)
+        assert inner.source == "lock.acquire()  # the line that waits"
+        assert (Path(inner.file).name, inner.line) == (STEPS.name, line_of("the line that waits"))
+        why = job.why()
+        assert f"; its step stands at {inner} for " in why.what
+
+
+def test_a_step_that_reads_a_socket_is_shown_with_the_call_in_which_it_waits(hung: Any) -> None:
+    with hung("reads_a_socket") as job:
+        own, last = job.frames()
+        assert own.source == "line.makefile().readline()  # nobody ever answers"
+        assert (last.file, last.function, last.own) == ("socket.py", "readinto", False)
+
+
+def test_a_step_in_one_c_call_that_holds_the_gil_is_shown(hung: Any) -> None:
+    with hung("keeps_the_gil") as job:
+        own, last = job.frames()
+        assert (own.line, own.function) == (line_of("one call in C that holds the GIL"), "keeps_the_gil")
+        assert (last.file, last.function) == ("re/__init__.py", "match")
+
+
+def test_it_is_shown_since_when_a_step_stands_at_the_same_lines(hung: Any, tmp_path: Path) -> None:
+    passed = tmp_path / "passed"
+    with hung("goes_on", passed=str(passed)) as job:
+        first = job.stack()
+        assert first.frames[0].line == line_of("gone.wait(0.05)")
+        passed.touch()
+        moved = job.stack(lambda stack: stack.frames[0].line == line_of("gone.wait()"))
+        assert moved.since > first.at
+        later = job.stack(lambda stack: stack.at > moved.at)
+        assert later.since == pytest.approx(moved.since, abs=(later.at - moved.at) / 2), "it has not moved since"
+
+
+def test_a_watchdog_that_is_killed_while_it_asks_is_followed_by_one_that_shows_the_step(hung: Any) -> None:
+    with hung("waits_for_a_lock") as job:
+        for _ in range(3):
+            before = job.stack()
+            watchdog = next(one for one in psutil.Process(job.runner.process.pid).children() if is_watchdog(one.pid))
+            watchdog.kill()
+            after = job.stack(lambda stack: stack.at > before.at)  # noqa: B023
+            assert after.frames == before.frames
+        assert job.why().state == "RUNNING"
+
+
+def test_the_stack_of_a_runner_that_died_is_not_shown_for_the_next_attempt(hung: Any) -> None:
+    with hung("waits_for_a_lock") as job:
+        job.stack()
+        os.kill(job.runner.process.pid, signal.SIGKILL)
+        wait_until(lambda: job.why().state == "QUEUED", 60, "the loss to be taken in")
+        assert job.why().stack is None
+        (offer,) = job.coordinator.sent
+        job.coordinator.claim(offer)
+        assert job.coordinator.redis.hlen(job.coordinator.keys.of(job.job).stacks) == 1, "that of before still stands"
+        assert (job.why().state, job.why().stack) == ("RUNNING", None)
+
+
+def test_a_secret_in_the_name_of_a_file_is_not_shown(hung: Any) -> None:
+    with hung("with_a_secret", password="${secret:PW}") as job:
+        assert [frame.file for frame in job.frames() if "etc" in frame.file] == ["/etc/${secret:PW}/file.py"]
+        (text,) = job.coordinator.redis.hvals(job.coordinator.keys.of(job.job).stacks)
+        assert "hunter2" not in text
