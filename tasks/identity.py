@@ -11,15 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-LIBRARIES = tuple(
-    f"{form}{os.sep}"
-    for path in {
-        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-        *site.getsitepackages(),
-        site.getusersitepackages(),
-    }
-    for form in {path, os.path.realpath(path)}
+_INSTALLED = (
+    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    *site.getsitepackages(),
+    site.getusersitepackages(),
 )
+LIBRARIES = tuple(sorted({f"{form}{os.sep}" for path in _INSTALLED for form in (path, os.path.realpath(path))}))
 """The folders of Python and of what is installed into it."""
 
 

@@ -52,11 +52,12 @@ class StackDump:
         return None
 
     def ask(self, process: psutil.Process) -> None:
-        """Ask ``process`` for its stack, unless an answer is still to come. It is not asked if it could not answer."""
-        if self._asked:
-            return
+        """Ask ``process`` for its stack, unless an answer lies there, or it has not noticed the last question yet.
+
+        It is not asked if it could not answer.
+        """
         with suppress(OSError, psutil.Error):
-            if self._would_answer(process.pid):
+            if not (self._asked and os.fstat(self.descriptor).st_size) and self._would_answer(process.pid):
                 os.ftruncate(self.descriptor, 0)
                 os.lseek(self.descriptor, 0, os.SEEK_SET)  # the process has this position, too
                 process.send_signal(_signal())
@@ -76,11 +77,10 @@ class StackDump:
 
     def _would_answer(self, pid: int) -> bool:
         """False where a step has changed what is needed: the signal would kill it, or go into a file of the step's."""
-        status = Path(f"/proc/{pid}/status").read_text()
-        bit = 1 << (_signal() - 1)
-        caught, blocked = (int(re.findall(rf"{name}:\s*(\w+)", status)[0], 16) & bit for name in ("SigCgt", "SigBlk"))
+        sets = dict(re.findall(r"(\w+Cgt|\w+Blk|\w+Pnd):\s*(\w+)", Path(f"/proc/{pid}/status").read_text()))
+        caught, *against = (int(sets[name], 16) >> (_signal() - 1) & 1 for name in ("SigCgt", "SigBlk", "ShdPnd"))
         there, ours = os.stat(f"/proc/{pid}/fd/{self.descriptor}"), os.fstat(self.descriptor)
-        return bool(caught) and not blocked and os.path.samestat(there, ours)
+        return bool(caught) and not any(against) and os.path.samestat(there, ours)
 
 
 def _signal() -> int:
