@@ -25,7 +25,7 @@ from unstuck.coordinator.commands.job_commands import (
 )
 from unstuck.coordinator.commands.retry_job import retried
 from unstuck.coordinator.errors import BadRequest, KeyConflict, NewerJob, NoSuchJob, Refused
-from unstuck.coordinator.explain.explanation import Explanation, FleetFacts
+from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.fleet_address import with_local_fleet
 from unstuck.coordinator.job_handle import JobHandle
@@ -233,9 +233,7 @@ class Client:
         state, now, due = self._state(job)
         if not why:
             return view_of(state, now, due)
-        known = FleetFacts(
-            idle=self._queries.idle(now), pools=full_pools(self.pools.all()), stacks=self._queries.stacks(state)
-        )
+        known = replace(self._queries.facts(state, now), pools=full_pools(self.pools.all()))
         return view_of(state, now, due, explain(state, self._environment(now), due, members, known))
 
     def _why(self, job: str) -> str:
@@ -256,15 +254,14 @@ class Client:
         """
         state, now, due = self._state(job)
         fleet = self.fleet(wanted=False)
-        known = FleetFacts(
+        known = replace(
+            self._queries.facts(state, now),
             durations=self._queries.durations(state),
-            idle=self._queries.idle(now),
             unread=unread_messages(fleet, self.settings.stalled_after),
             busy=nobody_takes(fleet),
             pools=full_pools(self.pools.all()),
             code=different_code_for(state, fleet.runners),
             unlike=unlike_runners(self._queries.versions(job), fleet.runners),
-            stacks=self._queries.stacks(state),
         )
         return explain(state, self._environment(now), due, fleet=known)
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import redis
 from pydantic import TypeAdapter
 
-from unstuck.coordinator.explain.explanation import Explanation, Idle
+from unstuck.coordinator.explain.explanation import Explanation, FleetFacts, Idle
 from unstuck.coordinator.model.loading import state_of
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
@@ -281,6 +281,10 @@ class Queries:
                 if record is not None and record.state is GroupState.SUCCEEDED and not record.adopted:
                     durations[group_id] = max(0.0, record.since - record.started_at)
         return durations
+
+    def facts(self, state: JobState, at: float) -> FleetFacts:
+        """Whether anybody looks at jobs, and where the steps of this one stand; ``at``: the time of Redis."""
+        return FleetFacts(idle=self.idle(at), stacks=self.stacks(state))
 
     def stacks(self, state: JobState) -> dict[str, StepStack]:
         """Where the steps of groups stand that run long, by group."""

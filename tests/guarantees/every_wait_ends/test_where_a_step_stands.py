@@ -38,8 +38,12 @@ class Hung:
         """What `why` shows of the step, once that ``fits``."""
         return wait_until(lambda: (one := self.why().stack) and fits(one) and one, 60, "a stack to be shown")
 
+    def standing(self) -> StepStack:
+        """What `why` shows once the step stands still: two looks have found the same."""
+        return self.stack(lambda stack: stack.since < stack.at and any(one.own for one in stack.frames))
+
     def frames(self) -> list[Frame]:
-        return list(self.stack().frames)
+        return list(self.standing().frames)
 
 
 @pytest.fixture
@@ -87,8 +91,7 @@ def test_a_step_in_one_c_call_that_holds_the_gil_is_shown(hung: Any) -> None:
 def test_it_is_shown_since_when_a_step_stands_at_the_same_lines(hung: Any, tmp_path: Path) -> None:
     passed = tmp_path / "passed"
     with hung("goes_on", passed=str(passed)) as job:
-        first = job.stack()
-        assert first.frames[0].line == line_of("gone.wait(0.05)")
+        first = job.stack(lambda stack: stack.frames[0].line == line_of("gone.wait(0.05)"))
         passed.touch()
         moved = job.stack(lambda stack: stack.frames[0].line == line_of("gone.wait()"))
         assert moved.since > first.at
@@ -99,7 +102,7 @@ def test_it_is_shown_since_when_a_step_stands_at_the_same_lines(hung: Any, tmp_p
 def test_a_watchdog_that_is_killed_while_it_asks_is_followed_by_one_that_shows_the_step(hung: Any) -> None:
     with hung("waits_for_a_lock") as job:
         for _ in range(3):
-            before = job.stack()
+            before = job.standing()
             watchdog = next(one for one in psutil.Process(job.runner.process.pid).children() if is_watchdog(one.pid))
             watchdog.kill()
             after = job.stack(lambda stack: stack.at > before.at)  # noqa: B023
@@ -109,7 +112,7 @@ def test_a_watchdog_that_is_killed_while_it_asks_is_followed_by_one_that_shows_t
 
 def test_the_stack_of_a_runner_that_died_is_not_shown_for_the_next_attempt(hung: Any) -> None:
     with hung("waits_for_a_lock") as job:
-        job.stack()
+        job.standing()
         os.kill(job.runner.process.pid, signal.SIGKILL)
         wait_until(lambda: job.why().state == "QUEUED", 60, "the loss to be taken in")
         assert job.why().stack is None
