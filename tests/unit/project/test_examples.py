@@ -53,7 +53,11 @@ def test_an_editor_finds_the_schema_of_every_example(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.name)
-def test_every_step_of_an_example_can_be_imported_and_gets_every_parameter_it_requires(path: Path) -> None:
+def test_every_step_of_an_example_can_be_imported_and_gets_every_parameter_it_requires(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not (path.parent / "__init__.py").exists():  # a project of its own
+        monkeypatch.syspath_prepend(path.parent)
     spec = JobSpec.from_file(path)
     steps = [(group, step) for group in spec.groups for step in group.steps if step.python]
     assert steps or all(step.sql for group in spec.groups for step in group.steps)
