@@ -26,7 +26,7 @@ DRIVER = $(BIN)/python -m tests.chaos.driver
 DRIVER_OPTIONS = $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-stream demo-night test test-long jars test-matrix lint check simulate mirror chaos recovery loss bench bench-quick docs setup doctor java clean
+.PHONY: help demo demo-stream demo-night first-hour test test-long jars test-matrix lint check simulate mirror chaos recovery loss bench bench-quick docs setup doctor java clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ demo-stream:  ## load files as they arrive by a schedule, mend a broken one, and
 demo-night:  ## one night of a small fleet: five things go wrong, and a receiver prints who is told what (3 minutes)
 	@scripts/setup.sh demo-stream
 	$(BIN)/python -m examples.night.night
+
+first-hour: setup  ## do what docs/first-hour.md says, with a wheel in an empty folder, and print the seconds (a minute)
+	$(BIN)/python -m tests.first_hour
 
 test: setup $(SPARK_CLASSES)  ## run the whole test suite (ARGS="-k word" for a part of it)
 	$(BIN)/python -m pytest $(PYTEST_OPTIONS) $(ARGS)

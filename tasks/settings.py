@@ -23,11 +23,13 @@ DEFAULT = "default"  # in UNSTUCK_KEEP_VERSIONS: all warehouses that are not nam
 LAST_STEPS = 5.0  # seconds; for what a worker does once its attempts have ended, such as ending its processes
 
 
-def _absolute(uri: str) -> str:
-    """A path made absolute; a URI (``s3://…``, ``file:///…``) as it is, without its trailing slash."""
-    if "://" not in uri:
-        uri = str(Path(uri).expanduser().resolve())
-    return without_user(uri).rstrip("/")
+def absolute(uri: str) -> str:
+    """A path made absolute, from the working folder; a URI (``s3://…``, ``file:///…``) as it is."""
+    return uri if "://" in uri else str(Path(uri).expanduser().resolve())
+
+
+def _place(uri: str) -> str:
+    return without_user(absolute(uri)).rstrip("/")
 
 
 def plain_path(uri: str) -> str:
@@ -65,7 +67,7 @@ class Settings(BaseSettings):
     redis_key: str | None = Field(default=None, description="PEM file of the key of that certificate")
     redis_verify: Literal["full", "none"] = Field(default="full", description="of a Redis with TLS")
     prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,40}$")] = "unstuck"
-    warehouse: Annotated[str, AfterValidator(_absolute)] = Field(default="./warehouse", validate_default=True)
+    warehouse: Annotated[str, AfterValidator(_place)] = Field(default="./warehouse", validate_default=True)
 
     lease_ttl: Seconds = 15.0
     lease_renew: Seconds = 3.0
@@ -162,7 +164,7 @@ class Settings(BaseSettings):
         if type(value) is int:
             return {DEFAULT: value}
         if isinstance(value, dict):
-            return {name if name == DEFAULT else plain_path(_absolute(name)): number for name, number in value.items()}
+            return {name if name == DEFAULT else plain_path(_place(name)): number for name, number in value.items()}
         raise ValueError(f'expected a number, or JSON such as {{"/srv/a": 30, "s3://b/c": 7, "{DEFAULT}": 100}}')
 
     @field_validator("spark_conf", mode="before")

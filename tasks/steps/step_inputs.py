@@ -30,6 +30,7 @@ from unstuck.tasks.warehouse.marker import (
     joined_versions,
     read_marker,
 )
+from unstuck.tasks.warehouse.published import warehouse_at
 
 log = logging.getLogger(__name__)
 
@@ -289,12 +290,12 @@ def published(spark: Any, warehouse: Warehouse | str, dataset: str, version: int
 
     Args:
         spark: a SparkSession, Classic or Connect.
-        warehouse: the warehouse, or its URI.
+        warehouse: the warehouse, its URI, or its path, which counts from the working folder.
         version: of the log; None for the newest.
 
     Raises:
         DatasetNotFound: no such dataset, or no such version; or it is a Delta table, which the text names.
     """
-    place = Warehouse(warehouse) if isinstance(warehouse, str) else warehouse
+    place = warehouse_at(warehouse)
     state = place.files_of(dataset, version)
     return read_parquet(spark, [(state.schema, bytes_by_uri(place.storage, state.files))])

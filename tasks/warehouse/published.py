@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from unstuck.tasks.settings import absolute
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import DatasetState
 from unstuck.tasks.warehouse.marker import DataFile, are_named
@@ -24,17 +25,23 @@ def published_files(
     """Where the Parquet files of ``dataset`` are: paths or URIs, as DuckDB, Polars, pandas and pyarrow take them.
 
     Args:
+        warehouse: the warehouse, its URI, or its path, which counts from the working folder.
         where: columns of its ``partition_by`` and the value, or values, of the partitions that are read.
 
     Raises:
         DatasetNotFound: no such dataset, or no such version; or it is a Delta table, which the text names.
         ValueError: a column of ``where`` does not part the files; TypeError: no partition has a value of this type.
     """
-    place = Warehouse(warehouse) if isinstance(warehouse, str) else warehouse
+    place = warehouse_at(warehouse)
     files = place.files_of(dataset, version).files
     if where:
         files = _in_partitions(dataset, files, where)
     return [place.storage.uri(file.path) for file in files]
+
+
+def warehouse_at(place: Warehouse | str) -> Warehouse:
+    """The warehouse that a reader names."""
+    return Warehouse(absolute(place)) if isinstance(place, str) else place
 
 
 def head_rows(place: Warehouse, state: DatasetState, count: int) -> list[dict[str, Any]]:

@@ -464,6 +464,15 @@ def test_plain_python_reads_any_version_from_the_list_of_files(warehouse: Wareho
     assert published_files(warehouse.storage.uri(""), "empty") == []
 
 
+def test_a_reader_may_name_a_warehouse_from_the_working_folder(
+    warehouse: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_parquet(warehouse)
+    monkeypatch.chdir(tmp_path)
+    assert published_files("warehouse", "x") == published_files(warehouse, "x")
+    assert published_files("./warehouse", "x", 1) == published_files(warehouse, "x", 1)
+
+
 SPARK_READER = """
 import sys
 from pyspark.sql import SparkSession
