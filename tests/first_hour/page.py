@@ -102,4 +102,5 @@ def renamed(line: str, names: dict[str, str]) -> str:
 
 
 def _spaced(text: str) -> str:
-    return r"\s+".join(map(re.escape, re.split(r"\s+", text)))
+    """A text with spaces of any width, in which … stands for the rest of a line."""
+    return r"\s+".join(map(re.escape, re.split(r"\s+", text))).replace("…", ".*")

@@ -39,3 +39,4 @@ def test_what_a_page_shows_is_found_by_its_words_and_lends_its_ids_to_later_comm
     assert renamed("kill -9 18628", names) == "kill -9 4711"
     assert match(shown, said.replace("one", "two")) is None
     assert match("b\na\n", "a\nb\n") is None
+    assert match("one …\n", "one two three\nfour\n") == {}
