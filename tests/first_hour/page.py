@@ -78,7 +78,7 @@ def read(page: Path) -> list[Save | Change | Command]:
 
 
 def match(shown: str, said: str) -> dict[str, str] | None:
-    """The ids and processes of the page with those of this run; None unless ``said`` has all lines of ``shown``, in order."""
+    """The ids and processes of the page with those of this run; None unless ``said`` has all lines of ``shown``."""
     parts, names = [], []
     for line in filter(str.strip, shown.splitlines()):
         at, pattern = 0, ""
