@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from unstuck.coordinator.commands.job_commands import Commanded
 from unstuck.coordinator.errors import NoSuchGroup
@@ -95,22 +95,27 @@ class JobHandle:
     def read(
         self,
         dataset: str,
-        to: Literal["arrow", "pandas", "duckdb"] = "arrow",
+        to: Any = "arrow",
         *,
         where: Mapping[str, Any] | None = None,
     ) -> Any:
         """The rows of a dataset, as it stood when this job was published.
 
         Args:
-            to: an Arrow table, a pandas frame with Arrow types, or a relation of DuckDB. With Spark:
-                ``published(spark, warehouse, dataset, version)``.
+            to: ``arrow`` for a table, ``pandas`` for a frame with Arrow types, ``duckdb`` for a relation; or a
+                connection of DuckDB, for a relation there; or a session of Spark, for a frame as of `published`.
             where: as of `published_files`.
 
         Raises:
             DatasetNotFound: the job has not published it, or not yet.
             ModuleNotFoundError: the library is not installed here.
+            ValueError: there is no such ``to``.
         """
         place, version = self._published(dataset)
+        if hasattr(to, "createDataFrame"):
+            from unstuck import published
+
+            return published(to, place, dataset, version, where=where)
         return read_arrow(place, dataset, version, where=where, to=to)
 
     def retry(

@@ -30,7 +30,7 @@ from unstuck.tasks.warehouse.marker import (
     joined_versions,
     read_marker,
 )
-from unstuck.tasks.warehouse.published import warehouse_at
+from unstuck.tasks.warehouse.published import Where, files_where, warehouse_at
 
 log = logging.getLogger(__name__)
 
@@ -285,17 +285,27 @@ def _whole(name: str, state: DatasetState) -> Dataset:
     return Dataset(name, (StagedOutput(state.files, state.rows, state.schema),))
 
 
-def published(spark: Any, warehouse: Warehouse | str, dataset: str, version: int | None = None) -> Any:
+def published(
+    spark: Any,
+    warehouse: Warehouse | str,
+    dataset: str,
+    version: int | None = None,
+    *,
+    where: Where | None = None,
+) -> Any:
     """``dataset`` as a Spark DataFrame: all of one version, whatever is published while it is read.
 
     Args:
         spark: a SparkSession, Classic or Connect.
         warehouse: the warehouse, its URI, or its path, which counts from the working folder.
         version: of the log; None for the newest.
+        where: only the files of these partitions; as of `published_files`.
 
     Raises:
         DatasetNotFound: no such dataset, or no such version; or it is a Delta table, which the text names.
+        ValueError, TypeError: as of `published_files`, for ``where``.
     """
     place = warehouse_at(warehouse)
     state = place.files_of(dataset, version)
-    return read_parquet(spark, [(state.schema, bytes_by_uri(place.storage, state.files))])
+    files = files_where(dataset, state.files, where)
+    return read_parquet(spark, [(state.schema, bytes_by_uri(place.storage, files))])

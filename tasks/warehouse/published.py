@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from unstuck.tasks.settings import absolute
 from unstuck.tasks.warehouse.log import Warehouse
@@ -13,6 +13,7 @@ from unstuck.tasks.warehouse.log_entry import DatasetState
 from unstuck.tasks.warehouse.marker import DataFile, are_named
 
 Value = str | int | bool | datetime.date | None
+Where = Mapping[str, Value | Sequence[Value]]
 
 
 def published_files(
@@ -20,7 +21,7 @@ def published_files(
     dataset: str,
     version: int | None = None,
     *,
-    where: Mapping[str, Value | Sequence[Value]] | None = None,
+    where: Where | None = None,
 ) -> list[str]:
     """Where the Parquet files of ``dataset`` are: paths or URIs, as DuckDB, Polars, pandas and pyarrow take them.
 
@@ -33,9 +34,7 @@ def published_files(
         ValueError: a column of ``where`` does not part the files; TypeError: no partition has a value of this type.
     """
     place = warehouse_at(warehouse)
-    files = place.files_of(dataset, version).files
-    if where:
-        files = _in_partitions(dataset, files, where)
+    files = files_where(dataset, place.files_of(dataset, version).files, where)
     return [place.storage.uri(file.path) for file in files]
 
 
@@ -62,9 +61,10 @@ def head_rows(place: Warehouse, state: DatasetState, count: int) -> list[dict[st
     return rows
 
 
-def _in_partitions(
-    dataset: str, files: Sequence[DataFile], where: Mapping[str, Value | Sequence[Value]]
-) -> list[DataFile]:
+def files_where(dataset: str, files: Sequence[DataFile], where: Where | None) -> Sequence[DataFile]:
+    """The files that are in the partitions of ``where``; see `published_files`. Raises: ValueError, TypeError."""
+    if not where:
+        return files
     for file in files:
         if unknown := where.keys() - file.partition.keys():
             parted = f"by {', '.join(file.partition)}" if file.partition else "by no column"
@@ -95,19 +95,25 @@ def read_arrow(
     dataset: str,
     version: int | None = None,
     *,
-    where: Mapping[str, Value | Sequence[Value]] | None = None,
-    to: Literal["arrow", "pandas", "duckdb"] = "arrow",
+    where: Where | None = None,
+    to: Any = "arrow",
 ) -> Any:
     """The rows of a dataset with the columns that it lists; null where a file does not have one.
 
-    Raises: as `published_files`; ModuleNotFoundError: the library is not installed.
+    Args:
+        to: ``arrow``, ``pandas``, ``duckdb``, or a connection of DuckDB.
+
+    Raises: as `published_files`; ModuleNotFoundError: the library is not installed; ValueError: no such ``to``.
     """
+    if to not in ("arrow", "pandas", "duckdb") and not hasattr(to, "from_arrow"):
+        kinds = "arrow, pandas, duckdb, a connection of DuckDB or a session of Spark"
+        raise ValueError(f"to: expected {kinds}, not {to!r}")
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     state = place.files_of(dataset, version)
     names = [column["name"] for column in json.loads(state.schema)["fields"]]
-    files = _in_partitions(dataset, state.files, where) if where else state.files
+    files = files_where(dataset, state.files, where)
     tables = []
     for file in files:
         with place.storage.open(file.path) as source:
@@ -122,8 +128,10 @@ def read_arrow(
         import pandas as pd
 
         return rows.to_pandas(types_mapper=pd.ArrowDtype)
-    if to == "duckdb":
-        import duckdb
+    if to == "arrow":
+        return rows
+    if to != "duckdb":
+        return to.from_arrow(rows)
+    import duckdb
 
-        return duckdb.from_arrow(rows)
-    return rows
+    return duckdb.from_arrow(rows)

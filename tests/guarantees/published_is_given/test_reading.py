@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from datetime import date, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from unstuck import published_files
+from unstuck import published, published_files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, Entry
 from unstuck.tasks.warehouse.marker import DataFile
 from unstuck.tasks.warehouse.published import head_rows, read_arrow
+from unstuck.testing import Unstuck
 
 DAYS = ("2026-01-01", "2026-01-02", None)
 FIELDS = [("day", "date"), ("n", "long"), ("late", "boolean"), ("raw", "binary")]
@@ -107,3 +109,15 @@ def test_the_command_shows_rows_for_people_and_for_machines_and_bare_paths_in_a_
         ["2026-01-01", "1", "False", "null"],
     ]
     assert run("--files").splitlines() == published_files(parted, "flights")
+
+
+def test_spark_reads_the_files_of_some_partitions_alone(unstuck: Unstuck) -> None:
+    rows = [{"day": day, "n": n} for n, day in enumerate(("monday", "monday", "tuesday", None))]
+    unstuck.publish("visits", rows, partition_by=["day"])
+    read = partial(published, unstuck.spark, unstuck.warehouse, "visits")
+    assert sorted(row.n for row in read(where={"day": "monday"}).collect()) == [0, 1]
+    assert [row.n for row in read(where={"day": None}).collect()] == [3]
+    none = read(where={"day": "friday"})
+    assert (none.collect(), none.schema) == ([], read().schema)
+    with pytest.raises(ValueError, match="not parted by n, but by day"):
+        read(where={"n": 1})

@@ -14,6 +14,7 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, DatasetNotFound, Job, NoSuchGroup, Refused, Settings, Status
 from unstuck.coordinator.job_builder import load_job
+from unstuck.testing import Unstuck
 
 JOBS = """\
 import pyarrow as pa
@@ -56,7 +57,9 @@ def shop(redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         yield load_job("jobs_of_shop:job"), client
 
 
-def test_a_job_in_python_is_awaited_asked_about_read_and_retried_by_its_handle(shop: tuple[Job, Client]) -> None:
+def test_a_job_in_python_is_awaited_asked_about_read_and_retried_by_its_handle(
+    shop: tuple[Job, Client], unstuck: Unstuck
+) -> None:
     job, client = shop
     handle = job.submit({"day": "monday"}, key="monday", client=client)
     assert (handle.new, job.submit({"day": "monday"}, key="monday", client=client).id) == (True, handle.id)
@@ -77,6 +80,15 @@ def test_a_job_in_python_is_awaited_asked_about_read_and_retried_by_its_handle(s
     later_rows = later.read("sales", to="duckdb")
     assert isinstance(later_rows, duckdb.DuckDBPyRelation)
     assert later_rows.aggregate("sum(amount)").fetchall() == [(6,)]
+    with duckdb.connect() as mine:
+        mine.register("sales", later.read("sales", mine))
+        assert mine.sql("SELECT count(*) FROM sales WHERE day = 'tuesday'").fetchall() == [(2,)]
+    frame = later.read("sales", unstuck.spark)
+    assert [(row.day, row.amount) for row in frame.orderBy("day", "amount").collect()] == [
+        *(("monday", 1), ("monday", 2), ("tuesday", 1), ("tuesday", 2))
+    ]
+    with pytest.raises(ValueError, match="a connection of DuckDB or a session of Spark, not"):
+        later.read("sales", "polars")
     assert pl.read_parquet(later.files("sales")).height == 4
 
     failing = job.submit({"day": "friday", "fails": True}, client=client)

@@ -64,6 +64,7 @@ def test_the_errors_of_the_client_are_found_in_its_docstrings() -> None:
 
 
 def test_every_name_is_there_and_type_checkers_see_the_same() -> None:
+    assert dir(unstuck) == unstuck.__all__
     for name in unstuck.__all__:
         assert getattr(unstuck, name) is getattr(import_module(unstuck._MODULES[name]), name)
     blocks = [node for node in ast.parse(FACE.read_text()).body if isinstance(node, ast.If)]
