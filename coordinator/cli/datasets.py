@@ -5,8 +5,11 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import os
 import re
 from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +24,13 @@ from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry
 from unstuck.tasks.warehouse.published import head_rows
+from unstuck.tasks.warehouse.view_file import view_path, views_sql, write_views
+
+
+class ExportKind(StrEnum):
+    DUCKDB = "duckdb"
+    SPARK = "spark"
+
 
 _NUMBERS = ("byte", "short", "integer", "long", "float", "double")
 
@@ -50,6 +60,17 @@ def datasets(
     head: Annotated[
         int | None, typer.Option("--head", min=1, max=10_000, metavar="N", help="Show the first N rows of NAME.")
     ] = None,
+    export_views: Annotated[
+        ExportKind | None,
+        typer.Option("--export-views", help="Print SQL that makes a view of each dataset, for duckdb or spark."),
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FILE", help="With --export-views: write the SQL there.")
+    ] = None,
+    keep: Annotated[
+        bool,
+        typer.Option("--keep", help="With --export-views: keep the file in the warehouse; each publish rewrites it."),
+    ] = False,
     limit: Annotated[
         int, typer.Option("--limit", min=1, help="With --history and --sources: at most so many versions.")
     ] = 20,
@@ -69,6 +90,9 @@ def datasets(
         return
     if head is not None:
         _show_rows(place, name, version, head, as_json)
+        return
+    if export_views is not None or to is not None or keep:
+        _export_views(place, name, version, export_views, to, keep)
         return
     found = place.state(version) if name is None else {name: place.dataset(name, version)}
     if not found and place.identity() is None:  # a missing mount must not look like an empty warehouse
@@ -131,6 +155,31 @@ def _show_rows(place: Warehouse, name: str | None, version: int | None, count: i
         shown.add_row(*("null" if value is None else one_line(str(_plain(value))) for value in row.values()))
     stdout.print(shown)
     stderr.print(f"{len(rows):,} of {count_of(state.rows, 'row')} of {name}, version {state.changed}.")
+
+
+def _export_views(
+    place: Warehouse, name: str | None, version: int | None, kind: ExportKind | None, to: Path | None, keep: bool
+) -> None:
+    """Raises: BadRequest; DatasetNotFound; OSError."""
+    if kind is None:
+        raise BadRequest("--to and --keep belong to --export-views duckdb or --export-views spark")
+    if keep:
+        if name or version or to:
+            raise BadRequest("--keep writes the newest version of all datasets: leave out NAME, --version and --to")
+        at = write_views(place, kind.value)
+        path = view_path(kind.value)
+        stdout.print(f"{place.storage.uri(path)} shows version {at}. Each publish rewrites it; remove it to end this.")
+        return
+    at = place.head() if version is None else version
+    state = place.state(at) if name is None else {name: place.dataset(name, at)}
+    text = views_sql(kind.value, place.storage, state, at)
+    if to is None:
+        stdout.print(text, soft_wrap=True, markup=False, highlight=False, end="")
+        return
+    draft = to.with_name(f".{to.name}.{os.getpid()}.tmp")
+    draft.write_text(text)
+    draft.replace(to)
+    stderr.print(f"{to} shows version {at}; no publish rewrites it (--keep has one in the warehouse that each does).")
 
 
 def _plain(value: Any) -> Any:

@@ -17,6 +17,7 @@ from pathlib import Path
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.host import java_version
 from unstuck.tasks.warehouse.log import ID_FILE, Warehouse
+from unstuck.tasks.warehouse.view_file import kept_kinds, kept_version, view_path
 
 JOBS_COMPARED = 1000  # with those that the store knows
 _JOB = re.compile(r"\d{8}T\d{6}-\w+")  # ids sort by time
@@ -79,6 +80,17 @@ def small_files(uri: str) -> dict[str, int]:
     May hang as long as its file system does. Raises: OSError, ValueError, UnstuckError.
     """
     return {name: state.many_small for name, state in Warehouse(uri).state().items() if state.many_small}
+
+
+def stale_views(uri: str) -> dict[str, tuple[int, int]]:
+    """The kept files of views that are behind: by path, the version that each shows, and the newest one.
+
+    May hang as long as its file system does. Raises: OSError, ValueError, UnstuckError.
+    """
+    place = Warehouse(uri)
+    shown = {kind: kept_version(place.storage, kind) for kind in kept_kinds(place.storage)}
+    head = place.head() if shown else 0
+    return {place.storage.uri(view_path(kind)): (at, head) for kind, at in shown.items() if at < head}
 
 
 def _in_the_way(folder: Path) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
 
 from unstuck.coordinator.doctor.finding import Finding, count_of, ok, problem, warning
 from unstuck.coordinator.doctor.host_facts import WarehouseFacts
@@ -305,6 +306,19 @@ def of_small_files(found: Mapping[str, int]) -> list[Finding]:
     which = some([f"{dataset} ({files:,})" for dataset, files in found.items()])
     cure = f"unstuck compact {next(iter(found))}. A job can do it each night (docs/operate.md)."
     return [warning("SMALL_FILES", f"datasets of many small files, which slow their readers: {which}", cure)]
+
+
+def of_views(behind: Mapping[str, tuple[int, int]]) -> list[Finding]:
+    """Does each kept file of views show what is published? ``behind``: by path, the version shown and the newest."""
+    cure = "unstuck datasets --export-views {} --keep. The log of the publisher says why it could not write it."
+    return [
+        warning(
+            "VIEWS_STALE",
+            f"{path} shows version {max(at, 0)} of the warehouse, of which {head} is the newest",
+            cure.format(PurePath(path).stem),
+        )
+        for path, (at, head) in behind.items()
+    ]
 
 
 def of_warehouse_and_fleet(seen: WarehouseFacts, view: FleetView) -> list[Finding]:

@@ -30,6 +30,7 @@ from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.report import in_short
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import ENTRY_VERSION, DatasetState, Entry, State, fold, version_for
+from unstuck.tasks.warehouse.view_file import rewrite_kept_views
 
 SNAPSHOT_EVERY = 50
 ID_FILE = "_warehouse_id"
@@ -361,6 +362,7 @@ class Warehouse:
         head = self.head()
         found = self.find_publish(publish_id, after)
         if found is not None:
+            rewrite_kept_views(self)  # who created it may have died before
             return self.existing_entry(found), False
         n, state = head + 1, self._state_at(head, self._listing())
         while True:
@@ -369,6 +371,7 @@ class Warehouse:
             if self.create_entry(n, entry):
                 reach(Point.AFTER_ENTRY, entry.job)
                 self._snapshot_if_due(n)
+                rewrite_kept_views(self)
                 return entry, True
             standing = self.existing_entry(n)
             if standing.publish_id == publish_id:

@@ -525,6 +525,23 @@ def published(cli: Cli) -> Warehouse:
     return warehouse
 
 
+def test_views_for_bi_tools_are_printed_written_or_kept_in_the_warehouse(
+    cli: Cli, published: Warehouse, tmp_path: Path
+) -> None:
+    printed = cli("datasets", "--export-views", "duckdb").stdout
+    assert printed.startswith(f"-- unstuck: version 2 of {cli.env['UNSTUCK_WAREHOUSE']}")
+    assert ('VIEW "monthly" AS' in printed, 'VIEW "report" AS' in printed) == (True, True)
+    one = cli("datasets", "monthly", "--version", "1", "--export-views", "spark", "--to", tmp_path / "views.sql")
+    assert (one.returncode, one.stdout) == (0, "")
+    text = (tmp_path / "views.sql").read_text()
+    assert ("VIEW `monthly` (`n` BIGINT)" in text, "`report`" in text, "version 1 of" in text) == (True, False, True)
+    assert [path.name for path in tmp_path.glob(".views*")] == []
+    assert "Each publish rewrites it" in cli("datasets", "--export-views", "duckdb", "--keep").stdout
+    assert Path(published.storage.uri("_views/duckdb.sql")).read_text() == printed
+    for wrong in (("monthly", "--export-views", "spark", "--keep"), ("--keep",), ("--to", "x.sql")):
+        assert cli("datasets", *wrong).returncode == 2
+
+
 def test_datasets_are_shown_without_redis(cli: Cli, published: Warehouse) -> None:
     cli.env["UNSTUCK_REDIS_URL"] = "redis://127.0.0.1:1/0"
     monthly, report = cli.json("datasets")

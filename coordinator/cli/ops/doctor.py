@@ -31,6 +31,7 @@ from unstuck.coordinator.doctor.host_facts import (
     lacks_connector,
     small_files,
     staged_jobs,
+    stale_views,
     warehouse_facts,
 )
 from unstuck.coordinator.doctor.notice_checks import notice_facts, of_notices
@@ -191,7 +192,8 @@ def _examine_jobs(settings: Settings) -> list[Finding]:
 def _examine_files(settings: Settings) -> list[Finding]:
     """Nothing, where the log of the warehouse cannot be read: other findings say so."""
     try:
-        return checks.of_small_files(small_files(settings.warehouse))
+        place = settings.warehouse
+        return [*checks.of_small_files(small_files(place)), *checks.of_views(stale_views(place))]
     except (OSError, ValueError, UnstuckError):
         return []
 

@@ -60,7 +60,7 @@ def test_the_errors_of_the_client_are_found_in_its_docstrings() -> None:
         *("OutputInvalid", "RuleInvalid", "TooManyRejectedRows", "RowsOutside", "ExpectationFailed")
     }
     assert documented(Pools) == {"BadRequest", "Refused"}
-    assert documented(published) == {"DatasetNotFound"}
+    assert documented(published) == {"DatasetNotFound", "ValueError", "TypeError"}
 
 
 def test_every_name_is_there_and_type_checkers_see_the_same() -> None:

@@ -1,0 +1,196 @@
+"""SQL that makes a view of each dataset, for DuckDB and Spark; a file of it in the warehouse follows each publish."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from unstuck.tasks.errors import UnstuckError
+from unstuck.tasks.spec.types import quoted as in_backticks
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log_entry import DatasetState, State
+
+if TYPE_CHECKING:
+    from unstuck.tasks.warehouse.log import Warehouse
+
+log = logging.getLogger(__name__)
+
+Kind = Literal["duckdb", "spark"]
+FOLDER = "_views"
+_HEAD = re.compile(rb"-- unstuck: version (\d+) of ")
+_WORDS: dict[Kind, Mapping[str, str]] = {
+    "duckdb": {
+        "string": "VARCHAR",
+        "byte": "TINYINT",
+        "short": "SMALLINT",
+        "integer": "INTEGER",
+        "long": "BIGINT",
+        "float": "FLOAT",
+        "double": "DOUBLE",
+        "boolean": "BOOLEAN",
+        "date": "DATE",
+        "binary": "BLOB",
+        "timestamp": "TIMESTAMP WITH TIME ZONE",
+        "timestamp_ntz": "TIMESTAMP",
+        "void": "INTEGER",
+    },
+    "spark": {
+        "string": "STRING",
+        "byte": "TINYINT",
+        "short": "SMALLINT",
+        "integer": "INT",
+        "long": "BIGINT",
+        "float": "FLOAT",
+        "double": "DOUBLE",
+        "boolean": "BOOLEAN",
+        "date": "DATE",
+        "binary": "BINARY",
+        "timestamp": "TIMESTAMP",
+        "timestamp_ntz": "TIMESTAMP_NTZ",
+        "void": "INT",
+    },
+}
+_HINTS: dict[Kind, str] = {
+    "duckdb": "duckdb -init FILE, or .read FILE",
+    "spark": "spark-sql -i FILE, or beeline -i FILE: its views are those of a session",
+}
+
+
+def view_path(kind: Kind) -> str:
+    """The file of the warehouse that each publish rewrites, if it is there."""
+    return f"{FOLDER}/{kind}.sql"
+
+
+def views_sql(kind: Kind, storage: Files, state: State, version: int) -> str:
+    """The statements that make a view of each dataset of ``state``, which stands at ``version``."""
+    parts = [
+        f"-- unstuck: version {version} of {storage.uri('')}. Run it again after each publish ({_HINTS[kind]}).\n"
+        "-- A vacuum removes the files of old versions, which these views may name then."
+    ]
+    known: dict[str, str] = {}
+    make = _in_duckdb if kind == "duckdb" else _in_spark
+    for name, one in sorted(state.items()):
+        if (other := known.setdefault(name.lower(), name)) != name:
+            parts.append(f"-- {name} has no view: its name is that of {other} but for upper and lower case.")
+            continue
+        parts.append(make(name, one, storage))
+    return "\n\n".join(parts) + "\n"
+
+
+def _in_duckdb(name: str, state: DatasetState, storage: Files) -> str:
+    view = f"CREATE OR REPLACE VIEW {_name(name)} AS"
+    if state.table is not None:
+        return f"{view}\nSELECT * FROM delta_scan({_text(state.table)});"
+    typed, casts = [], []
+    for field in json.loads(state.schema)["fields"]:
+        column, kind = _name(field["name"]), _type("duckdb", field["type"], _name)
+        typed.append(f"NULL::{kind} AS {column}" if kind else "")
+        stored = kind and field["type"] != "void"
+        casts.append(f"CAST({column} AS {kind}) AS {column}" if stored else typed[-1] or column)
+    files = ",\n    ".join(_text(storage.uri(file.path)) for file in state.files)
+    # Also of a column that is in no file, or of a dataset without files, the type is known.
+    rows = f"SELECT {', '.join(filter(None, typed)) or 'NULL AS x'} WHERE false"
+    if files:
+        read = f"read_parquet([\n    {files}\n  ], union_by_name = true, hive_partitioning = false)"
+        rows += f"\n  UNION ALL BY NAME\n  SELECT * FROM {read}"
+    return f"{view}\nSELECT {', '.join(casts) or '*'}\nFROM (\n  {rows}\n);"
+
+
+def _in_spark(name: str, state: DatasetState, storage: Files) -> str:
+    view = f"CREATE OR REPLACE TEMPORARY VIEW {in_backticks(name)}"
+    if state.table is not None:
+        return f"{view} USING delta OPTIONS (path {_spark_text(_hadoop(state.table))});"
+    fields = [field for field in json.loads(state.schema)["fields"] if field["type"] != "void"]
+    columns = [
+        (in_backticks(field["name"]), kind) for field in fields if (kind := _type("spark", field["type"], in_backticks))
+    ]
+    if not state.files:
+        empty = ", ".join(f"CAST(NULL AS {kind}) AS {column}" for column, kind in columns)
+        return f"{view} AS\nSELECT {empty or 'NULL AS x'} WHERE false;"
+    # One path for all files, as Hadoop reads a pattern.
+    paths = [re.sub(r"([,{}\[\]*?\\])", r"\\\1", file.path) for file in state.files]
+    place = f"{_hadoop(storage.uri('')).rstrip('/')}/{paths[0] if len(paths) == 1 else '{' + ','.join(paths) + '}'}"
+    listed = ", ".join(f"{column} {kind}" for column, kind in columns)
+    return f"{view} ({listed})\nUSING parquet\nOPTIONS (path {_spark_text(place)}, datetimeRebaseMode 'CORRECTED');"
+
+
+def _type(dialect: Kind, kind: Any, quote: Callable[[str], str]) -> str:
+    """A type of Spark's JSON in SQL; empty if ``dialect`` has no word for it."""
+    if isinstance(kind, str):
+        return kind.upper() if kind.startswith("decimal(") else _WORDS[dialect].get(kind, "")
+    parts = list(_parts(dialect, kind, quote))
+    if not all(found for _, found in parts):
+        return ""
+    if kind["type"] == "struct":
+        mark = " " if dialect == "duckdb" else ": "
+        fields = ", ".join(f"{quote(name)}{mark}{found}" for name, found in parts)
+        return f"STRUCT({fields})" if dialect == "duckdb" else f"STRUCT<{fields}>"
+    inner = ", ".join(found for _, found in parts)
+    if kind["type"] == "map":
+        return f"MAP({inner})" if dialect == "duckdb" else f"MAP<{inner}>"
+    return f"{inner}[]" if dialect == "duckdb" else f"ARRAY<{inner}>"
+
+
+def _parts(dialect: Kind, kind: Mapping[str, Any], quote: Callable[[str], str]) -> Iterator[tuple[str, str]]:
+    for field in kind.get("fields", ()):
+        yield field["name"], _type(dialect, field["type"], quote)
+    for name in ("keyType", "valueType", "elementType"):
+        if name in kind:
+            yield name, _type(dialect, kind[name], quote)
+
+
+def _name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _spark_text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _hadoop(uri: str) -> str:
+    return "s3a://" + uri.removeprefix("s3://") if uri.startswith("s3://") else uri
+
+
+def kept_kinds(storage: Files) -> list[Kind]:
+    """The kinds of which a file of views is kept in the warehouse."""
+    names = storage.names(FOLDER)
+    kinds: tuple[Kind, ...] = ("duckdb", "spark")
+    return [kind for kind in kinds if f"{kind}.sql" in names]
+
+
+def kept_version(storage: Files, kind: Kind) -> int:
+    """The version of the warehouse that its file of views shows; -1 if there is none that can be read."""
+    try:
+        found = _HEAD.match(storage.read(view_path(kind)))
+    except FileNotFoundError:
+        return -1
+    return int(found[1]) if found else -1
+
+
+def write_views(warehouse: Warehouse, kind: Kind) -> int:
+    """Write the file of views into the warehouse, where each publish rewrites it from then on. Returns its version.
+
+    Raises: OSError, UnstuckError: it is not known to be written; repeating is safe.
+    """
+    # The head is read again after each write: whoever has written an older version late finds it, and writes once more.
+    while kept_version(warehouse.storage, kind) != (head := warehouse.head()):
+        text = views_sql(kind, warehouse.storage, warehouse.state(head, removed=True), head)
+        warehouse.storage.write_durable(view_path(kind), text.encode())
+    return head
+
+
+def rewrite_kept_views(warehouse: Warehouse) -> None:
+    """Write the files of views anew that are kept in the warehouse. A failure is logged, and told by `doctor`."""
+    try:
+        for kind in kept_kinds(warehouse.storage):
+            write_views(warehouse, kind)
+    except (OSError, UnstuckError) as error:
+        # The entry stands, and that is the publish. The next one tries again.
+        log.warning("The views of the warehouse %s could not be written anew: %s", warehouse.storage.uri(""), error)
