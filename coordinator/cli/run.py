@@ -18,30 +18,46 @@ from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.options import AsJson, Params, read_spec
 from unstuck.coordinator.cli.render.job_tree import job_tree
 from unstuck.coordinator.cli.render.json import job_json
-from unstuck.coordinator.cli.render.terminal import PrintedConsole, can_live, emit, for_people, hanging
+from unstuck.coordinator.cli.render.terminal import PrintedConsole, can_live, emit, for_people, hanging, stderr
 from unstuck.coordinator.cli.submit import SPEC
 from unstuck.coordinator.cli.watch import FRAMES, event_text, outcome
 from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.publishing.staging_gc import folder_of
 from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.settings import Settings
 
 if TYPE_CHECKING:
     from unstuck.in_process.run import InProcess
 
+GROUP = "A name, a pattern (load_*), or a member of a fork (by_month[2]); may be repeated."
+
 
 def run(
     spec: Annotated[Path, typer.Argument(metavar="SPEC", help=SPEC)],
     param: Params = None,
+    only: Annotated[list[str] | None, typer.Option("--only", metavar="GROUP", help=f"Run these alone. {GROUP}")] = None,
+    after: Annotated[
+        list[str] | None, typer.Option("--from", metavar="GROUP", help="Run these, and what comes after them.")
+    ] = None,
+    until: Annotated[
+        list[str] | None, typer.Option("--until", metavar="GROUP", help="Run these, and what comes before them.")
+    ] = None,
     warehouse: Annotated[
         str | None, typer.Option("--warehouse", metavar="PATH", help="Where to publish; by default UNSTUCK_WAREHOUSE.")
     ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the staging of the job, with the logs of its attempts.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a job in this process, now: no Redis, no fleet, the same outcome. Exit code 1 if it does not finish well."""
+    from unstuck.in_process.limits_of_one import told
     from unstuck.in_process.run import InProcess  # which imports the worker's side, for this command alone
 
     job_spec, settings = read_spec(spec, param), Settings()
     console = for_people(as_json)
+    for sentence in told(job_spec):
+        stderr.print(f"Note: {sentence}", soft_wrap=True)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # whoever reads a pipe sees at once what a step prints
     with (
@@ -50,9 +66,19 @@ def run(
         _Live(here, console) if can_live(console) else _Lines(here, console) as display,
     ):
         _log_to_standard_error()
-        ended = here.run(job_spec, on_change=display.show, on_input=display.step_aside)
+        ended = here.run(
+            job_spec,
+            only=only or (),
+            from_=after or (),
+            until=until or (),
+            keep=keep,
+            on_change=display.show,
+            on_input=display.step_aside,
+        )
     for text in outcome(ended.view):
         console.print(text, soft_wrap=True)
+    if keep:
+        console.print(f"  staged  {ended.view.job.warehouse}/{folder_of(ended.job_id)}", soft_wrap=True)
     if as_json:
         emit(job_json(ended.view))
     if ended.status is Status.CANCELED:

@@ -16,6 +16,7 @@ from functools import partial
 
 import redis
 
+from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.vacuum import vacuum
 from unstuck.coordinator.store.job_store import Store
@@ -174,6 +175,18 @@ class StagingCollector:
             if staged.job in owners:
                 found |= _entry_folders(warehouse, n)
         return found
+
+
+def remove_staging(job: JobRecord) -> None:
+    """Remove what a job has staged and the log does not name, at once. For a job that no other will ever retry.
+
+    Raises: OSError, UnstuckError: the warehouse could not be asked. All that was removed was not needed.
+    """
+    warehouse = Warehouse(job.warehouse, job.warehouse_id)
+    number = warehouse.find_publish(job.id, job.base or 0)
+    needed = Kept(set() if number is None else _entry_folders(warehouse, number))
+    for path in expired_staging(job.id, _listing(warehouse.storage, job.id), needed):
+        warehouse.storage.remove_tree(path)
 
 
 def _entry_folders(warehouse: Warehouse, n: int) -> set[str]:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unstuck.coordinator.errors import NoSuchGroup
+from unstuck.coordinator.errors import BadRequest, NoSuchGroup
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.publishing.staging_gc import remove_staging
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import compile_plan
 from unstuck.coordinator.spec.problems import suggestion
+from unstuck.coordinator.spec.selection import Selection, select
 from unstuck.coordinator.views.job_views import JobView
 from unstuck.in_process.attempts import Failing, RunnerHere
 from unstuck.in_process.coordinator import Coordinator, JumpingClock
+from unstuck.in_process.limits_of_one import refuse_what_needs_a_fleet
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.errors import HostUnfit
 from unstuck.tasks.host import LIGHT, lacking
@@ -25,6 +28,7 @@ from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.lease import FinishAnswer
+from unstuck.tasks.warehouse.log import Warehouse
 
 if TYPE_CHECKING:
     from unstuck.coordinator.job_builder import Job
@@ -152,8 +156,12 @@ class InProcess:
         *,
         params: Mapping[str, Any] | None = None,
         key: str | None = None,
+        only: Collection[str] = (),
+        from_: Collection[str] = (),
+        until: Collection[str] = (),
         fail: Failing | None = None,
         times: int = 1,
+        keep: bool = False,
         on_change: Callable[[JobView], None] = lambda view: None,
         on_input: Callable[[], None] = lambda: None,
     ) -> Ended:
@@ -161,14 +169,22 @@ class InProcess:
 
         Args:
             params, key: as of `Client.submit`.
+            only, from_, until: the groups that run, if not all: these, these with what comes after them, these with
+                what comes before them; by name or pattern. They read what the others have published before.
             fail: by group or member, the error that its first ``times`` attempts raise in the place of their steps.
+            keep: leave the staging of the job as it is, with the logs of its attempts.
             on_change: is told how the job stands, whenever that has changed.
             on_input: is told when a step reads from the terminal, as a debugger does.
 
-        Raises: as `Client.submit`; HostUnfit: this host lacks what a group needs; NoSuchGroup: ``fail`` names none.
+        Raises: as `Client.submit`; HostUnfit: this host lacks what a group needs; NoSuchGroup: a name fits none;
+            BadRequest: a group that is left out has published nothing, or a
+            group needs a fleet.
         """
         given = params or {}
         job_spec = JobSpec.of(spec, given) if isinstance(spec, JobSpec | Mapping | str | Path) else spec.spec(given)
+        if only or from_ or until:
+            job_spec = self._part(select(job_spec, only, from_, until))
+        refuse_what_needs_a_fleet(job_spec)
         plan = compile_plan(job_spec)
         for name in fail or {}:
             if split_member(name)[0] not in plan.groups:
@@ -182,7 +198,16 @@ class InProcess:
         with self._runner.interruptible():
             self._run(job)
         view = self._coordinator.show(job)
+        if view.job.terminal and not keep:
+            remove_staging(view.job)
         return Ended(view, list(self._coordinator.events(job)))
+
+    def _part(self, part: Selection) -> JobSpec:
+        warehouse = Warehouse(self.settings.warehouse)
+        published = warehouse.state() if part.reads else ()
+        if lacks := part.lacking(published):
+            raise BadRequest(lacks)
+        return part.spec
 
     def events(self, job: str, after: int = 0) -> list[dict[str, Any]]:
         """The event log of a job, from its entry ``after`` on."""

@@ -1,0 +1,28 @@
+"""The parts of a spec that one process alone cannot give: some are refused, of the others people are told (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.problems import listed
+
+
+def refuse_what_needs_a_fleet(spec: JobSpec) -> None:
+    """Raises: BadRequest: a step compacts a dataset, which asks the store who reads it."""
+    if compacting := [group.name for group in spec.groups if group.compacts]:
+        raise BadRequest(
+            f"compact: in group {listed(compacting)} asks Redis which jobs read the dataset, and `unstuck run` has no "
+            "Redis. Leave the group out with --only or --until, or submit the job to a fleet"
+        )
+
+
+def told(spec: JobSpec) -> Iterator[str]:
+    """Sentences about what the spec says and one process does not do."""
+    if spec.schedule is not None:
+        yield "schedule: has no effect here: the job runs once, now"
+    if spec.notify:
+        yield "notify: has no effect here: nobody is told of anything"
+    if fresh := [group.name for group in spec.groups if group.fresh]:
+        yield f"fresh: true has no effect here: {listed(fresh)} runs in this process, on the one Spark session"

@@ -1,0 +1,98 @@
+"""A part of a job: which groups run, what they read, and what is published of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from unstuck.coordinator.errors import NoSuchGroup
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.problems import SpecError
+from unstuck.coordinator.spec.selection import Selection, select
+
+
+def group(name: str, *needs: str, **more: Any) -> dict[str, Any]:
+    steps = [{"python": "m:f", "output": name}]
+    return {"name": name, "needs": list(needs), "steps": steps, "spark": False, **more}
+
+
+LOAD, CLEAN = group("load_a"), group("load_b")
+MONTH = group("by_month", "load_a", "load_b", for_each={"month": [1, 2, 3]})
+CHAIN = (LOAD, CLEAN, MONTH, group("total", "by_month"), group("report", "total"))
+
+
+def selected(*groups: dict[str, Any], only: Any = (), after: Any = (), until: Any = (), **job: Any) -> Selection:
+    return select(JobSpec.from_values({"name": "job", "groups": list(groups), **job}, None), only, after, until)
+
+
+def names(part: Selection) -> list[str]:
+    return [one.name for one in part.spec.groups]
+
+
+def test_only_runs_these_from_what_comes_after_and_until_what_comes_before() -> None:
+    assert names(selected(*CHAIN, only=["load_*"])) == ["load_a", "load_b"]
+    assert names(selected(*CHAIN, after=["total"])) == ["total", "report"]
+    assert names(selected(*CHAIN, until=["by_month"])) == ["load_a", "load_b", "by_month"]
+    assert names(selected(*CHAIN, after=["load_a"], until=["total"])) == ["load_a", "by_month", "total"]
+
+
+def test_a_group_reads_what_one_that_is_left_out_has_published() -> None:
+    part = selected(*CHAIN, only=["report"])
+    assert {name: one.dataset for name, one in part.spec.groups[0].inputs.items()} == {"total": "total"}  # type: ignore[union-attr]
+    assert part.spec.groups[0].needs == ()
+    assert part.lacking({"total"}) == ""
+    assert "group report reads total of group total, which is left out" in part.lacking({"report"})
+
+
+def test_a_fork_over_a_column_of_a_group_that_is_left_out_reads_its_values_from_the_dataset() -> None:
+    fork = group("each", "load_a", for_each={"day": {"from": "load_a.day"}})
+    part = selected(LOAD, fork, only=["each"])
+    assert list(part.spec.groups[0].inputs) == ["load_a"]
+
+
+def test_behind_a_join_that_is_left_out_the_groups_that_it_joins_are_read() -> None:
+    join = {"name": "all", "needs": ["load_a", "load_b"]}
+    part = selected(LOAD, CLEAN, join, group("report", "all"), only=["report"])
+    assert sorted(part.spec.groups[0].inputs) == ["load_a", "load_b"]
+
+
+def test_what_is_published_is_what_the_whole_job_publishes_of_it() -> None:
+    assert selected(*CHAIN, until=["total"]).spec.publish == ()
+    assert selected(*CHAIN, after=["total"]).spec.publish is None
+    assert selected(*CHAIN, until=["total"], publish=["load_a", "report"]).spec.publish == ("load_a",)
+
+
+def test_how_outputs_are_published_stays_and_of_one_that_is_not_its_checks() -> None:
+    outputs = {"report": {"mode": "append"}, "load_a": {"mode": "append", "expect": {"rows": {"min": 1}}}}
+    whole = {"outputs": outputs, "publish": ["report", "load_a"]}
+    assert selected(*CHAIN, only=["report"], **whole).spec.outputs["report"].mode == "append"
+    member = selected(*CHAIN, only=["by_month[1]", "load_a"], **whole).spec
+    assert member.outputs["load_a"].mode != "append"
+    assert member.outputs["load_a"].expect is not None
+
+
+def test_a_single_member_of_a_fork_runs_alone_and_nothing_is_published() -> None:
+    part = selected(*CHAIN, only=["by_month[2]"])
+    assert part.spec.groups[0].for_each == {"month": (3,)}
+    assert part.spec.publish == ()
+    assert part.parts == ("by_month",)
+
+
+@pytest.mark.parametrize(
+    ("only", "why"),
+    [
+        ("lod_a", "did you mean 'load_a'"),
+        ("by_month[3]", "by_month has 3 members"),
+        ("x_*", "it has: load_a, load_b"),
+    ],
+)
+def test_a_name_that_fits_no_group_is_refused_with_what_there_is(only: str, why: str) -> None:
+    with pytest.raises(NoSuchGroup, match=why):
+        selected(*CHAIN, only=[only])
+
+
+def test_a_condition_on_a_group_that_is_left_out_is_refused() -> None:
+    asks = group("asks", "load_a", when="results.load_a.n > 1")
+    with pytest.raises(SpecError, match="load_a"):
+        selected(LOAD, asks, only=["asks"])
