@@ -38,6 +38,7 @@ from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 if TYPE_CHECKING:
     from unstuck.coordinator.client import Client
     from unstuck.coordinator.job_handle import JobHandle
+    from unstuck.in_process.run import Ended
 
 __all__ = ["Expect", "Group", "Job", "Join", "Output", "Quality", "Retry", "Step", "load_job"]
 
@@ -227,6 +228,30 @@ class Job:
 
         spec = self.spec(params or {})
         return (client or Client()).submit(spec, key=key, retry=retry, by=by)
+
+    def run(
+        self,
+        params: Mapping[str, Any] | None = None,
+        *,
+        warehouse: str | os.PathLike[str] | None = None,
+        only: Collection[str] = (),
+        from_: Collection[str] = (),
+        until: Collection[str] = (),
+        keep: bool = False,
+    ) -> Ended:
+        """Run it in this process, as ``unstuck run`` does: without Redis and without a fleet. Returns how it ended.
+
+        Args:
+            warehouse: where it publishes; by default that of the settings of the environment.
+            only, from_, until: the groups that run, if not all; see `InProcess.run`.
+            keep: leave its staging, with the logs of its attempts.
+        """
+        # Upwards, for this call alone: it is the convenience of whoever has a job in hand.
+        from unstuck.in_process.run import InProcess
+        from unstuck.tasks.settings import settings
+
+        with InProcess(warehouse or settings().warehouse) as here:
+            return here.run(self, params=params, only=only, from_=from_, until=until, keep=keep)
 
     def _add(
         self,

@@ -27,7 +27,9 @@ html_show_sphinx = False
 
 NAVIGATION = {
     "Start": ["docs/first-hour", "docs/tutorial", "docs/README"],
-    "Write jobs": ["docs/write-jobs", "docs/test-your-jobs", "docs/spec", "docs/schedules", "docs/notices"],
+    "Write jobs": [
+        *("docs/run", "docs/write-jobs", "docs/test-your-jobs", "docs/spec", "docs/schedules", "docs/notices"),
+    ],
     "Operate": ["docs/operate", "docs/metrics", "docs/security", "docs/troubleshooting"],
     "How it works": [
         *("docs/how-it-works", "docs/guarantees", "docs/protocol", "docs/simulation"),

@@ -25,6 +25,8 @@ def test_the_quickstart_publishes_what_it_says(tmp_path: Path) -> None:
     (spec,) = re.findall(r"^```yaml\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
     for name, text in (("steps.py", steps), ("sales.yaml", spec), ("app.py", app)):
         (tmp_path / name).write_text(text)
+    alone = cli("run", "sales.yaml")
+    assert alone.returncode == 0, alone.stdout + alone.stderr
     with running(cli, "up") as (process, out):
         says(process, out, r"^Ready: ", 100)
         done = cli("submit", "sales.yaml", "--wait")
@@ -37,4 +39,5 @@ def test_the_quickstart_publishes_what_it_says(tmp_path: Path) -> None:
     # What the README shows as published is what is published.
     shown = re.findall(r"^  published (.*)$", readme, re.MULTILINE)
     assert len(shown) == 2
-    assert re.findall(r"^  published (.*)$", done.stdout, re.MULTILINE) == shown
+    for answer in (alone, done):
+        assert re.findall(r"^  published (.*)$", answer.stdout, re.MULTILINE) == shown

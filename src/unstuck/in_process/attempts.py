@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TextIO, cast
@@ -39,6 +40,7 @@ from unstuck.tasks.steps.execute import StepRaised, users_code
 from unstuck.tasks.steps.work import Work
 from unstuck.tasks.time_zone import in_zone
 from unstuck.tasks.transport.lease import Claim, FinishAnswer
+from unstuck.tasks.watchdog.holding import Holding
 from unstuck.tasks.watchdog.policy import Clock, Instruction, timeout_failure
 
 _LIMITS = ("TIMEOUT", "STEP_TIMEOUT")  # of a spec; whoever waits for a session or a warehouse sees it, and can end it
@@ -49,17 +51,17 @@ _LEAVES = 2.0  # seconds that Spark has to end the jobs of an attempt before the
 Failing = Mapping[str, BaseException | type[BaseException]]
 
 
-class _Limits:
+class _Limits(WatchdogClient):
     """In the place of a watchdog: the time limits of a spec, and progress.
 
     Attributes:
         off: somebody is at the terminal, so no time of this attempt counts.
     """
 
-    def __init__(self, over: Callable[[Clock], None], progress: Callable[[str], None]) -> None:
-        """``over``: is told, in a thread, of a limit that has run out. ``progress``: of the attempt that runs."""
-        self._over = over
-        self.progress = progress
+    def __init__(self, over: Callable[[Clock], None], shown: Callable[[str], None]) -> None:
+        """``over``: is told, in a thread, of a limit that has run out. ``shown``: of the progress of the attempt."""
+        self._over, self._shown = over, shown
+        self._pid, self._lock, self._holding = os.getpid(), threading.RLock(), Holding(idle=time.time())
         self.off = False
 
     @contextmanager
@@ -76,18 +78,15 @@ class _Limits:
         finally:
             timer.cancel()
 
-    def restart_clock(self, code: str) -> None: ...
-
-    def log_to(self, path: str | None) -> None: ...
-
-    def show_code(self, code: Mapping[str, str]) -> None: ...
-
-    def hide(self, secrets: Mapping[str, str]) -> None: ...
-
-    def remark(self, text: str) -> None: ...
-
     def give_up(self, why: str) -> NoReturn:
         raise RuntimeError(why)
+
+    def _tell(self, **changes: Any) -> None:
+        """There is nobody to tell, but for who looks at the progress."""
+        with self._lock:
+            self._holding = replace(self._holding, **changes)
+        if changes.get("progress") and os.getpid() == self._pid:
+            self._shown(changes["progress"])
 
 
 class _Terminal:
@@ -135,10 +134,9 @@ class RunnerHere(Runner):
         self.runs_on = release_here()
         self.temporary = Path(tempfile.gettempdir()) / f"unstuck-run-{secrets.token_hex(4)}"
         self.driver = self._own_driver = Driver(settings, temporary=self.temporary)
-        self._limits = _Limits(self._over, shown)
-        self.watchdog = cast(WatchdogClient, self._limits)
+        self.watchdog = self._limits = _Limits(self._over, shown)
         self.held: Held | None = None
-        self.replaced = self.interrupted = self._on_spark = False
+        self.replaced = self.interrupted = self._on_spark = self._found = False
         self.on_input: Callable[[], None] = lambda: None
         self._shared_driver = driver
         self._code = Code(watched=False)
@@ -166,7 +164,8 @@ class RunnerHere(Runner):
 
     def close(self) -> None:
         """Stop the session, unless it is somebody else's, and remove the temporary files."""
-        self._own_driver.stop()
+        if not self._found:
+            self._own_driver.stop()
         shutil.rmtree(self.temporary, ignore_errors=True)
 
     # -- as the runner of a worker, but for what needs the worker ----------------------------------------------
@@ -192,6 +191,10 @@ class RunnerHere(Runner):
         handler = signal.getsignal(signal.SIGINT)
         if self._shared_driver is not None:
             self.driver = self._shared_driver()
+        elif not self.driver.running:
+            from pyspark import SparkContext
+
+            self._found = SparkContext._active_spark_context is not None  # which the driver takes
         self.driver.start()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, handler)  # Spark sets one of its own

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unstuck.coordinator.errors import BadRequest, NoSuchGroup
@@ -33,6 +33,7 @@ from unstuck.tasks.warehouse.log import Warehouse
 if TYPE_CHECKING:
     from unstuck.coordinator.job_builder import Job
 
+PUBLISH_TRIES = 5  # until a warehouse that cannot be written is given up: no person is waited for
 SHOWN_EVERY = 0.2  # seconds between two looks at the progress of a step
 
 
@@ -121,7 +122,7 @@ class InProcess:
 
     def __init__(
         self,
-        warehouse: Path | str,
+        warehouse: str | os.PathLike[str],
         *,
         settings: Settings | None = None,
         driver: Callable[[], Driver] | None = None,
@@ -152,7 +153,7 @@ class InProcess:
 
     def run(
         self,
-        spec: JobSpec | Mapping[str, Any] | str | Path | Job,
+        spec: JobSpec | Mapping[str, Any] | str | os.PathLike[str] | Job,
         *,
         params: Mapping[str, Any] | None = None,
         key: str | None = None,
@@ -181,7 +182,9 @@ class InProcess:
             group needs a fleet.
         """
         given = params or {}
-        job_spec = JobSpec.of(spec, given) if isinstance(spec, JobSpec | Mapping | str | Path) else spec.spec(given)
+        job_spec = (
+            JobSpec.of(spec, given) if isinstance(spec, JobSpec | Mapping | str | os.PathLike) else spec.spec(given)
+        )
         if only or from_ or until:
             job_spec = self._part(select(job_spec, only, from_, until))
         refuse_what_needs_a_fleet(job_spec)
@@ -228,7 +231,7 @@ class InProcess:
             if (record := coordinator.record(job)).commit != told:
                 told = record.commit
                 self._on_change(coordinator.show(job))
-            if record.at_rest:
+            if record.at_rest or record.publish_tries >= PUBLISH_TRIES:
                 return
             if runner.interrupted:
                 runner.interrupted = False

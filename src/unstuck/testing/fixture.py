@@ -176,7 +176,7 @@ class Unstuck:
         here = self._arrivals.put(spec)
         spark, place = self._spark, self._folder / "warehouse"
         with InProcess(place, settings=spark.settings, driver=lambda: spark.driver, now=now) as process:
-            ended = process.run(here, fail=fail, times=times)
+            ended = process.run(here, fail=fail, times=times, keep=True)  # `JobRun` reads what was staged
         done = JobRun(ended, here.values, self._log, lambda: self.spark)
         self._tell(done.why())
         return done

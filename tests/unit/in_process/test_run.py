@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from unstuck import Status
-from unstuck.coordinator.errors import NoSuchGroup
+from tests.support.steps.small_steps import three
+from unstuck import Job, JobSpec, Status
+from unstuck.coordinator.errors import BadRequest, NoSuchGroup
 from unstuck.coordinator.model.status import GroupState
+from unstuck.in_process.limits_of_one import told
 from unstuck.in_process.run import InProcess
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.published import read_arrow
@@ -101,3 +103,56 @@ def test_steps_have_the_time_zone_of_the_settings_and_this_process_keeps_its_own
     here.settings.time_zone = "Asia/Tokyo"
     assert here.run({"name": "tiny", "groups": [group("zone", "zone")]}).results == {"zone": {"zone": "JST"}}
     assert time.tzname == before
+
+
+def test_a_part_of_a_job_reads_what_is_published_and_says_so_where_nothing_is(here: InProcess) -> None:
+    job = {"name": "tiny", "groups": [THREE, DOUBLED], "publish": ["rows", "twice"]}
+    with pytest.raises(BadRequest, match="group twice reads rows of group rows, which is left out"):
+        here.run(job, only=["twice"])
+    assert here.run(job, until=["rows"]).view.job.published == {"rows": 3}
+    assert here.run(job, only=["twice"]).results == {"twice": {"sum": 12}}
+
+
+def test_the_staging_of_a_job_that_has_ended_goes_but_for_its_published_files(here: InProcess) -> None:
+    ended = here.run({"name": "tiny", "groups": [THREE, DOUBLED]}, fail={"rows": KeyError})
+    staging = Path(here.settings.warehouse, "_staging", ended.job_id)
+    assert [path.name for path in staging.rglob("*") if path.is_file()] == ["_marker.json", "part-00000.parquet"]
+    assert len(rows(here, "twice")) == 3
+    failed = here.run({"name": "tiny", "groups": [{**group("bad", "refuse"), "retry": {"max": 0}}]})
+    assert not Path(here.settings.warehouse, "_staging", failed.job_id).exists()
+
+
+def test_staging_is_kept_with_its_logs_if_that_is_asked_for(here: InProcess) -> None:
+    ended = here.run({"name": "tiny", "groups": [{**group("bad", "refuse"), "retry": {"max": 0}}]}, keep=True)
+    (log,) = Path(here.settings.warehouse, "_staging", ended.job_id, "bad").glob("*.log")
+    assert "this row is not to be had" in log.read_text()
+
+
+def test_a_step_that_needs_a_fleet_is_refused_before_anything_runs(here: InProcess) -> None:
+    compact = {"name": "small", "spark": False, "steps": [{"compact": "rows"}]}
+    with pytest.raises(BadRequest, match="compact: in group small"):
+        here.run({"name": "tiny", "groups": [THREE, compact]})
+    assert not Path(here.settings.warehouse).exists()
+
+
+def test_people_are_told_what_has_no_effect_in_one_process() -> None:
+    spec = {
+        "schedule": {"every": "1h"},
+        "notify": [{"on": ["failed"], "to": "ops"}],
+        "groups": [{**THREE, "fresh": True}],
+    }
+    told_of = list(told(JobSpec.from_values({"name": "tiny", **spec}, None)))
+    assert [line.partition(":")[0] for line in told_of] == ["schedule", "notify", "fresh"]
+
+
+def test_a_job_in_python_runs_itself(tmp_path: Path) -> None:
+    job = Job("tiny", params={"first": int})
+    job.group("rows", output="rows", spark=False)(three)
+    ended = job.run({"first": 7}, warehouse=tmp_path)
+    assert ended.finished
+    assert read_arrow(Warehouse(str(tmp_path)), "rows")["n"].to_pylist() == [7, 8, 9]
+
+
+def test_the_same_key_is_the_same_job(here: InProcess) -> None:
+    job = {"name": "tiny", "groups": [THREE]}
+    assert here.run(job, key="today").job_id == here.run(job, key="today").job_id
