@@ -46,8 +46,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Need = str | Callable[..., Any]
 """A group that comes before: its function, its name, or the name of an output of it."""
 Duration = str | float
-Values = Sequence[str | int | float | bool] | range | ForkFrom | Mapping[str, Any]
 _Map = Mapping[str, Any]
+Values = Sequence[str | int | float | bool] | Sequence[_Map] | range | ForkFrom | _Map
 
 
 class JobFields(TypedDict, total=False):

@@ -20,8 +20,8 @@ from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.notify_spec import NotifyRule
 from unstuck.coordinator.spec.problems import shorten
 from unstuck.tasks.protocol.texts import Packer, unpack
-from unstuck.tasks.spec.fields import STORED, ForkValue, Scalar
-from unstuck.tasks.spec.group import READ_VALUES, ForkFrom, GroupSpec, Step
+from unstuck.tasks.spec.fields import STORED, ForkItem, ForkValue, Scalar
+from unstuck.tasks.spec.group import READ_VALUES, ForkFrom, GroupSpec, Step, fork_key
 from unstuck.tasks.spec.outputs import Checks, OutputSpec, Publishing
 from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.spec.work_order import Collect, GroupPlan
@@ -186,10 +186,10 @@ def _merged(group: GroupSpec, spec: JobSpec) -> GroupSpec:
     return group.model_copy(update=update) if update else group
 
 
-def _listed_in(params: Mapping[str, Any], source: ForkFrom) -> tuple[Scalar, ...]:
+def _listed_in(params: Mapping[str, Any], source: ForkFrom) -> tuple[ForkItem, ...]:
     """The values of a fork over a parameter; none where it has no value."""
     values = params.get(source.param or "") or ()
-    return tuple({json.dumps(value): value for value in values}.values()) if source.distinct else tuple(values)
+    return tuple({fork_key(value): value for value in values}.values()) if source.distinct else tuple(values)
 
 
 def _with_readers(every: Iterable[GroupSpec]) -> dict[str, GroupSpec]:

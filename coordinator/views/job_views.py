@@ -19,7 +19,7 @@ from unstuck.coordinator.model.status import DONE, GroupState, Status
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.step_stack import StepStack
 from unstuck.tasks.protocol.token import split_member
-from unstuck.tasks.spec.fields import Scalar
+from unstuck.tasks.spec.fields import ForkItem
 from unstuck.tasks.spec.inputs import DatasetInput
 from unstuck.tasks.spec.outputs import REJECTED
 from unstuck.tasks.transport.stack_store import StackStore
@@ -31,7 +31,7 @@ class GroupView:
 
     id: str
     record: GroupRecord
-    value: Scalar | dict[str, Scalar] | None = None
+    value: ForkItem | dict[str, ForkItem] | None = None
     attempt: AttemptRecord | None = None
 
     @property

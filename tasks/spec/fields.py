@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 # Names become keys, folders, views and Celery ids, so they are checked once, here.
@@ -38,7 +38,12 @@ def _listed(value: Any) -> Any:
 
 T = TypeVar("T")
 Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
-ForkValue = Scalar | tuple[Scalar, ...]  # of one member: that of its parameter, or one for each of several
+# What a parameter of a fork may be for one member. The tags are no names, so a path of an error can do without them.
+ForkItem = Annotated[
+    Annotated[Scalar, Tag("a value")] | Annotated[dict[ParamName, Scalar], Field(min_length=1), Tag("a mapping")],
+    Discriminator(lambda value: "a mapping" if isinstance(value, dict) else "a value"),
+]
+ForkValue = ForkItem | tuple[ForkItem, ...]  # of one member: that of its parameter, or one for each of several
 Listed = Annotated[tuple[T, ...], BeforeValidator(_listed)]
 ErrorNames = Annotated[Listed[ErrorName], Field(min_length=1)]
 STORED = {"stored": True}  # the context in which a part is read that a release of ours wrote, maybe another one

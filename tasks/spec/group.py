@@ -15,6 +15,7 @@ from unstuck.tasks.protocol.keys import lane_of
 from unstuck.tasks.spec.fields import (
     DatasetName,
     Description,
+    ForkItem,
     ForkValue,
     FunctionName,
     GroupName,
@@ -40,6 +41,11 @@ READ_VALUES = "unstuck:read_values"  # a step of ours: what the runner collects 
 def fork_bytes(values: Iterable[Scalar]) -> int:
     """Bytes of JSON that the values of a fork take."""
     return sum(len(json.dumps(value)) for value in values)
+
+
+def fork_key(value: Any) -> str:
+    """Equal for values of a fork that are the same."""
+    return json.dumps(value, sort_keys=True)
 
 
 class Step(Strict):
@@ -132,9 +138,10 @@ class GroupSpec(Strict):
         max_length=MAX_WHEN,
         description="A condition; where it is false, the group is skipped once its join says that it may go.",
     )
-    for_each: dict[ParamName, Listed[Scalar] | ForkFrom] | None = Field(
+    for_each: dict[ParamName, Listed[ForkItem] | ForkFrom] | None = Field(
         default=None,
-        description="Parameters and their values: the group is forked, one member for each value or combination.",
+        description="Parameters and their values, each a scalar or a mapping of names to scalars: the group is forked, "
+        "one member for each value or combination.",
     )
     queue: QueueName | None = Field(
         default=None, description="The Celery queue; left out: spark, or light with spark: false."
@@ -182,7 +189,7 @@ class GroupSpec(Strict):
             if len(value) > 1 and any(isinstance(values, ForkFrom) and values.source for values in value.values()):
                 raise ValueError("for_each takes values from a column for one parameter alone, not for several")
             listed = [values for values in value.values() if isinstance(values, tuple)]
-            if any(len({json.dumps(v) for v in values}) != len(values) for values in listed):
+            if any(len(set(map(fork_key, values))) != len(values) for values in listed):
                 raise ValueError("for_each holds the same value twice")
             count = math.prod(map(len, listed))
             if count > MAX_FORK or max(map(len, listed), default=0) > MAX_FORK:

@@ -227,7 +227,7 @@ def _run_sql(step: Step, work: Work, ctx: StepContext) -> None:
         text, results = with_plain_names(text, parameters_in(text))
     # Only what the text names: a parameter that Spark has no type for must not hurt a query that does not use it.
     named = parameters_in(text)
-    arguments = {name: work.params[name] for name in named if name in work.params}
+    arguments = {name: _literal(work.params[name]) for name in named if name in work.params}
     arguments |= {name: _result(marker, work) for name, marker in results.items()}
     if step.output is None and is_query(text):
         raise OutputInvalid("the rows of this query go nowhere: say output: NAME on the step")
@@ -239,6 +239,16 @@ def _run_sql(step: Step, work: Work, ctx: StepContext) -> None:
         if (what := sql_error(error)) is not None:
             raise SqlInvalid(what) from error
         raise
+
+
+def _literal(value: Any) -> Any:
+    """``value`` as Spark takes a parameter: a mapping is a struct, so that ``:model.depth`` is a part of it."""
+    if not isinstance(value, dict) or not value:
+        return value
+    from pyspark.sql.functions import lit, struct
+
+    parts = {name: _literal(one) for name, one in value.items()}
+    return struct(*(lit(one).alias(name) for name, one in parts.items()))
 
 
 def _result(marker: ResultMarker, work: Work) -> Any:

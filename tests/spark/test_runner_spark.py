@@ -64,6 +64,7 @@ def make_offer(worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path) ->
 
     def make(name: str, *steps: dict[str, Any], conf: dict[str, str] | None = None, **rest: Any) -> Offer:
         group = {"name": name, "steps": steps, "conf": conf or {}, "inputs": rest.pop("inputs_of", {})}
+        group["for_each"] = rest.pop("for_each", None)
         return fleet.make_offer(store, tmp_path / "warehouse", job, group, **rest)
 
     return make
@@ -122,6 +123,16 @@ def test_sql_reads_the_needed_groups_output_by_either_name_with_parameters_as_ma
         inputs={"make": [made.staging]},
     )
     assert done(store, offer).rows == {"picked": 2}
+
+
+def test_a_mapping_is_a_struct_in_sql_whose_parts_have_names(store: redis.Redis, make_offer: MakeOffer) -> None:
+    model = {"depth": 3, "eta": 0.5, "of": {"name": "x"}}
+    text = "SELECT :model.depth + :part.depth AS n WHERE :model.eta = 0.5 AND :model.of.name = 'x' AND :part.eta = 0.1"
+    part = {"depth": 1, "eta": 0.1}
+    offer = make_offer(
+        "train", sql(text, "o"), params={"model": model}, member="train[0]", for_each={"part": [part]}, value=part
+    )
+    assert done(store, offer).rows == {"o": 1}
 
 
 def test_an_attempt_finds_nothing_that_another_left_behind(store: redis.Redis, make_offer: MakeOffer) -> None:

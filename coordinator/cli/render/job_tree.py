@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, starmap
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Column, Table
@@ -189,11 +190,18 @@ def _member_lines(view: JobView, group: ForkView, at: float) -> list[Line]:
     for member in wanted[:MEMBERS]:
         values = {group.param: member.value} if group.param else member.value
         named = values if isinstance(values, dict) else {}
-        label = " ".join([member.id, *(f"{param}={value}" for param, value in named.items())])
+        label = " ".join([member.id, *starmap(_valued, named.items())])
         lines.append(replace(_group_line(view, member, at), name=one_line(label), member=True))
     if len(wanted) > MEMBERS:
         lines.append(Line(f"… {len(wanted) - MEMBERS} more", "", "at work or failed", member=True))
     return lines
+
+
+def _valued(param: str, value: Any) -> str:
+    """A parameter of a fork for one member: a mapping as SQL names its parts."""
+    if isinstance(value, dict):
+        return " ".join(f"{param}.{name}={one}" for name, one in value.items())
+    return f"{param}={value}"
 
 
 def _group_line(view: JobView, member: GroupView, at: float) -> Line:

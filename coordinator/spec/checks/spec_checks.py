@@ -17,6 +17,8 @@ from operator import or_
 from types import MappingProxyType
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from unstuck.coordinator.errors import ConditionError
 from unstuck.coordinator.spec.checks.output_checks import MAX_NAME, Hint, output_problems, outputs_of, stream_problems
 from unstuck.coordinator.spec.checks.sql import groups_read, sql_problems
@@ -41,7 +43,8 @@ from unstuck.coordinator.spec.problems import (
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 from unstuck.tasks.protocol.secrets import reference_in
 from unstuck.tasks.protocol.texts import texts_in
-from unstuck.tasks.spec.group import MAX_FORK, ForkFrom, GroupSpec, Step
+from unstuck.tasks.spec.fields import ForkItem
+from unstuck.tasks.spec.group import MAX_FORK, ForkFrom, GroupSpec, Step, fork_key
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.spec.spark_conf import static_conf
 
@@ -51,6 +54,7 @@ MAX_INPUTS = 100  # published datasets of one group
 MAX_PARAMS = 64 * 1024  # bytes of JSON; parameters travel with every group
 MAX_SUGGESTIONS = 10  # looking for the nearest of 10,000 names takes tenths of a second
 
+_ITEM: TypeAdapter[ForkItem] = TypeAdapter(ForkItem)
 NO_OUTPUTS: Mapping[str, OutputSpec] = MappingProxyType({})
 
 
@@ -233,17 +237,22 @@ def _fork(
                 yield Problem(f"unknown parameter {shorten(source.param)}{near}", place)
             elif values is None and known[source.param] is not None:
                 yield Problem(f"the parameter {source.param!r} is no list; give it one, or type: list", place)
-            elif values and not source.distinct and len(set(map(json.dumps, values))) != len(values):
+            elif values and not source.distinct and len(set(map(fork_key, values))) != len(values):
                 yield Problem(f"{source.param!r} holds the same value twice; distinct: true takes each once", place)
         for j, value in enumerate(values or ()):
             at = (*place, j) if values is source else place
-            if not isinstance(value, str | int | float | bool):
-                yield Problem(f"the values of a fork are text, numbers or true or false, not {describe(value)}", at)
-            elif wrong := scalar_problem(value):
-                yield Problem(wrong, at)
-            elif isinstance(value, str) and (found := reference_in(value)) is not None:
-                message = "the values of a fork are stored and shown, so no reference is resolved in them"
-                yield Problem(f"{shorten(found)}: {message}; put it under params:", at)
+            try:
+                _ITEM.validate_python(value)
+            except ValidationError:
+                what = "text, numbers, true or false, or mappings of names to these"
+                yield Problem(f"the values of a fork are {what}, not {describe(value)}", at)
+                continue
+            for one in value.values() if isinstance(value, dict) else [value]:
+                if wrong := scalar_problem(one):
+                    yield Problem(wrong, at)
+                elif isinstance(one, str) and (found := reference_in(one)) is not None:
+                    message = "the values of a fork are stored and shown, so no reference is resolved in them"
+                    yield Problem(f"{shorten(found)}: {message}; put it under params:", at)
     if (members := _members(group, params)) > MAX_FORK:
         yield Problem(f"a fork of {members:,} members; at most {MAX_FORK:,} are allowed", (*loc, "for_each"))
     if group.fork_from is None:

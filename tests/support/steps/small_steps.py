@@ -25,6 +25,12 @@ def of_member(spark: None, ctx: Any, day: int) -> pa.Table:
     return pa.table({"day": [day]})
 
 
+def of_model(spark: None, ctx: Any, model: dict[str, Any]) -> pa.Table:
+    for name, value in model.items():
+        ctx.result(name, value)
+    return pa.table({"depth": [model["depth"]]})
+
+
 def refuse(spark: None, ctx: Any) -> None:
     raise ValueError("this row is not to be had")
 

@@ -11,10 +11,12 @@ import pytest
 
 from tests.support.steps.small_steps import three
 from unstuck import Job, JobSpec, Status
+from unstuck.coordinator.cli.render.job_tree import lines_of
 from unstuck.coordinator.errors import BadRequest, NoSuchGroup
 from unstuck.coordinator.model.status import GroupState
 from unstuck.in_process.limits_of_one import told
 from unstuck.in_process.run import InProcess
+from unstuck.tasks.errors import Unrecoverable
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.published import read_arrow
 
@@ -73,6 +75,17 @@ def test_a_fork_runs_each_member_and_a_failing_one_is_named(here: InProcess) -> 
     assert ended.finished
     assert [ended.group(f"by_day[{n}]").attempts for n in range(3)] == [1, 1, 2]
     assert sorted(row["day"] for row in rows(here, "days")) == [1, 2, 3]
+
+
+def test_a_fork_over_mappings_gives_each_member_a_mapping_and_shows_its_parts(here: InProcess) -> None:
+    models = [{"depth": 3, "eta": 0.1}, {"depth": 5, "eta": 0.3}]
+    fork = group("train", "of_model", output="models", for_each={"model": models})
+    ended = here.run({"name": "tiny", "groups": [fork]}, fail={"train[1]": Unrecoverable("too deep")})
+    assert ended.status is Status.FAILED
+    assert dict(ended.group("train[0]").results) == {"depth": 3, "eta": 0.1}
+    shown = [line.name for line in lines_of(ended.view, here.clock()) if line.member]
+    assert shown == ["train[1] model.depth=5 model.eta=0.3"]
+    assert "train[1]" in ended.why()
 
 
 def test_jobs_of_one_process_share_the_warehouse(here: InProcess) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.jobs.specs import HEAD, A, minimal, told
 from unstuck.coordinator.spec.model import JobSpec, SpecError
+from unstuck.coordinator.spec.plan import compile_plan
 from unstuck.tasks.spec.group import GroupSpec
 from unstuck.tasks.spec.sql_tokens import several_statements
 
@@ -366,6 +367,41 @@ def test_a_fork_value_that_json_cannot_say_is_refused(values: Any, message: str)
     group = {"name": "a", "steps": [{"python": "m:f"}], "for_each": {"m": values}}
     with pytest.raises(SpecError, match=message):
         JobSpec.model_validate({"name": "x", "groups": [group]})
+
+
+MAPPINGS = [{"depth": 3, "eta": 0.1}, {"eta": 0.3, "depth": 5}]
+
+
+def forked(for_each: Any, **more: Any) -> JobSpec:
+    group = {"name": "train", "steps": [{"python": "m:f"}], "for_each": for_each}
+    return JobSpec.model_validate({"name": "x", "groups": [group], **more})
+
+
+def test_the_values_of_a_fork_may_be_mappings_of_names_to_scalars() -> None:
+    spec = forked({"model": MAPPINGS, "seed": [1, 2]})
+    stored = JobSpec.model_validate_json(spec.to_json()).groups[0]
+    assert stored.fork_values == tuple((model, seed) for model in MAPPINGS for seed in (1, 2))
+    planned = compile_plan(forked({"model": {"param": "models"}}, params={"models": MAPPINGS})).groups["train"]
+    assert planned.values == tuple(MAPPINGS)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([{"a": 1, "b": 2}, {"b": 2, "a": 1}], r"for_each: for_each holds the same value twice"),
+        ([{"a": [1]}], r"for_each\.model\[0\]\.a: expected text, a number or true or false, not a list"),
+        ([{}], r"for_each\.model\[0\]: expected at least one, not none"),
+        ([{"a b": 1}], r"for_each\.model\[0\].*: expected a name"),
+        ([{"a": "${env:HOME}"}], r"for_each\.model\[0\]: '\${env:HOME}': the values of a fork are stored and shown"),
+    ],
+)
+def test_a_mapping_that_a_fork_cannot_have_is_refused_in_its_place(values: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=message) as caught:
+        forked({"model": values})
+    assert len(caught.value.problems) == 1
+    if values != [{"a": 1, "b": 2}, {"b": 2, "a": 1}] and "env" not in str(values):
+        with pytest.raises(SpecError, match=r"for_each\.model\.param: the values of a fork are text, numbers, true"):
+            forked({"model": {"param": "models"}}, params={"models": values})
 
 
 def test_fork_values_keep_their_types() -> None:
