@@ -147,7 +147,7 @@ def test_a_wrong_fork_is_named_with_what_was_expected(values: str, message: str)
 def test_values_that_a_fork_cannot_have_are_refused_also_in_a_parameter() -> None:
     lines = told(forked("{day: {param: bad}}"))
     assert "the values of a fork are stored and shown, so no reference is resolved in them" in lines[0]
-    assert "the values of a fork are text, numbers or true or false, not a list" in lines[1]
+    assert "are text, numbers, true or false, or mappings of names to these, not a list" in lines[1]
 
 
 def test_a_runner_gets_the_values_of_its_member_alone() -> None:

@@ -26,7 +26,7 @@ groups:
     needs: x
     timeout: soon
     conf: {spark.sql.x: 8}
-    for_each: {m: [1, {a: 2}, null]}
+    for_each: {m: [1, [22], null]}
     retry: {max: a, jitter: 2, maxx: 1}
     join: all_good
     steps:
@@ -55,8 +55,8 @@ groups:
         "s.yaml:8:12: groups[0].needs: expected a list, not 'x'",
         "s.yaml:9:14: groups[0].timeout: expected a duration such as 15s, 10m, 1h30m or 7d, not 'soon'",
         's.yaml:10:25: groups[0].conf["spark.sql.x"]: expected text, not the number 8; put it in quotes',
-        "s.yaml:11:23: groups[0].for_each.m[1]: expected text, a number or true or false, not a mapping",
-        "s.yaml:11:31: groups[0].for_each.m[2]: expected text, a number or true or false, not nothing (null)",
+        "s.yaml:11:23: groups[0].for_each.m[1]: expected text, a number or true or false, not a list",
+        "s.yaml:11:29: groups[0].for_each.m[2]: expected text, a number or true or false, not nothing (null)",
         "s.yaml:12:18: groups[0].retry.max: expected a whole number, not 'a'",
         "s.yaml:12:29: groups[0].retry.jitter: expected 1 or less, not the number 2",
         "s.yaml:12:32: groups[0].retry.maxx: unknown field 'maxx'; did you mean 'max'?",
