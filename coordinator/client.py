@@ -5,23 +5,18 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import redis
 
-from unstuck.coordinator.commands.alter import alter
+from unstuck.coordinator.client_commands import ClientCommands
 from unstuck.coordinator.commands.apply import CommandApplier
-from unstuck.coordinator.commands.group_commands import rerun, skip
 from unstuck.coordinator.commands.job_commands import (
     RETRY_LEGAL,
-    Answer,
-    Command,
-    Commanded,
     against_damage,
     against_retry,
-    command,
 )
 from unstuck.coordinator.commands.retry_job import retried
 from unstuck.coordinator.errors import BadRequest, KeyConflict, NewerJob, NoSuchJob, Refused
@@ -32,6 +27,7 @@ from unstuck.coordinator.job_handle import JobHandle
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.notices.known_targets import unknown_targets
 from unstuck.coordinator.notices.outbox import Notices
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
@@ -42,7 +38,7 @@ from unstuck.coordinator.spec.checks.unused import unbound_markers, unused_param
 from unstuck.coordinator.spec.job_params import check_key
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submitted
-from unstuck.coordinator.store.dead_letter_store import DeadLetterResult, DeadLetters
+from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.pool_store import Pools
 from unstuck.coordinator.store.schedule_store import ScheduleStore
@@ -67,11 +63,15 @@ T = TypeVar("T")
 _BREAKER = CircuitBreaker()  # of this process: what hangs in a warehouse outlives the client that asked
 
 
-class Client:
-    """Submit jobs and ask about them.
+class Client(ClientCommands):
+    """Submit jobs, give them commands, and ask about them.
 
     Settings come from ``UNSTUCK_*`` unless given; where these name no Redis, it is that of the fleet which `unstuck up`
-    runs in this folder.
+    runs in this folder. Any method may raise `Unreachable`.
+
+    >>> with Client() as client:  # doctest: +SKIP
+    ...     client.submit("sales.yaml", key="sales-2026-01-02").wait(timeout=3600).job.status
+    <Status.FINISHED: 'FINISHED'>
     """
 
     def __init__(
@@ -101,6 +101,7 @@ class Client:
         in_sentences(self, url)
 
     def close(self) -> None:
+        """Close the connection to Redis; leaving a ``with`` block does so too."""
         self._redis.close()
 
     def __enter__(self) -> Client:
@@ -144,6 +145,10 @@ class Client:
             WarehouseSilent, OSError: the warehouse has not answered in time, or with an error; nothing was stored.
             Unreachable: Redis could not be asked. Submitting again under a key is safe, and answered with the job if it
                 is stored, also while the warehouse does not answer.
+
+        >>> job = client.submit(spec, key="sales-2026-01-02")
+        >>> job.new, client.submit(spec, key="sales-2026-01-02").id == job.id
+        (True, True)
         """
         if key is not None:
             check_key(key)
@@ -286,7 +291,11 @@ class Client:
         return Environment.of(self.settings, now, "", self._store.listening(now, self._runner_silence))
 
     def fleet(self, *, wanted: bool = True) -> FleetView:
-        """Runners, coordinators, and the queues between them; ``wanted`` as of `fleet_of`."""
+        """Runners, coordinators, and the queues between them.
+
+        Args:
+            wanted: show also queues that open jobs name and nobody listens to; costs a look at each of them.
+        """
         return fleet_of(self._redis, self._keys, self._runner_silence, wanted=wanted)
 
     @property
@@ -304,122 +313,49 @@ class Client:
         """How many reports of workers were APPLIED, DUPLICATE, STALE, … since the store was made."""
         return self._queries.counters()
 
-    def jobs(self, **filters: Any) -> list[ListedJob]:
-        """Jobs, the newest first; see `Queries.jobs`."""
-        return self._queries.jobs(**filters)
-
-    def command(
-        self, job: str, given: Command, *, reason: str = "", by: str | None = None, now: bool = False
-    ) -> Commanded:
-        """Pause, resume, stop, cancel or force-stop a job. Durable and idempotent: repeating it changes nothing.
-
-        Args:
-            reason: why, for the event log.
-            by: who asks; the OS user by default.
-            now: of a pause: interrupt what is running.
-
-        Returns: DONE, ALREADY or REFUSED, with a sentence that says what holds and what can be done.
-
-        Raises:
-            NoSuchJob: there is no such job.
-            Unreachable: Redis could not be asked; asking again is safe.
-        """
-        who = by or user_here()
-        text = reason if not now else f"now, interrupting what runs{f': {reason}' if reason else ''}"
-
-        def judge(record: JobRecord) -> Commanded:
-            return command(record, given, now=now, by=who, why=reason)
-
-        if given is not Command.FORCE_STOP:
-            return self._apply(job, given, lambda state: judge(state.job), text, who)
-        return self._write(job, given, lambda: ((record := self._job_record(job)), judge(record)), text, who)
-
-    def alter(self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None) -> Commanded:
-        """Change values of a job's spec, all or none. See `command`, and `commands.alter` for what may change when.
-
-        Args:
-            values: by path: ``{"groups.clean.timeout": "2h", "params.year": 2014}``. None takes a value out.
-
-        Raises:
-            SpecError: a path leads nowhere, or the spec would be wrong; nothing was changed.
-        """
-        who = by or user_here()
-        return self._apply(job, "alter", lambda state: alter(state, values, time.time(), who, reason), reason, who)
-
-    def skip(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> Commanded:
-        """Skip a group, a fork or one member that has not ended; what comes after decides by its join rule.
-
-        Raises: NoSuchGroup; see also `command`.
-        """
-        return self._apply(job, "skip", lambda state: skip(state, group), reason, by or user_here(), group)
-
-    def rerun(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> Commanded:
-        """Run a group, a fork or one member again, and everything after it.
-
-        Raises: NoSuchGroup; see also `command`.
-        """
-        word = self._applier.mint()
-        return self._apply(job, "rerun", lambda state: rerun(state, group, word), reason, by or user_here(), group)
-
-    def _apply(
-        self, job: str, word: str, judge: Callable[[JobState], Commanded], reason: str, by: str, group: str = ""
-    ) -> Commanded:
-        def judge_undamaged() -> tuple[JobRecord, Commanded]:
-            state = self._state(job)[0]
-            return state.job, against_damage(state.job, state.damage) if state.damage else judge(state)
-
-        return self._write(job, word, judge_undamaged, reason, by, group)
-
-    def _write(
+    def jobs(
         self,
-        job: str,
-        word: str,
-        judge: Callable[[], tuple[JobRecord, Commanded]],
-        reason: str,
-        by: str,
-        group: str = "",
-    ) -> Commanded:
-        result = self._applier.apply(word, judge, reason, by, group, wait=not isinstance(word, Command))
-        if result.answer is Answer.DONE:
-            self._submitter.make_durable(f"job {job}")
-        return result
+        *,
+        status: Sequence[Status] = (),
+        name: str | None = None,
+        since: float | None = None,
+        limit: int | None = 50,
+    ) -> list[ListedJob]:
+        """Jobs, the newest first.
 
-    def pause(self, job: str, *, reason: str = "", by: str | None = None, now: bool = False) -> Commanded:
-        """Start nothing more; what runs may end (``now``: is interrupted, and charged to nobody). See `command`."""
-        return self.command(job, Command.PAUSE, reason=reason, by=by, now=now)
+        Args:
+            status: only these; all if empty.
+            name: a glob that the job's name must match.
+            since: only jobs submitted at or after this time, seconds since the epoch.
+            limit: at most this many; None: all.
 
-    def resume(self, job: str, *, reason: str = "", by: str | None = None) -> Commanded:
-        """Go on with a paused job, with its full retry budget. See `command`."""
-        return self.command(job, Command.RESUME, reason=reason, by=by)
-
-    def stop(self, job: str, *, reason: str = "", by: str | None = None) -> Commanded:
-        """Start nothing more, let what runs end, and end the job. See `command`."""
-        return self.command(job, Command.STOP, reason=reason, by=by)
-
-    def cancel(self, job: str, *, reason: str = "", by: str | None = None) -> Commanded:
-        """Interrupt what runs and end the job; at the deadline it ends without its workers. See `command`."""
-        return self.command(job, Command.CANCEL, reason=reason, by=by)
-
-    def force_stop(self, job: str, *, reason: str = "", by: str | None = None) -> Commanded:
-        """End the job at once, whatever its workers do. See `command`."""
-        return self.command(job, Command.FORCE_STOP, reason=reason, by=by)
-
-    def replay_report(self, report: str, *, by: str | None = None) -> DeadLetterResult:
-        """Put a dead letter back for the coordinators to apply; see `DeadLetters.replay`."""
-        return self.dead_letters.replay(report, by or user_here())
-
-    def drop_report(self, report: str, *, by: str | None = None) -> DeadLetterResult:
-        """Remove a dead letter for good; see `DeadLetters.drop`."""
-        return self.dead_letters.drop(report, by or user_here())
+        >>> job = client.submit(spec)
+        >>> [found.id == job.id for found in client.jobs(status=[Status.PENDING], name="sa*")]
+        [True]
+        """
+        return self._queries.jobs(status=status, name=name, since=since, limit=limit)
 
     def skip_file(self, dataset: str, file: str, *, reason: str = "", by: str | None = None) -> SkippedFile:
-        """Let the stream of a dataset pass over one file for good; see `skip_file` for the errors."""
+        """Let the stream of a dataset pass over one file for good.
+
+        Args:
+            file: its path, or its path below the folder of the stream.
+
+        Raises:
+            DatasetNotFound: no such dataset.
+            Refused: it is loaded from no list of files, or this file is none of them, or is not there.
+            SourceUnavailable: this process cannot ask the folder of the stream.
+            WarehouseMismatch, LogBroken, WarehouseNewer, OSError: it may be repeated.
+        """
         return skip_file(Warehouse(self.settings.warehouse), dataset, file, by=by or user_here(), reason=reason)
 
     def restore(self, dataset: str, version: int, *, reason: str = "", by: str | None = None) -> Restored:
-        """Publish a dataset of the warehouse as it stood at ``version``; see `restore` for the errors.
+        """Publish a dataset of the warehouse as it stood at ``version``. Schedules that run after the dataset run.
 
-        Schedules that run after the dataset run: it is a new version.
+        Raises:
+            DatasetNotFound: there is no such dataset, or no such version.
+            Refused: its files are not all there any more; it is a Delta table; or it was published meanwhile.
+            WarehouseMismatch, LogBroken, WarehouseNewer, OSError: it may be repeated.
         """
         place, index = self.settings.warehouse, StagingIndex(self._redis, self._keys)
         done = restore(Warehouse(place), index, dataset, version, by=by or user_here(), reason=reason)

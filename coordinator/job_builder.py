@@ -108,15 +108,15 @@ _TYPES: dict[type, str] = {
 class Job:
     """A job that is written in Python.
 
-    ::
-
-        job = Job("sales", params={"day": date})
-
-        @job.group(output="sales")
-        def load_sales(spark, ctx, day):
-            return spark.read.parquet(f"/in/{day}")
-
-        job.sql("total", "SELECT count(*) AS n FROM sales", needs=[load_sales], output="total")
+    >>> from datetime import date
+    >>> job = Job("sales", params={"day": date})
+    >>> @job.group(output="sales")
+    ... def load_sales(spark, ctx, day):
+    ...     return spark.read.parquet(f"/in/{day}")
+    >>> job.sql("total", "SELECT count(*) AS n FROM sales", needs=[load_sales], output="total")
+    'total'
+    >>> [group.name for group in job.spec({"day": date(2026, 1, 2)}).groups]
+    ['load_sales', 'total']
     """
 
     def __init__(

@@ -27,6 +27,14 @@ class JobHandle:
         id: of the job.
         new: False if its key had stored the same job before.
         warnings: what its spec says in vain, such as a parameter that nothing uses.
+
+    >>> job = client.job(client.submit(spec).id)
+    >>> job.status
+    <Status.PENDING: 'PENDING'>
+    >>> [event["kind"] for event in job.events()]
+    ['SUBMITTED']
+    >>> job.cancel(reason="not needed").answer
+    <Answer.DONE: 'DONE'>
     """
 
     def __init__(self, client: Client, submitted: Submitted) -> None:

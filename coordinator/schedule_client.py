@@ -70,6 +70,11 @@ class ScheduleClient:
         Raises:
             SpecError: the spec is wrong; nothing was stored.
             Unreachable: Redis could not be asked; asking again is safe.
+
+        >>> client.schedules.set({**spec, "schedule": {"cron": "0 2 * * *", "zone": "UTC"}}).answer
+        <Answer.DONE: 'DONE'>
+        >>> client.schedules.names()
+        ['sales']
         """
         job_spec = JobSpec.of(spec, {}, scheduled=True)
         compile_to_store(job_spec)

@@ -35,7 +35,15 @@ NAVIGATION = {
         *("docs/how-it-works", "docs/guarantees", "docs/protocol", "docs/simulation"),
         *("docs/benchmarks", "docs/performance", "CONTRIBUTING"),
     ],
-    "Reference": ["docs/cli", "docs/settings", "docs/keys", "docs/failpoints", "docs/glossary", "CHANGELOG"],
+    "Reference": [
+        "docs/cli",
+        "docs/api",
+        "docs/settings",
+        "docs/keys",
+        "docs/failpoints",
+        "docs/glossary",
+        "CHANGELOG",
+    ],
     "Decisions": [f"docs/decisions/{path.stem}" for path in sorted(Path(__file__).parent.glob("decisions/*.md"))],
 }
 

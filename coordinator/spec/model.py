@@ -150,6 +150,11 @@ class JobSpec(Strict):
 
         Args:
             scheduled: as for `from_file`.
+
+        >>> JobSpec.of({"name": "sales", "groups": [{"name": "load", "needs": ["nobody"]}]}, {})
+        Traceback (most recent call last):
+          ...
+        unstuck...SpecError: groups[0].needs[0]: unknown group 'nobody'; groups: load
         """
         if isinstance(spec, JobSpec):
             return spec.with_params(params, scheduled=scheduled)

@@ -18,6 +18,7 @@ from unstuck.coordinator.errors import NoSuchReport
 from unstuck.coordinator.model.notice import Notice
 from unstuck.coordinator.store.reports import DEAD_KEPT, DeadLetter, Fields
 from unstuck.tasks.errors import Malformed
+from unstuck.tasks.identity import user_here
 from unstuck.tasks.protocol.failure import shorten
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script
@@ -75,7 +76,7 @@ class DeadLetters:
             raise NoSuchReport(_gone(report))
         return found
 
-    def replay(self, report: str, by: str) -> DeadLetterResult:
+    def replay(self, report: str, *, by: str | None = None) -> DeadLetterResult:
         """Put a report back for the coordinators to apply. Durable and idempotent: it goes back once.
 
         Refused where the report would be a dead letter again at once: it cannot be read, or its job is unknown.
@@ -85,11 +86,11 @@ class DeadLetters:
             cannot = "" if letter.task else "since it cannot be read: "
             text = f"{_kind(letter)} {report} stays a dead letter, {cannot}{why}"
             return DeadLetterResult(report, DeadLetterAnswer.REFUSED, text)
-        return self._resolve(report, letter, DeadLetterAnswer.REPLAYED, by)
+        return self._resolve(report, letter, DeadLetterAnswer.REPLAYED, by or user_here())
 
-    def drop(self, report: str, by: str) -> DeadLetterResult:
+    def drop(self, report: str, *, by: str | None = None) -> DeadLetterResult:
         """Remove a report for good. Idempotent."""
-        return self._resolve(report, self._find(report), DeadLetterAnswer.DROPPED, by)
+        return self._resolve(report, self._find(report), DeadLetterAnswer.DROPPED, by or user_here())
 
     def _resolve(self, report: str, letter: DeadLetter | None, what: DeadLetterAnswer, by: str) -> DeadLetterResult:
         if not _is_id(report):

@@ -45,6 +45,10 @@ class Pools:
         """Make a pool, or change its size. What runs goes on.
 
         Raises: BadRequest: no name of a pool, or no number of slots.
+
+        >>> client.pools.set("jdbc", 4)
+        >>> [(pool.name, pool.slots, pool.used) for pool in client.pools.all()]
+        [('jdbc', 4, 0)]
         """
         if _NAME.fullmatch(name) is None:
             raise BadRequest(f"a pool wants a name of letters, digits, _ . and - (at most 63), not {name!r}")

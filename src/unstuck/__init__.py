@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from unstuck.tasks.errors import RowsOutside as RowsOutside
     from unstuck.tasks.errors import RuleInvalid as RuleInvalid
     from unstuck.tasks.errors import SettingsInvalid as SettingsInvalid
+    from unstuck.tasks.errors import SourceUnavailable as SourceUnavailable
     from unstuck.tasks.errors import TooManyRejectedRows as TooManyRejectedRows
     from unstuck.tasks.errors import Unrecoverable as Unrecoverable
     from unstuck.tasks.errors import UnstuckError as UnstuckError
@@ -64,8 +65,8 @@ _NAMES = {
     ),
     "unstuck.tasks.errors": (
         "DatasetNotFound ExpectationFailed InputMissing LogBroken OutputInvalid RowsOutside RuleInvalid "
-        "SettingsInvalid TooManyRejectedRows Unrecoverable UnstuckError WarehouseMismatch WarehouseNewer "
-        "WarehouseUnsafe WarehouseUnsupported"
+        "SettingsInvalid SourceUnavailable TooManyRejectedRows Unrecoverable UnstuckError WarehouseMismatch "
+        "WarehouseNewer WarehouseUnsafe WarehouseUnsupported"
     ),
     "unstuck.tasks.settings": "Settings",
     "unstuck.tasks.steps.context": "StepContext",

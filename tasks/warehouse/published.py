@@ -32,6 +32,11 @@ def published_files(
     Raises:
         DatasetNotFound: no such dataset, or no such version; or it is a Delta table, which the text names.
         ValueError: a column of ``where`` does not part the files; TypeError: no partition has a value of this type.
+
+    >>> published_files(warehouse, "sales", where={"day": "2026-01-02"})
+    ['...parquet']
+    >>> published_files(warehouse, "sales", where={"day": "2026-01-03"})
+    []
     """
     place = warehouse_at(warehouse)
     files = files_where(dataset, place.files_of(dataset, version).files, where)

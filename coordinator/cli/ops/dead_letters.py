@@ -119,7 +119,7 @@ def _resolve(reports: Sequence[str] | None, everything: bool, yes: bool, as_json
                 known.append(client.dead_letters.get(one))
         if everything or word == "drop":
             confirm(word, known, "dead letter", _listing, yes)
-        resolve = client.drop_report if word == "drop" else client.replay_report
+        resolve = client.dead_letters.drop if word == "drop" else client.dead_letters.replay
         results = [resolve(one) for one in (ids or [letter.id for letter in known])]
     answers = [{"id": one.id, "answer": one.word, "text": one.text} for one in results]
     show_answers(word, answers, as_json, filtered=everything, none="there is no dead letter")

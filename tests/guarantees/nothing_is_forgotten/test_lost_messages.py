@@ -333,12 +333,12 @@ def test_a_report_of_a_newer_release_is_a_dead_letter_that_an_upgrade_brings_bac
     assert all("its schema version is '2'" in letter.reason for letter in letters)
     older.sweep.run()
     assert older.status(job) is Status.FINISHED
-    refused = older.client.replay_report(letters[0].id)
+    refused = older.client.dead_letters.replay(letters[0].id)
     assert refused.word is DeadLetterAnswer.REFUSED, "an older coordinator could not read it now, either"
 
     monkeypatch.setattr("unstuck.tasks.protocol.report.SCHEMA_VERSION", 2)
     newer = make_coordinator()
-    assert {newer.client.replay_report(letter.id).word for letter in letters} == {DeadLetterAnswer.REPLAYED}
+    assert {newer.client.dead_letters.replay(letter.id).word for letter in letters} == {DeadLetterAnswer.REPLAYED}
     newer.read()
     assert newer.stream.dead_letters() == []
     assert newer.status(job) is Status.FINISHED

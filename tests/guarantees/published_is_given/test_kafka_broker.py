@@ -12,7 +12,8 @@ from confluent_kafka.admin import NewPartitions
 
 from tests.support.kafka_server import KafkaServer, kafka_server
 from tests.support.servers import wait_until
-from unstuck.tasks.errors import OffsetsOutOfRange, SourceReplaced, SourceUnavailable
+from unstuck import SourceUnavailable
+from unstuck.tasks.errors import OffsetsOutOfRange, SourceReplaced
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.streams.group_stream import Reader
 from unstuck.tasks.streams.kafka import TopicClient, lag

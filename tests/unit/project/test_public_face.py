@@ -32,7 +32,9 @@ def documented(member: Any) -> set[str]:
     """The errors that the docstrings of a function, or of a class and its public methods, say that they raise."""
     docs = [inspect.getdoc(member) or ""]
     if inspect.isclass(member):
-        members = [one for name, one in vars(member).items() if name == "__init__" or not name.startswith("_")]
+        classes = [one for one in member.__mro__ if one.__module__.startswith("unstuck.")]
+        found_there = [item for one in classes for item in vars(one).items()]
+        members = [one for name, one in found_there if name == "__init__" or not name.startswith("_")]
         docs += [inspect.getdoc(one) or "" for one in members]
     found: set[str] = set()
     for doc in docs:

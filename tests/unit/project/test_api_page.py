@@ -1,0 +1,65 @@
+"""The reference of the Python API is made from docstrings: it is current, complete, and each example in it runs."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import unstuck
+from scripts import api_page
+from tests.support.servers import RedisServer
+from unstuck import Client, Job, JobSpec, Settings, SpecError, Status, published_files
+from unstuck.testing import Unstuck as Fixture
+
+EXAMPLES = {name: member for name, member in api_page.examples() if ">>>" in (inspect.getdoc(member) or "")}
+
+
+def test_the_page_is_made_from_the_docstrings_as_they_are() -> None:
+    assert api_page.PAGE.read_text() == api_page.page(), "run python -m scripts.api_page"
+
+
+def test_every_public_name_and_method_is_on_the_page_with_a_docstring() -> None:
+    page = api_page.PAGE.read_text()
+    missing = [name for name in unstuck.__all__ if f"### {name}\n" not in page and f"| `{name}` |" not in page]
+    assert missing == []
+    silent = [name for name, member in api_page.examples() if not (inspect.getdoc(member) or "").strip()]
+    assert silent == []
+
+
+@pytest.fixture
+def names(client: object, redis_server: RedisServer, tmp_path: Path, unstuck: Fixture) -> Iterator[dict[str, Any]]:
+    """What stands at hand in each example: a client on an empty store, and a warehouse in which sales are published."""
+    unstuck.publish("sales", [{"day": "2026-01-02", "amount": 3}], partition_by=["day"])
+    spec = {"name": "sales", "groups": [{"name": "load", "spark": False, "steps": [{"python": "shop:load"}]}]}
+    with Client(Settings(redis_url=redis_server.url, warehouse=unstuck.warehouse)) as asked:
+        yield {
+            "__name__": "shop",
+            "Client": Client,
+            "Job": Job,
+            "JobSpec": JobSpec,
+            "SpecError": SpecError,
+            "Status": Status,
+            "published_files": published_files,
+            "client": asked,
+            "spec": spec,
+            "warehouse": unstuck.warehouse,
+        }
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_each_example_of_the_page_runs_and_answers_as_it_says(name: str, names: dict[str, Any]) -> None:
+    text = inspect.getdoc(EXAMPLES[name]) or ""
+    example = doctest.DocTestParser().get_doctest(text, names, name, None, None)
+    told: list[str] = []
+    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=told.append)
+    assert told == []
+
+
+def test_there_are_examples_of_each_part() -> None:
+    parts = {name.partition(".")[0] for name in EXAMPLES}
+    assert {"Job", "JobSpec", "Client", "JobHandle", "client", "published_files"} <= parts
