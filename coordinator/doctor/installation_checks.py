@@ -130,6 +130,10 @@ def of_records(seen: RecordFacts, settings: Settings) -> Iterator[Finding]:
         text = f"{count_of(seen.halted, 'open job')} cannot go on alone: no coordinator could decide what is next"
         cure = "`unstuck list --status HALTED` names each with its reason; resume or cancel it when the cause is gone."
         yield problem("JOBS_HALTED", text, cure)
+    if seen.newer:
+        text = f"a newer release than this one has stored {some(seen.newer)}: coordinators of this release leave them"
+        cure = "End the upgrade: run coordinators of the release that stored them. A step back to this one strands them."
+        yield warning("JOBS_NEWER", text, cure)
     yield _sweep(seen, gap)
     if seen.stray:
         count = count_of(seen.stray, "message")

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import redis
 
+from unstuck.coordinator.model.records import JOB_SCHEMA
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.store.job_store import REPORT_GROUP
 from unstuck.coordinator.views.job_views import Queries
@@ -54,7 +55,7 @@ class RecordFacts:
         open: jobs that have not ended; ``halted``: those that are HALTED.
         overdue: by how long the most overdue of the open jobs, ``overdue_job``, is.
         swept_age: since the last sweep. ``beat``: does a beat hold its lock?
-        warehouses: of open jobs, the newest.
+        warehouses: of open jobs, the newest; ``newer``: those of them that a newer release has stored.
         period: UNSTUCK_SWEEP_EVERY of the process that swept last.
         stray: messages for a coordinator that were sent without any prefix, so that no fleet reads them.
     """
@@ -73,6 +74,7 @@ class RecordFacts:
     period: float | None = None
     stray: int = 0
     halted: int = 0
+    newer: tuple[str, ...] = ()
 
 
 def server_facts(client: redis.Redis) -> ServerFacts:
@@ -103,6 +105,7 @@ def record_facts(client: redis.Redis, keys: Keys) -> RecordFacts:
     now = seconds + micros / 1e6
     lag, unread, pending, oldest = _stream(client, keys) if reports else (None, None, 0, None)
     overdue_job, due = first[0] if first else ("", None)
+    warehouses, newer = _open_records(client, keys)
     return RecordFacts(
         lag=lag,
         unread_age=_age(unread, now),
@@ -114,10 +117,11 @@ def record_facts(client: redis.Redis, keys: Keys) -> RecordFacts:
         overdue_job=str(overdue_job),
         swept_age=None if swept is None else now - float(swept),
         beat=bool(beat),
-        warehouses=_job_warehouses(client, keys),
+        warehouses=warehouses,
         period=None if period is None else float(period),
         stray=_stray_messages(client),
         halted=int(halted),
+        newer=newer,
     )
 
 
@@ -175,9 +179,12 @@ def open_jobs(client: redis.Redis, keys: Keys) -> list[str]:
     return [job.id for job in Queries(client, keys).jobs(status=still_open, limit=JOBS_EXAMINED)]
 
 
-def _job_warehouses(client: redis.Redis, keys: Keys) -> tuple[JobWarehouse, ...]:
+def _open_records(client: redis.Redis, keys: Keys) -> tuple[tuple[JobWarehouse, ...], tuple[str, ...]]:
+    """The warehouses of open jobs, and the jobs that a newer release has stored."""
     jobs, pipe = open_jobs(client, keys), client.pipeline(transaction=False)
     for job in jobs:
-        pipe.hmget(keys.of(job).job, "warehouse", "warehouse_id")
-    known = zip(jobs, pipe.execute(), strict=True)
-    return tuple(JobWarehouse(job, uri, id_) for job, (uri, id_) in known if uri and id_)
+        pipe.hmget(keys.of(job).job, "warehouse", "warehouse_id", "schema")
+    known = list(zip(jobs, pipe.execute(), strict=True))
+    warehouses = tuple(JobWarehouse(job, uri, id_) for job, (uri, id_, _) in known if uri and id_)
+    schemas = ((job, schema or "") for job, (_, _, schema) in known)
+    return warehouses, tuple(job for job, text in schemas if text.isdecimal() and int(text) > JOB_SCHEMA)

@@ -20,6 +20,7 @@ from tests.support.coordinator import Coordinator, group
 from tests.support.servers import RedisServer, wait_until
 from unstuck import SpecError, Status
 from unstuck.coordinator.commands.job_commands import Command
+from unstuck.coordinator.doctor.redis_facts import record_facts
 from unstuck.coordinator.publishing.background import Background
 from unstuck.tasks.log_lines import JsonFormatter
 from unstuck.tasks.warehouse.log import Warehouse
@@ -375,6 +376,7 @@ def test_a_job_of_a_newer_release_is_left_to_a_newer_coordinator(coordinator: Co
     assert not coordinator.sent
     coordinator.read()
     assert coordinator.redis.xpending(coordinator.keys.reports, "coordinators")["pending"] == 0
+    assert record_facts(coordinator.redis, coordinator.keys).newer == (job,), "the doctor names it"
 
 
 def test_a_line_of_a_coordinator_names_its_job(coordinator: Coordinator) -> None:

@@ -136,6 +136,7 @@ def test_a_fleet_that_waits_for_replicas_needs_one() -> None:
         ({"swept_age": 20.0}, ("SWEEP", Level.PROBLEM)),
         ({"swept_age": None}, ("SWEEP", Level.PROBLEM)),
         ({"swept_age": None, "open": 0}, ("SWEEP", Level.WARNING)),
+        ({"newer": ("j9",)}, ("JOBS_NEWER", Level.WARNING)),
         ({"beat": False}, ("SWEEP", Level.WARNING)),
     ],
 )
