@@ -21,6 +21,7 @@ from bench.cases import (
     join,
     kafka,
     metrics,
+    notices,
     outputs,
     recovery,
     reports,
@@ -46,10 +47,11 @@ CASES = {
     "l": kafka.run,
     "m": schedules.run,
     "n": metrics.run,
+    "o": notices.run,
 }
 ROUNDS: dict[Size, int] = {"tiny": 1, "quick": 2, "full": 3}
 LONG = "fg"  # JVMs, and kills at random moments: not in a quick run
-APART = "iklmn"  # minutes of JVMs, a consumer of Kafka, 20,000 files and 10,000 jobs: only where they are asked for
+APART = "iklmno"  # minutes of JVMs, a consumer of Kafka, 20,000 files, 10,000 jobs or commits: only where asked for
 
 
 def main() -> None:
@@ -57,7 +59,7 @@ def main() -> None:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="one small size of each case, two rounds; not f and g")
     size.add_argument("--tiny", action="store_true", help="as small as can be: shows that it runs, measures nothing")
-    parser.add_argument("--cases", help="letters, separated by commas (default: all but i, k, l, m and n)")
+    parser.add_argument("--cases", help="letters, separated by commas (default: all but i, k to o)")
     parser.add_argument("--peers", help="peers that may be asked, separated by commas; none: ours alone (default: all)")
     parser.add_argument("--rounds", type=int, help="rounds of each case")
     parser.add_argument("--json", type=Path, default=Path("build/bench.json"), help="where the figures are written")

@@ -131,8 +131,8 @@ def of_records(seen: RecordFacts, settings: Settings) -> Iterator[Finding]:
         cure = "`unstuck list --status HALTED` names each with its reason; resume or cancel it when the cause is gone."
         yield problem("JOBS_HALTED", text, cure)
     if seen.newer:
-        text = f"a newer release than this one has stored {some(seen.newer)}: coordinators of this release leave them"
-        cure = "End the upgrade: run coordinators of the release that stored them. A step back to this one strands them."
+        text = f"a newer release than this one has stored {some(list(seen.newer))}: coordinators of this one leave them"
+        cure = "End the upgrade: run coordinators of the release that stored them; no other decides them."
         yield warning("JOBS_NEWER", text, cure)
     yield _sweep(seen, gap)
     if seen.stray:

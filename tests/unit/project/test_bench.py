@@ -35,6 +35,7 @@ FIGURES = {  # what must be found of each case, as a part of a name
     "g": ("killed worker", "killed coordinator"),
     "m": ("nothing new", "one new file", "plain script", "stored job", "idle schedules"),
     "n": ("an empty store", "20 jobs and 10 schedules"),
+    "o": ("2 chains of 2 groups, no rules", "1 fork of 4 groups, seven conditions: more"),
     "j": ("four fsyncs", "without fsync", "log file", "a script", "PING"),
 }
 
@@ -69,7 +70,7 @@ def test_jobs_on_one_fleet_and_what_they_cost(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("case", ["d", "e", "g", "m", "n"])
+@pytest.mark.parametrize("case", ["d", "e", "g", "m", "n", "o"])
 def test_a_case_with_a_fleet_of_its_own(tmp_path: Path, case: str) -> None:
     (found,) = run(tmp_path, case)
     assert found["pairs"] == []

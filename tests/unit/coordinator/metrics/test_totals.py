@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.guarantees.shown_is_true.test_states import staged
 from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group
-from tests.support.servers import wait_until
+from tests.support.servers import RedisServer, wait_until
 from tests.unit.coordinator.metrics.test_scrape import scraped
 from unstuck import Status
+from unstuck.coordinator.metrics.catalog import CATALOG
 from unstuck.coordinator.store import totals
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.transport.redis_client import connect
 
 
 def run(coordinator: Coordinator, name: str, outcome: Outcome = SUCCEEDED) -> str:
@@ -43,6 +46,29 @@ def test_each_ended_job_is_in_the_histogram_of_its_name_once(coordinator: Coordi
     assert found["unstuck_job_duration_seconds_count"] == {("nightly",): 2, ("hourly",): 1}
     assert found["unstuck_job_duration_seconds_bucket"][("nightly", "86400.0")] == 2
     assert 0 < found["unstuck_job_duration_seconds_sum"][("nightly",)] < 60
+
+
+def test_counters_survive_a_restart_of_every_process(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path, aof=True)
+    counters = {name for spec in CATALOG if spec.kind != "gauge" for name in spec.samples}
+
+    def counted(*jobs: Outcome) -> dict[str, Any]:
+        """What a coordinator counts that ends these jobs, and an exporter that is started after it."""
+        server.start()
+        try:
+            with connect(server.url) as client:
+                coordinator = Coordinator(server.url, tmp_path / "warehouse", client)
+                for outcome in jobs:
+                    run(coordinator, "nightly", outcome)
+                found = scraped(coordinator)
+        finally:
+            server.stop()
+        return {name: values for name, values in found.items() if name in counters}
+
+    before = counted(SUCCEEDED, failed())
+    assert before["unstuck_jobs_ended_total"] == {("nightly", "finished"): 1, ("nightly", "failed"): 1}
+    assert counted() == before
+    assert counted(SUCCEEDED)["unstuck_jobs_ended_total"] == {("nightly", "finished"): 2, ("nightly", "failed"): 1}
 
 
 def test_a_job_that_never_ran_is_counted_and_has_no_duration(coordinator: Coordinator) -> None:
