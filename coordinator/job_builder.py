@@ -322,11 +322,10 @@ def load_job(name: str) -> Job:
     except SpecError:
         raise
     except (Exception, SystemExit) as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        last = next((one for one in reversed(frames) if "importlib" not in one.filename), frames[-1])
-        place = Place(last.filename, last.lineno or 1)
         why = f"{module} cannot be imported: {type(error).__name__}: {error}"
-        raise SpecError([Problem(why, source=place.source, line=place.line)]) from error
+        frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is this function
+        last = next((one for one in reversed(frames) if "importlib" not in one.filename), None)
+        raise SpecError([Problem(why, source=last.filename if last else name, line=last and last.lineno)]) from error
     found = getattr(found, path, None)
     if not isinstance(found, Job):
         known = [one for one, value in vars(sys.modules[module]).items() if isinstance(value, Job)]

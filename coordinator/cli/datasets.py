@@ -82,6 +82,11 @@ def datasets(
     """Show what is published: datasets, their version, rows, files, bytes, and the job that made them."""
     settings = Settings() if warehouse is None else Settings(warehouse=warehouse)
     place = warehouse_at(settings.warehouse)
+    if place.identity() is None and not place.state():  # a missing mount must not look like an empty warehouse
+        raise BadRequest(
+            f"There is no warehouse at {settings.warehouse}: the first job makes it. If one should be there, see "
+            "whether it is mounted, and whether UNSTUCK_WAREHOUSE or --warehouse is the path that was meant."
+        )
     if history:
         _show_history(place, name, version, limit, as_json)
         return
@@ -95,11 +100,6 @@ def datasets(
         _export_views(place, name, version, export_views, to, keep)
         return
     found = place.state(version) if name is None else {name: place.dataset(name, version)}
-    if not found and place.identity() is None:  # a missing mount must not look like an empty warehouse
-        raise BadRequest(
-            f"There is no warehouse at {settings.warehouse}: the first submit makes it. If one should be there, see "
-            "whether it is mounted, and whether UNSTUCK_WAREHOUSE or --warehouse is the path that was meant."
-        )
     if as_json:
         emit([_as_json(place, settings.warehouse, dataset, state, files) for dataset, state in sorted(found.items())])
         return

@@ -18,7 +18,7 @@ from unstuck.coordinator.client import Client
 from unstuck.coordinator.errors import Ambiguous, BadRequest, NoSuchJob
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.problems import Written, listed, suggestion
+from unstuck.coordinator.spec.problems import Problem, SpecError, Written, listed, suggestion
 from unstuck.tasks.duration import parse_duration
 
 T = TypeVar("T")
@@ -87,6 +87,8 @@ def written_spec(path: Path) -> Written:
         return load_job(str(path)).written()
     from unstuck.coordinator.spec.text import MAX_BYTES, read_bytes, read_file, written_in
 
+    if path.suffix == ".py":
+        raise SpecError([Problem(f"is Python: name its job, as in {path.stem}:job", source=str(path))])
     if path != STANDARD_INPUT:
         return read_file(path)
     source = "standard input"

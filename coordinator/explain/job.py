@@ -198,7 +198,8 @@ def _running(state: JobState, env: Environment, due: float | None) -> Explanatio
     left = state.size - sum(len(groups) for s, groups in state.by_state.items() if s.terminal)
     what = f"{left} of {state.size} groups {'is' if left == 1 else 'are'} not done"
     if state.recovering:
-        what += f"; {len(state.recovering)} failed or were lost and are tried again"
+        again = len(state.recovering)
+        what += f"; {again} failed or {'was lost and is' if again == 1 else 'were lost and are'} tried again"
     if state.fatal and job.timed_out is None:
         rest = "what runs after a failure has" if state.plan.cancel_others else "the others have"
         what += f"; group {state.first_failed} failed, so the job will be FAILED once {rest} ended"

@@ -18,7 +18,16 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from unstuck.coordinator.spec.problems import MAX_PROBLEMS, Loc, Problem, SpecError, Written, describe, shorten
+from unstuck.coordinator.spec.problems import (
+    MAX_PROBLEMS,
+    Loc,
+    Problem,
+    SpecError,
+    Written,
+    describe,
+    shorten,
+    suggestion,
+)
 
 MAX_BYTES = 10 * 1024 * 1024
 MAX_NODES = 500_000  # with the value of an alias counted each time: the bound on alias bombs
@@ -90,7 +99,11 @@ def read_file(path: str | os.PathLike[str]) -> Written:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         why = getattr(error, "strerror", None) or error
-        raise SpecError([Problem(f"cannot be read: {why}", source=source)]) from None
+        near = ""
+        if isinstance(error, FileNotFoundError):
+            beside = (one.name for one in Path(source).parent.glob("*") if one.suffix in (".yaml", ".yml", ".json"))
+            near = suggestion(Path(source).name, beside)
+        raise SpecError([Problem(f"cannot be read: {why}{near}", source=source)]) from None
     return written_in(read_bytes(data, source), source, Path(source).parent)
 
 

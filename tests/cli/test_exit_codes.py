@@ -79,6 +79,12 @@ def test_a_wrong_spec_is_2_with_file_line_and_column_and_nothing_is_stored(
     assert client.dbsize() == 0
 
 
+def test_a_python_file_is_no_spec_and_the_answer_says_how_its_job_is_named(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text("from unstuck import Job\njob = Job('shop')\n")
+    done = cli("validate", "shop.py")
+    assert (done.returncode, done.stderr) == (2, "shop.py: is Python: name its job, as in shop:job\n")
+
+
 def test_validate_in_json_gives_every_problem_with_its_place(cli: Cli, bad: Path) -> None:
     done = cli("validate", bad, "--json")
     assert done.returncode == 2

@@ -614,7 +614,7 @@ def test_a_log_edited_by_hand_is_told_with_its_entry_and_is_no_bug(
 
 
 def test_a_warehouse_that_is_not_there_is_2_and_not_an_empty_one(cli: Cli, tmp_path: Path) -> None:
-    for more in ((), ("--json",)):
+    for more in ((), ("--json",), ("total",), ("total", "--head", "3"), ("total", "--history")):
         done = cli("datasets", "--warehouse", "elsewhere", *more)
         assert (done.returncode, done.stdout) == (2, "")
         assert f"There is no warehouse at {tmp_path / 'elsewhere'}" in done.stderr

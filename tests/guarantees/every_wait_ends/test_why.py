@@ -385,7 +385,7 @@ HEARD = r"worker host:runner1 runs attempt 1; last heard of \S+ ago"
 SAID = {
     Intent.RUN: {
         r"(2 of 2|697 of 701) groups are not done": (AGAIN, "when its groups do"),
-        r"2 of 2 groups are not done; 1 failed or were lost and are tried again": (AGAIN, "when its groups do"),
+        r"2 of 2 groups are not done; 1 failed or was lost and is tried again": (AGAIN, "when its groups do"),
         r"it may go, and is queued when the job is looked at next": (
             "it is queued",
             "never by itself: it goes when it has room",

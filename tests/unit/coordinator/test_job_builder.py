@@ -185,7 +185,7 @@ def test_a_job_is_found_by_module_and_name_also_of_the_working_folder(
         load_job("my_broken_jobs:a")
     with pytest.raises(SpecError, match=r"my_failing_jobs\.py:3: .* cannot be imported: ZeroDivisionError"):
         load_job("my_failing_jobs:a")
-    with pytest.raises(SpecError, match="no_such_module cannot be imported: ModuleNotFoundError"):
+    with pytest.raises(SpecError, match=r"^no_such_module:a: no_such_module cannot be imported: ModuleNotFoundError"):
         load_job("no_such_module:a")
 
 

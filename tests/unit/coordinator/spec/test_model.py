@@ -147,6 +147,13 @@ def test_a_file_that_cannot_be_read_says_which_and_why(tmp_path: Path, name: str
     assert name in str(caught.value)
 
 
+def test_a_file_that_is_not_there_may_be_one_of_nearly_the_same_name(tmp_path: Path) -> None:
+    for name in ("sales.yaml", "sales.csv", "other.yaml"):
+        (tmp_path / name).touch()
+    with pytest.raises(SpecError, match=r"No such file or directory; did you mean 'sales\.yaml'\?"):
+        JobSpec.from_file(tmp_path / "sale.yaml")
+
+
 def test_a_file_above_ten_megabytes_is_refused(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_bytes(b"#" * (10 * 1024 * 1024 + 1))
     with pytest.raises(SpecError, match="larger than 10 MB"):
