@@ -117,7 +117,7 @@ class Work:
                     self.token.staging,
                     self.appended,
                     skips=stream.skips,
-                    forked=self.share.of > 1,
+                    share=self.share,
                 )
                 taken = self._stream.open(self.published)
                 self.results[name] = dict(taken.counts)

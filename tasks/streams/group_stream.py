@@ -19,6 +19,7 @@ from unstuck.tasks.streams.position import (
     write_position,
 )
 from unstuck.tasks.streams.put_aside import with_put_aside
+from unstuck.tasks.streams.skipped import Skipped, skipped
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import DatasetState
 from unstuck.tasks.warehouse.marker import Checkpoint, StagedOutput
@@ -109,16 +110,17 @@ class GroupStream:
         appended: Collection[str],
         *,
         skips: bool = False,
-        forked: bool = False,
+        share: Share = WHOLE,
     ) -> None:
         """
         Args:
             appended: the outputs of the group that are published by appending to a dataset.
             skips: what is bad is put aside.
-            forked: ``source`` takes the share of a member of a fork.
+            share: of what has arrived, which ``source`` takes.
         """
         self.name, self._source, self._files, self._appended, self._skips = name, source, files, appended, skips
-        self._spec, self._forked = source.spec, forked
+        self._spec, self._share = source.spec, share
+        self._skipped: list[Skipped] = []
         self._path, self._folder = f"{staging}/{name}.position", f"{staging}/{name}.arrived"
         self._holder: str | None = None
         self._before: Checkpoint | None = None
@@ -139,7 +141,11 @@ class GroupStream:
             self._holder = holder_of(datasets, self._spec.identity, self._spec.generation)
             if self._holder is not None:
                 self._before = published.checkpoint(self._holder)
-            self._taken = self._source.take(self._position())
+            position = self._position()
+            if position is None and self._spec.kind == "files":
+                self._skipped = skipped(self._files, self._appended)
+                position = FilesPosition({one.path: (one.size, one.version) for one in self._skipped})
+            self._taken = self._source.take(position)
         return self._taken
 
     def _position(self) -> FilesPosition | KafkaPosition | None:
@@ -180,10 +186,14 @@ class GroupStream:
 
     def _at(self, taken: Taken, position: FilesPosition | KafkaPosition) -> Checkpoint:
         """The position after all that was taken, in its file. Raises: OSError."""
+        if isinstance(position, FilesPosition):
+            own = [one for one in self._skipped if self._share.has(one.path)]
+            seen = {one.path: (one.size, one.version) for one in own} | position.seen
+            position = replace(position, seen=seen, put_aside={one.path: one.why for one in own} | position.put_aside)
         size = write_position(self._files, self._path, position)
         spec, after = self._spec, self._before.path if self._before is not None else ""
         about = (spec.identity, spec.generation, after, spec.kind, dict(taken.counts), taken.told)
-        return Checkpoint(self._path, size, *about, adds_to=self._from if self._forked else None)
+        return Checkpoint(self._path, size, *about, adds_to=self._from if self._share.of > 1 else None)
 
     @staticmethod
     def _noted_news(made: Mapping[str, StagedOutput], taken: Taken) -> dict[str, StagedOutput]:

@@ -14,6 +14,7 @@ from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.streams.kafka import TopicClient, lag, reach_of
 from unstuck.tasks.streams.listing import Listing, Seen, compare, is_as_listed, listing
 from unstuck.tasks.streams.position import FilesPosition, KafkaPosition, checkpoint_of, goes_on, read_position
+from unstuck.tasks.streams.skipped import skipped
 from unstuck.tasks.warehouse.checkpoint import files_read
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import DatasetState
@@ -81,6 +82,8 @@ class Looks:
                 return Look(looked=len(idle.files))
             found = _as_spark_lists(stream) if stream.state else listing(stream)
             seen = _seen(checkpoints, found, files)
+            if not checkpoints and not stream.state:
+                seen = {one.path: (one.size, one.version) for one in skipped(files, datasets)}
         except (Unrecoverable, SourceUnavailable, FileNotFoundError) as error:
             return Look(trouble=str(error))
         except (ValueError, WarehouseUnsupported):

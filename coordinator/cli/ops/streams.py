@@ -33,6 +33,9 @@ def skip(
     done = skip_file(warehouse_at(settings.warehouse), dataset, file, by=by or user_here(), reason=reason)
     if as_json:
         emit(asdict(done) | {"dataset": dataset})
+    elif done.new and not done.version:
+        then = f"{dataset} was not loaded yet, and its first load will pass over the file"
+        stdout.print(f"{done.path} is skipped: {then}", soft_wrap=True)
     elif done.new:
         stdout.print(f"{done.path} is skipped, as version {done.version} of {dataset} says", soft_wrap=True)
     else:

@@ -1,16 +1,23 @@
-"""Skip one file of a stream: an entry of the warehouse log counts the file as read, and adds no row."""
+"""Skip one file of a stream: an entry of the warehouse log counts the file as read, and adds no row.
+
+Before the first load there is no dataset for an entry, so the warehouse keeps a note that this load reads.
+"""
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
 from unstuck.coordinator.errors import Refused
-from unstuck.tasks.errors import WarehouseMismatch
+from unstuck.coordinator.spec.messages import PATTERNS, pattern_of
+from unstuck.tasks.errors import DatasetNotFound, WarehouseMismatch
+from unstuck.tasks.spec.fields import DatasetName
 from unstuck.tasks.streams.listing import fixed_folder, found_as
 from unstuck.tasks.streams.position import FilesPosition, read_position, write_position
+from unstuck.tasks.streams.skipped import Skipped, note_skipped
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, Entry, State, version_for
 
@@ -24,8 +31,9 @@ class SkippedFile:
 
     Attributes:
         path: of the file.
-        version: the entry of the log that says so, or the newest of the dataset if ``new`` is False.
-        new: this call made that entry; False if the file counts as read already.
+        version: the entry of the log that says so, or the newest of the dataset if ``new`` is False; 0 if the dataset
+            was not loaded yet, and its first load will pass over the file.
+        new: this call made that entry or note; False if the file counts as read already.
     """
 
     path: str
@@ -41,12 +49,12 @@ def skip_file(warehouse: Warehouse, dataset: str, file: str, *, by: str, reason:
     """Let the stream of ``dataset`` pass over ``file``, with the content that it has now. Repeating the call is safe.
 
     Args:
-        file: its path, or its path below the folder of the stream.
+        file: its path; once the dataset is loaded, also its path below the folder of the stream.
         by, reason: who and why, for the history.
 
     Raises:
-        DatasetNotFound: no such dataset.
-        Refused: it is loaded from no list of files, or this file is none of them, or is not there.
+        Refused: no dataset can have this name; it is loaded from no list of files; this file is none of them, or is not
+            there.
         SourceUnavailable: this process cannot ask the folder of the stream.
         WarehouseMismatch, LogBroken, WarehouseNewer, OSError: it may be repeated.
     """
@@ -63,9 +71,14 @@ def skip_file(warehouse: Warehouse, dataset: str, file: str, *, by: str, reason:
 
 
 def _skip(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -> SkippedFile:
-    now = warehouse.dataset(dataset)
+    try:
+        now = warehouse.dataset(dataset)
+    except DatasetNotFound:
+        return _skip_at_first(warehouse, dataset, file, by, reason)
     before = now.checkpoint
-    if before is None or before.kind != "files":
+    if before is None:
+        return _skip_at_first(warehouse, dataset, file, by, reason)
+    if before.kind != "files":
         raise Refused(f"{dataset} is loaded from no list of files, so no file of it can be skipped")
     if before.held_by:
         raise Refused(f"{before.held_by} holds the position of this stream: skip the file for {before.held_by}")
@@ -73,10 +86,7 @@ def _skip(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -
     path = file if file.startswith(f"{folder.rstrip('/')}/") else f"{folder.rstrip('/')}/{file}"
     if file.startswith("/") and path != file:
         raise Refused(f"{file} does not lie in {folder}, from which {dataset} is loaded")
-    try:
-        about = found_as(path)
-    except (FileNotFoundError, NotADirectoryError):
-        raise Refused(f"there is no file {path}, as this host sees it; nothing was skipped") from None
+    about = _found(path)
     position = read_position(warehouse.storage, before.path)
     if not isinstance(position, FilesPosition):
         raise Refused(f"{dataset} is loaded from no list of files, so no file of it can be skipped")
@@ -84,7 +94,7 @@ def _skip(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -
         return SkippedFile(path, now.changed, False)
     publish_id = f"{SKIP}-{dataset}-{sha256(f'{before.path} {path} {about}'.encode()).hexdigest()[:12]}"
     staging = f"_staging/{publish_id}/{SKIP}/1-{SKIP}-0"
-    why = f"skipped by {by}{f': {reason}' if reason else ''}"
+    why = _why(by, reason)
     after = FilesPosition({**position.seen, path: about}, {}, {path: why})
     where, told = f"{staging}/{dataset}.position", f"{path} was {why}"
     size = write_position(warehouse.storage, where, after)
@@ -107,3 +117,26 @@ def _skip(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -
 
     stands, new = warehouse.append(publish_id, now.changed, entry)
     return SkippedFile(path, stands.n, new)
+
+
+def _skip_at_first(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -> SkippedFile:
+    if not re.fullmatch(pattern_of(DatasetName), dataset):
+        raise Refused(f"{dataset!r} can be no dataset: expected {PATTERNS[pattern_of(DatasetName)]}")
+    if not file.startswith("/") and "://" not in file:
+        raise Refused(
+            f"{dataset} was not loaded from a stream yet, so no folder is known: give the whole path of {file}"
+        )
+    note = Skipped(file, *_found(file), _why(by, reason))
+    return SkippedFile(file, 0, note_skipped(warehouse.storage, dataset, note))
+
+
+def _found(path: str) -> tuple[int, str]:
+    """Size and version. Raises: Refused: there is no such file."""
+    try:
+        return found_as(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise Refused(f"there is no file {path}, as this host sees it; nothing was skipped") from None
+
+
+def _why(by: str, reason: str) -> str:
+    return f"skipped by {by}{f': {reason}' if reason else ''}"
