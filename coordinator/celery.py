@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-import redis
 from celery import Task
 
 from unstuck.coordinator.client import Client
@@ -113,9 +112,9 @@ def _spec(given: Any) -> JobSpec:
 
 
 def _keep_refused(client: Client, task: Task, values: Mapping[str, Any], error: Exception) -> None:
-    """Make a dead letter of a submit in vain. It is in the log of this coordinator as well, if the store is away."""
+    """Make a dead letter of a submit in vain. The error is in the log of this coordinator as well."""
     asked = {name: one if isinstance(one, str) else json.dumps(one, default=str) for name, one in values.items()}
-    with suppress(redis.RedisError):
+    with suppress(UnstuckError):  # the store is away
         code = f"{error.code}: " if isinstance(error, UnstuckError) else ""
         client.dead_letters.add_refused(task.name, f"{code}{error}", {**asked, "task_id": task.request.id or ""})
 

@@ -19,7 +19,7 @@ from unstuck.tasks.streams.position import (
     write_position,
 )
 from unstuck.tasks.streams.put_aside import with_put_aside
-from unstuck.tasks.streams.skipped import Skipped, skipped
+from unstuck.tasks.streams.skipped import skipped
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import DatasetState
 from unstuck.tasks.warehouse.marker import Checkpoint, StagedOutput
@@ -120,7 +120,6 @@ class GroupStream:
         """
         self.name, self._source, self._files, self._appended, self._skips = name, source, files, appended, skips
         self._spec, self._share = source.spec, share
-        self._skipped: list[Skipped] = []
         self._path, self._folder = f"{staging}/{name}.position", f"{staging}/{name}.arrived"
         self._holder: str | None = None
         self._before: Checkpoint | None = None
@@ -143,10 +142,21 @@ class GroupStream:
                 self._before = published.checkpoint(self._holder)
             position = self._position()
             if position is None and self._spec.kind == "files":
-                self._skipped = skipped(self._files, self._appended)
-                position = FilesPosition({one.path: (one.size, one.version) for one in self._skipped})
-            self._taken = self._source.take(position)
+                self._taken = self._first()
+            else:
+                self._taken = self._source.take(position)
         return self._taken
+
+    def _first(self) -> Taken:
+        """All that has arrived since ever, without what was skipped; the position says who skipped it."""
+        passed = skipped(self._files, self._appended)
+        taken = self._source.take(FilesPosition({one.path: (one.size, one.version) for one in passed}))
+        # Noted by the member of a fork whose share it is, also if nothing else has arrived for this one.
+        own = [one for one in passed if self._share.has(one.path)]
+        after = taken.position if isinstance(taken.position, FilesPosition) else FilesPosition()
+        seen = {one.path: (one.size, one.version) for one in own} | after.seen
+        told = {one.path: one.why for one in own} | after.put_aside
+        return replace(taken, position=replace(after, seen=seen, put_aside=told)) if own else taken
 
     def _position(self) -> FilesPosition | KafkaPosition | None:
         before, spec = self._before, self._spec
@@ -186,10 +196,6 @@ class GroupStream:
 
     def _at(self, taken: Taken, position: FilesPosition | KafkaPosition) -> Checkpoint:
         """The position after all that was taken, in its file. Raises: OSError."""
-        if isinstance(position, FilesPosition):
-            own = [one for one in self._skipped if self._share.has(one.path)]
-            seen = {one.path: (one.size, one.version) for one in own} | position.seen
-            position = replace(position, seen=seen, put_aside={one.path: one.why for one in own} | position.put_aside)
         size = write_position(self._files, self._path, position)
         spec, after = self._spec, self._before.path if self._before is not None else ""
         about = (spec.identity, spec.generation, after, spec.kind, dict(taken.counts), taken.told)

@@ -123,9 +123,7 @@ def _skip_at_first(warehouse: Warehouse, dataset: str, file: str, by: str, reaso
     if not re.fullmatch(pattern_of(DatasetName), dataset):
         raise Refused(f"{dataset!r} can be no dataset: expected {PATTERNS[pattern_of(DatasetName)]}")
     if not file.startswith("/") and "://" not in file:
-        raise Refused(
-            f"{dataset} was not loaded from a stream yet, so no folder is known: give the whole path of {file}"
-        )
+        raise Refused(f"{dataset} was not loaded yet, so the folder of its stream is not known: give the whole path")
     note = Skipped(file, *_found(file), _why(by, reason))
     return SkippedFile(file, 0, note_skipped(warehouse.storage, dataset, note))
 

@@ -43,6 +43,9 @@ VALUES: dict[str, Any] = {
     "target": "ops",
     "version": 1,
     "file": "a",
+    "task": "unstuck.submit",
+    "reason": "wrong",
+    "asked": {},
 }
 NEEDS_NO_REDIS = {"close", "skip_file"}
 
