@@ -14,7 +14,7 @@ from unstuck.coordinator.spec.model import JobSpec
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.spec.streams.stream_columns import columns_of
-from unstuck.tasks.spec.streams.stream_options import file_options
+from unstuck.tasks.spec.streams.stream_options import FILE_COLUMN, FileOptions, file_options
 from unstuck.testing.given_rows import frame_of
 
 
@@ -25,14 +25,20 @@ class Arrivals:
         """``folder``: for those of all streams."""
         self._folder = folder
         self._folders: dict[str, Path] = {}  # by the address of the stream in specs
-        self._waiting: list[tuple[str, Any, str]] = []  # until a job says the format: stream, content, name of the file
+        self._waiting: list[tuple[str, Any, str | None]] = []  # stream, content, name of the file: until a job has it
         self._count = 0
 
     def add(self, stream: str, rows: Any, file: str | None) -> None:
-        """Keep rows, or the content of a file, for the next job that has the stream. Raises: TypeError."""
-        self._count += 1
+        """Keep rows, or the content of a file, for the next job that has the stream.
+
+        Raises:
+            TypeError: they are no rows.
+            OSError: the file cannot be read.
+        """
+        if isinstance(rows, Path):
+            rows, file = rows.read_bytes(), file or rows.name
         content = rows if isinstance(rows, str | bytes) else _rows(rows, stream)
-        self._waiting.append((stream, content, file or f"{self._count:06d}"))
+        self._waiting.append((stream, content, file))
 
     def put(self, spec: JobSpec) -> JobSpec:
         """Write what has arrived. Returns the job, with folders of the test in the place of its streams.
@@ -63,7 +69,9 @@ class Arrivals:
                 there = ", ".join(streams) or "none"
                 what = "has several streams of this name; take the address" if found else "has no such stream"
                 raise ValueError(f"arrive({name!r}): the job {spec.name} {what}; there are: {there}")
-            _write(found[0], content, Path(found[0].stream) / file)
+            self._count += 1
+            ending = "txt" if found[0].format == "text" else found[0].format
+            _write(found[0], content, Path(found[0].stream) / (file or f"{self._count:06d}.{ending}"))
             del self._waiting[0]
         return spec.model_copy(update={"groups": tuple(groups)}) if streams else spec
 
@@ -81,40 +89,46 @@ def _rows(given: Any, stream: str) -> list[Any]:
 
 def _write(stream: StreamInput, content: Any, path: Path) -> None:
     """Write a file as a source of the stream would: under a name that does not count, until it is whole."""
-    data = content.encode() if isinstance(content, str) else content
-    if not isinstance(data, bytes):
-        data = _in_format(stream, content)
-    if not path.suffix:
-        path = path.with_suffix(f".{'txt' if stream.format == 'text' else stream.format}")
+    text = content if isinstance(content, str | bytes) else _in_format(stream, content)
+    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}")
-    part.write_bytes(data)
+    part.write_bytes(text if isinstance(text, bytes) else text.encode(_options(stream).encoding or "utf-8"))
     part.rename(path)
 
 
-def _in_format(stream: StreamInput, rows: list[Any]) -> bytes:
+def _options(stream: StreamInput) -> FileOptions:
+    return FileOptions() if stream.state else file_options(stream.format, stream.options)
+
+
+def _in_format(stream: StreamInput, rows: list[Any]) -> bytes | str:
     """``rows`` as a file of the format of ``stream``. They may have other columns than its schema: files may."""
     if stream.format in ("parquet", "orc"):
         import pyarrow.parquet as pq
         from pyarrow import orc
 
-        table, out = frame_of(rows or [], None if rows else stream.columns, about=stream.stream), io.BytesIO()
+        table, out = frame_of(rows, None if rows else stream.columns, about=stream.stream), io.BytesIO()
         (pq if stream.format == "parquet" else orc).write_table(table, out)
         return out.getvalue()
-    options = file_options(stream.format, {} if stream.state else stream.options)
+    options = _options(stream)
+    if stream.format == "csv" and not all(isinstance(row, str) for row in rows):
+        return _csv(stream, options, rows)
     if stream.format == "text":
-        lines = [row if isinstance(row, str) else str(next(iter(row.values()), "")) for row in rows]
-    elif stream.format == "json":
-        lines = [json.dumps(row, default=_as_text, ensure_ascii=False) for row in rows]
-        lines = [f"[{', '.join(lines)}]"] if options.whole else lines
-    else:
-        names = list(dict.fromkeys(name for row in rows for name in row)) or [n for n, _ in columns_of(stream.columns)]
-        text = io.StringIO()
-        quoting = {"quotechar": options.quote} if options.quote else {"quoting": csv.QUOTE_NONE, "escapechar": "\\"}
-        writer = csv.writer(text, delimiter=options.separator, lineterminator="\n", **quoting)
-        values = [[options.null if row.get(n) is None else _as_text(row[n]) for n in names] for row in rows]
-        writer.writerows([names, *values] if options.header else values)
-        lines = text.getvalue().splitlines()
-    return "".join(f"{line}\n" for line in lines).encode(options.encoding or "utf-8")
+        rows = [row if isinstance(row, str) else next(iter(row.values()), "") for row in rows]
+    lines = [row if isinstance(row, str) else json.dumps(row, default=_as_text, ensure_ascii=False) for row in rows]
+    return f"[{', '.join(lines)}]" if options.whole else "".join(f"{line}\n" for line in lines)
+
+
+def _csv(stream: StreamInput, options: FileOptions, rows: list[Any]) -> str:
+    given = dict.fromkeys(name for row in rows for name in row)
+    declared = [name for name, _ in columns_of(stream.columns) if name != FILE_COLUMN]
+    # Without a header, the place says which column it is.
+    names = list(given) if options.header else list(dict.fromkeys([*declared, *given]))
+    text = io.StringIO()
+    quoting = {"quotechar": options.quote} if options.quote else {"quoting": csv.QUOTE_NONE, "escapechar": "\\"}
+    writer = csv.writer(text, delimiter=options.separator, lineterminator="\n", **quoting)
+    writer.writerows([names] if options.header else [])
+    writer.writerows([options.null if row.get(n) is None else _as_text(row[n]) for n in names] for row in rows)
+    return text.getvalue()
 
 
 def _as_text(value: Any) -> Any:

@@ -101,11 +101,13 @@ class Unstuck:
 
         Args:
             stream: the name of the input, or its address.
-            rows: mappings, or a frame of pandas or Arrow; or the content of the file, as text or bytes.
-            file: its name; None: one that no other file has.
+            rows: mappings, lines, or a frame of pandas or Arrow; or the content of the file, as text or bytes, or its
+                path.
+            file: its name; None: that of the path, or one that no other file has.
 
         Raises:
             TypeError: ``rows`` are no rows.
+            OSError: the file cannot be read.
         """
         self._arrivals.add(stream, rows, file)
 

@@ -101,12 +101,13 @@ class OneStep:
 
     def call(self, function: Callable[..., Any], output: str | None) -> StepRun:
         """Call ``function``, and stage the frame that it returns. Raises: as `Unstuck.step`."""
-        name = f"{function.__module__}:{getattr(function, '__qualname__', function)}"
+        short = getattr(function, "__name__", "step").strip("<>")  # a partial has none; <lambda>
+        name = f"{function.__module__}:{getattr(function, '__qualname__', short)}"
 
         def run(work: Work, ctx: StepContext) -> Any:
             value = function(work.session, ctx, **fit(name, function, work.params, own=set()))
             if value is not None and (output or is_any_frame(value)):
-                work.write(output or function.__name__.strip("<>"), value)
+                work.write(output or short, value)
             return value
 
         return self._run("step", run)

@@ -9,7 +9,7 @@ from typing import Any
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.errors import HostUnfit
 from unstuck.tasks.host import lacking
-from unstuck.tasks.settings import Settings
+from unstuck.tasks.settings import settings
 
 # Small data alone: fewer tasks, and no page that nobody looks at. UNSTUCK_SPARK_CONF has the last word.
 _CONF = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}
@@ -24,7 +24,7 @@ class SharedSpark:
 
     def __init__(self, temporary: Path) -> None:
         """Starts nothing. ``temporary``: a folder for the files of the JVM."""
-        known = Settings()
+        known = settings()
         given: dict[str, Any] = {"spark_conf": {**_CONF, **known.spark_conf}}
         if "spark_master" not in known.model_fields_set:
             given["spark_master"] = "local[2]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 import pyarrow.compute as pc
@@ -28,6 +29,11 @@ def test_a_step_gets_its_inputs_and_parameters_and_its_frame_is_read_back(unstuc
     assert done.outputs == {"of_region": 1}
     assert done.results == {"rows": 2}
     assert done.progress == [(1, 2)]
+
+
+def test_a_step_may_be_a_partial_or_a_lambda(unstuck: Unstuck) -> None:
+    assert unstuck.step(partial(of_region, region=3), inputs={"orders": ORDERS}, spark=False).rows() == [ORDERS[1]]
+    assert unstuck.step(lambda spark, ctx: ctx.input("orders"), inputs={"orders": ORDERS}, spark=False).rows() == ORDERS
 
 
 def test_a_step_writes_several_outputs_and_reads_results_and_what_is_published(unstuck: Unstuck) -> None:

@@ -14,6 +14,7 @@ import pytest
 from unstuck import DatasetNotFound, Job, JobSpec, NoSuchGroup, SpecError, Unrecoverable
 from unstuck.testing import Unstuck
 
+SCHEMA = "id BIGINT, region INT"
 STEPS = "tests.unit.testing.shop_steps"
 ONE, TWO, THREE = ({"id": n, "region": region} for n, region in ((1, 2), (2, 3), (3, 2)))
 
@@ -23,7 +24,7 @@ def group(name: str, function: str, output: str, **more: Any) -> dict[str, Any]:
 
 
 def shop(format: str = "json", **stream: Any) -> dict[str, Any]:
-    events = {"stream": "/landing/orders", "format": format, "schema": "id BIGINT, region INT", **stream}
+    events = {"stream": "/landing/orders", "format": format, "schema": SCHEMA, **stream}
     regions = {"needs": ["load"], "for_each": {"region": [2, 3]}, "retry": {"max": 2, "backoff": "10m"}}
     return {
         "name": "shop",
@@ -120,26 +121,42 @@ def parquet(rows: list[dict[str, Any]]) -> bytes:
         ("json", {}),
         ("json", {"multiLine": "true"}),
         ("csv", {"header": "true"}),
-        ("csv", {"sep": ";", "encoding": "ISO-8859-1"}),
+        ("csv", {"sep": ";", "encoding": "ISO-8859-1", "nullValue": "-"}),  # without names: by place
         ("parquet", {}),
         ("orc", {}),
     ],
 )
 def test_rows_arrive_in_the_format_of_the_stream(unstuck: Unstuck, format: str, options: dict[str, str]) -> None:
-    rows = [ONE, {"id": 2, "region": None}]
-    unstuck.arrive("events", rows)
-    run = unstuck.run(shop(format, options=options), DAY)
-    assert run.finished, run.why()
-    assert run.rows("orders") == [{**row, **DAY} for row in rows]
+    schema = "id BIGINT, name STRING, at TIMESTAMP, new BOOLEAN"
+    moment = datetime.datetime(2026, 3, 29, 1, 30, tzinfo=datetime.UTC)
+    rows = [
+        {"id": 1, "name": 'a "b", c;\nü', "at": moment, "new": True},
+        {"id": 2, "name": "none", "at": None, "new": None},
+    ]
+    unstuck.arrive("events", [dict(reversed(row.items())) for row in rows])
+    run = unstuck.run(shop(format, schema=schema, options=options), DAY)
+    assert run.rows("orders", order_by="id") == [{**row, **DAY} for row in rows], run.why()
 
 
-def test_the_content_of_a_file_arrives_as_it_is(unstuck: Unstuck) -> None:
-    unstuck.arrive("events", '{"id": 1, "region": 2}\n{"id": 2, "reg', file="broken.json")
+@pytest.mark.parametrize("format", ["json", "csv", "text"])
+def test_lines_arrive_as_they_are(unstuck: Unstuck, format: str) -> None:
+    schema = "value STRING" if format == "text" else "id BIGINT, region INT"
+    unstuck.arrive("events", ['{"id": 1, "region": 2}'] if format == "json" else ["1,2"])
+    run = unstuck.run(shop(format, schema=schema), DAY)
+    assert run.rows("orders") == [{**({"value": "1,2"} if format == "text" else ONE), **DAY}]
+
+
+def test_the_content_of_a_file_arrives_as_it_is(unstuck: Unstuck, tmp_path: Path) -> None:
+    unstuck.arrive("events", '{"id": 1, "region": 2}\n{"id": 2, "reg', file="broken{1}.json")
     run = unstuck.run(shop(), DAY)
-    assert "broken.json" in run.why()
+    assert "broken{1}.json" in run.why()
     assert "line 2" in run.why()
     unstuck.arrive("events", parquet([ONE]))
-    assert unstuck.run(shop("parquet", changed="ignore", ignore=["broken*"]), DAY).rows("total") == [{"orders": 1}]
+    (tmp_path / "mine.parquet").write_bytes(parquet([TWO]))
+    unstuck.arrive("events", tmp_path / "mine.parquet")
+    run = unstuck.run(shop("parquet", schema=f"{SCHEMA}, _file STRING", ignore=["broken*"]), DAY)
+    assert run.rows("total") == [{"orders": 2}]
+    assert sorted(Path(row["_file"]).name for row in run.rows("orders")) == ["000002.parquet", "mine.parquet"]
 
 
 def test_what_arrives_for_no_stream_of_the_job_is_refused_before_it_runs(unstuck: Unstuck) -> None:
