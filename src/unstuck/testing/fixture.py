@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from unstuck.testing.one_step import OneStep, Results, StepRun
 from unstuck.testing.published_data import Mode, publish_frame
 from unstuck.testing.runs import JobRun, TickRun
 from unstuck.testing.shared_spark import SharedSpark
-from unstuck.testing.specs import Spec, When, job_of, read_spec, tick_at, ticks_between
+from unstuck.testing.specs import Part, Spec, When, job_of, read_spec, tick_at, ticks_between
 
 
 class Unstuck:
@@ -122,6 +122,9 @@ class Unstuck:
         spec: Spec,
         params: Mapping[str, Any] | None = None,
         *,
+        only: str | Collection[str] = (),
+        from_: str | Collection[str] = (),
+        until: str | Collection[str] = (),
         fail: Failing | None = None,
         times: int = 1,
     ) -> JobRun:
@@ -130,17 +133,21 @@ class Unstuck:
         Args:
             spec: a job in Python, ``module:job``, the path of a file, a `JobSpec`, or a mapping as a file has it.
             params: values of its parameters.
+            only, from_, until: the groups that run, if not all: these, these with what comes after them, these with
+                what comes before them; by name or pattern. They read what is published of the others.
             fail: by group, or by member of a fork as ``by_region[2]``, an error that its first ``times`` attempts raise
                 before their steps. The name of a fork means each member.
 
         Raises:
             SpecError: the spec or ``params`` are wrong.
-            NoSuchGroup: ``fail`` names a group that the job does not have.
+            NoSuchGroup: a name fits no group.
+            BadRequest: a group that is left out has published nothing that one reads; or a group needs a fleet.
             ValueError: something has arrived for a stream that the job does not have.
             NotImplementedError: the job reads Kafka.
             UnstuckError: this machine lacks what the job needs.
         """
-        return self._run(read_spec(spec, params or {}, self._root), fail=fail, times=times)
+        job, part = read_spec(spec, params or {}, self._root), Part.of(only, from_, until)
+        return self._run(job, part, fail=fail, times=times)
 
     def at(self, when: When, spec: Spec, params: Mapping[str, Any] | None = None) -> TickRun:
         """The run of a schedule that is due at a moment: its tick, its parameters, and ``run()``.
@@ -168,17 +175,13 @@ class Unstuck:
         return ticks_between(read_spec(spec, {}, self._root, scheduled=True), first, end)
 
     def _run(
-        self,
-        spec: JobSpec,
-        *,
-        now: datetime | None = None,
-        fail: Failing | None = None,
-        times: int = 1,
+        self, spec: JobSpec, part: Part, *, fail: Failing | None, times: int, now: datetime | None = None
     ) -> JobRun:
-        here = self._arrivals.put(spec)
+        here = self._arrivals.put(spec, part.names(spec))
         spark, place = self._spark, self._folder / "warehouse"
         with InProcess(place, settings=spark.settings, driver=lambda: spark.driver, now=now) as process:
-            ended = process.run(here, fail=fail, times=times, keep=True)  # `JobRun` reads what was staged
+            # `JobRun` reads what was staged.
+            ended = process.run(here, **part._asdict(), fail=fail, times=times, keep=True)
         done = JobRun(ended, here.values, self._log, lambda: self.spark)
         self._tell(done.why())
         return done

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.problems import suggestion
+from unstuck.in_process.attempts import Failing
 from unstuck.in_process.run import Ended, GroupEnd
 from unstuck.tasks.errors import DatasetNotFound
 from unstuck.tasks.frames.output import read_table
@@ -18,6 +19,7 @@ from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import StagedOutput, read_marker
 from unstuck.tasks.warehouse.published import read_arrow
 from unstuck.testing.given_rows import Kind, as_kind, rows_of
+from unstuck.testing.specs import Part
 
 
 class JobRun:
@@ -123,15 +125,19 @@ class TickRun:
     def run(
         self,
         *,
-        fail: Mapping[str, BaseException | type[BaseException]] | None = None,
+        only: str | Collection[str] = (),
+        from_: str | Collection[str] = (),
+        until: str | Collection[str] = (),
+        fail: Failing | None = None,
         times: int = 1,
     ) -> JobRun:
-        """Run its job, with the clock at the tick. ``fail``, ``times``: as for `Unstuck.run`.
+        """Run its job, with the clock at the tick. The arguments are those of `Unstuck.run`.
 
         Raises:
-            NoSuchGroup: ``fail`` names a group that the job does not have.
+            NoSuchGroup: a name fits no group.
+            BadRequest: a group that is left out has published nothing that one reads; or a group needs a fleet.
             ValueError: something has arrived for a stream that the job does not have.
             NotImplementedError: the job reads Kafka.
             UnstuckError: this machine lacks what the job needs.
         """
-        return self._run(fail=fail, times=times)
+        return self._run(Part.of(only, from_, until), fail=fail, times=times)

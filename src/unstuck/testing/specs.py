@@ -4,20 +4,38 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from unstuck.coordinator.job_builder import Job, load_job
 from unstuck.coordinator.schedules.tick_params import run_spec
 from unstuck.coordinator.schedules.trigger import previous_tick, ticks
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
+from unstuck.coordinator.spec.selection import select
 
 Spec = JobSpec | Job | Mapping[str, Any] | str | os.PathLike[str]
 When = str | datetime.datetime
 
 _MOMENT = datetime.timedelta(microseconds=1)
+
+
+class Part(NamedTuple):
+    """The groups of a job that run; where all are empty, all of them."""
+
+    only: Collection[str]
+    from_: Collection[str]
+    until: Collection[str]
+
+    @classmethod
+    def of(cls, *names: str | Collection[str]) -> Part:
+        """As a test gives them: one name, or several."""
+        return cls(*([one] if isinstance(one, str) else one for one in names))
+
+    def names(self, spec: JobSpec) -> set[str]:
+        """Raises: NoSuchGroup, SpecError: as `select`."""
+        return {group.name for group in (select(spec, *self).spec if any(self) else spec).groups}
 
 
 def read_spec(spec: Spec, params: Mapping[str, Any], root: Path, *, scheduled: bool = False) -> JobSpec:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from unstuck import DatasetNotFound, Job, JobSpec, NoSuchGroup, SpecError, Unrecoverable
+from unstuck import BadRequest, DatasetNotFound, Job, JobSpec, NoSuchGroup, SpecError, Unrecoverable
 from unstuck.testing import Unstuck
 
 SCHEMA = "id BIGINT, region INT"
@@ -207,6 +207,21 @@ def test_a_job_is_a_value_a_file_or_a_name(unstuck: Unstuck, tmp_path: Path) -> 
         unstuck.run("none.yaml")
     with pytest.raises(SpecError, match="a value is required"):
         unstuck.run(job)
+
+
+def test_a_part_of_a_job_reads_what_is_published_of_the_others(unstuck: Unstuck) -> None:
+    spec = shop()
+    spec["groups"][0]["inputs"] = {"events": {"stream": "kafka://b/t", "format": "json", "schema": SCHEMA}}
+    unstuck.publish("orders", [ONE, TWO, THREE])
+    run = unstuck.run(spec, DAY, only="by_region")
+    assert len(run.rows("by_region")) == 3
+    assert run.group("by_region[0]").state == "SUCCEEDED"
+    run = unstuck.at("2026-01-01 02:30", spec).run(from_=["by_region"])
+    assert run.rows("total") == [{"orders": 3}]
+    with pytest.raises(BadRequest, match="reads by_region of group by_region, which is left out"):
+        unstuck.run(spec, DAY, only=["total"])
+    with pytest.raises(NoSuchGroup, match="by_regoin"):
+        unstuck.run(spec, DAY, until="by_regoin")
 
 
 # -- schedules --------------------------------------------------------------------------------------------------
