@@ -9,6 +9,7 @@ import site
 import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 _INSTALLED = (
@@ -75,6 +76,7 @@ def user_here() -> str:
         return f"uid{os.getuid()}@{os.uname().nodename}"
 
 
+@cache
 def release_here() -> RunsOn:
     """Of this process; without a release in a checkout that is not installed."""
     return RunsOn(_version("unstuck"), platform.python_version(), *map(_version, ("pyspark", "pandas", "pyarrow")))
