@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from tests.support.steps.small_steps import three
-from unstuck import Job, Status
+from unstuck import Job, Settings, Status
 from unstuck.in_process.run import Ended, InProcess
 from unstuck.tasks.driver.driver import Driver
-from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.published import read_arrow
 
