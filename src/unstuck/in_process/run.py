@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from unstuck.coordinator.job_builder import Job
 
 PUBLISH_TRIES = 5  # until a warehouse that cannot be written is given up: no person is waited for
-SHOWN_EVERY = 0.2  # seconds between two looks at the progress of a step
+SHOWING = 0.5, 0.2  # seconds, and a part of the time, that may be spent to show a job
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,8 @@ class InProcess:
         self.settings = Settings(**{**known, "warehouse": str(warehouse), "durability": "everysec"})
         self.clock = JumpingClock(now)
         self._coordinator = Coordinator(self.settings, self.clock)
-        self._on_change: Callable[[JobView], None] = lambda view: None
-        self._shown_at = 0.0
+        self._on_change: Callable[[JobView], None] | None = None
+        self._began = self._spent = 0.0  # when the job began, and the seconds that were spent to show it
         self._runner = RunnerHere(self.settings, driver, self._progressed)
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ class InProcess:
         fail: Failing | None = None,
         times: int = 1,
         keep: bool = False,
-        on_change: Callable[[JobView], None] = lambda view: None,
+        on_change: Callable[[JobView], None] | None = None,
         on_input: Callable[[], None] = lambda: None,
     ) -> Ended:
         """Run a job until it has ended, or cannot go on by itself.
@@ -174,7 +174,7 @@ class InProcess:
                 what comes before them; by name or pattern. They read what the others have published before.
             fail: by group or member, the error that its first ``times`` attempts raise in the place of their steps.
             keep: leave the staging of the job as it is, with the logs of its attempts.
-            on_change: is told how the job stands, whenever that has changed.
+            on_change: is told how the job stands when that has changed; of a wide job not each time.
             on_input: is told when a step reads from the terminal, as a debugger does.
 
         Raises: as `Client.submit`; HostUnfit: this host lacks what a group needs; NoSuchGroup: a name fits none;
@@ -198,9 +198,12 @@ class InProcess:
         job = self._coordinator.submit(job_spec, key or "")
         self._runner.make_fail(fail or {}, times)
         self._runner.on_input, self._on_change = on_input, on_change
+        self._began, self._spent = time.monotonic(), 0.0
         with self._runner.interruptible():
             self._run(job)
         view = self._coordinator.show(job)
+        if on_change is not None:
+            on_change(view)
         if view.job.terminal and not keep:
             remove_staging(view.job)
         return Ended(view, list(self._coordinator.events(job)))
@@ -218,19 +221,22 @@ class InProcess:
 
     def _progressed(self, token: Token, progress: str) -> None:
         self._coordinator.note_progress(token, progress)
-        if (now := time.monotonic()) - self._shown_at >= SHOWN_EVERY:
-            self._shown_at = now
-            self._on_change(self._coordinator.show(token.job))
+        self._show(token.job)
+
+    def _show(self, job: str) -> None:
+        """Tell how the job stands, unless that would take more than a part of the time."""
+        began = time.monotonic()
+        if self._on_change is not None and self._spent <= SHOWING[0] + SHOWING[1] * (began - self._began):
+            self._on_change(self._coordinator.show(job))
+            self._spent += time.monotonic() - began
 
     def _run(self, job: str) -> None:
-        coordinator, runner = self._coordinator, self._runner
-
-        told = ""
+        coordinator, runner, told = self._coordinator, self._runner, ""
         while True:
             coordinator.decide()
             if (record := coordinator.record(job)).commit != told:
                 told = record.commit
-                self._on_change(coordinator.show(job))
+                self._show(job)
             if record.at_rest or record.publish_tries >= PUBLISH_TRIES:
                 return
             if runner.interrupted:
@@ -238,7 +244,7 @@ class InProcess:
                 coordinator.cancel(job, "interrupted")
             elif (claim := coordinator.take()) is not None:
                 coordinator.decide()
-                self._on_change(coordinator.show(job))
+                self._show(job)
                 runner.run(claim, self._finish)
             else:
                 coordinator.jump()

@@ -23,6 +23,7 @@ from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.reconciler import Pass
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.store.answers import Begun
+from unstuck.in_process.store import ReferenceStore
 
 
 def line(function: object, old: str, new: str) -> partial[Patches]:
@@ -109,7 +110,7 @@ MUTANTS = (
         "what a runner says itself does not count",
         broken.LOST_WAKE_UP,
         223,
-        line(ModelStore.wake_ups, "if self._idle(one)", "if one.idle_since is not None"),
+        line(ReferenceStore.wake_ups, "if self._idle(one)", "if one.idle_since is not None"),
     ),
     mutant(
         "wake-ups that wait are not counted: they double",
@@ -121,20 +122,20 @@ MUTANTS = (
         "an idle runner is sent a wake-up for each offer",
         broken.MANY_WAKE_UPS,
         4,
-        line(ModelStore.wake_ups, "idle.pop(min(there)[1])", "idle[min(there)[1]]"),
+        line(ReferenceStore.wake_ups, "idle.pop(min(there)[1])", "idle[min(there)[1]]"),
     ),
     mutant(
         "a claim does not ask for the epoch and the nonce",
         broken.ONE,
         7,
-        line(ModelStore._claim, "(attempt.epoch, attempt.nonce) != (offer.epoch, offer.nonce) or ", ""),
+        line(ReferenceStore._claim, "(attempt.epoch, attempt.nonce) != (offer.epoch, offer.nonce) or ", ""),
     ),
     mutant(
         "an offer is put back only where no other stands",
         broken.LOST_OFFER,
         65,
         line(
-            ModelStore.acknowledge,
+            ReferenceStore.acknowledge,
             "self._add_offers(self.jobs[job_id], offers)",
             "any(map(self.ready.get, offers.values())) or self._add_offers(self.jobs[job_id], offers)",
         ),
@@ -226,20 +227,20 @@ MUTANTS = (
         "a command does not make its job due",
         broken.LATE_COMMAND,
         460,
-        line(ModelStore.command, "self.due[old.id] = min(now, self.due.get(old.id, now))", "pass"),
+        line(ReferenceStore.command, "self.due[old.id] = min(now, self.due.get(old.id, now))", "pass"),
         commands=True,
     ),
     mutant(
         "a claim does not make its job due",
         broken.LOST_REPORT,
         19,
-        line(ModelStore._claim, "self._due_earlier(offer.job, now)", "pass"),
+        line(ReferenceStore._claim, "self._due_earlier(offer.job, now)", "pass"),
     ),
     mutant(
         "an outcome does not make its job due",
         broken.LOST_REPORT,
         124,
-        line(ModelStore._finish, "self._due_earlier(token.job, now)", "pass"),
+        line(ReferenceStore._finish, "self._due_earlier(token.job, now)", "pass"),
     ),
     mutant(
         "a pass for one report forgets when all was looked at",

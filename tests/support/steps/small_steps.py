@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import time
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -45,3 +47,10 @@ def sleep(spark: None, ctx: Any) -> None:
 
 def zone(spark: None, ctx: Any) -> None:
     ctx.result("zone", time.tzname[0])
+
+
+def break_log(spark: None, ctx: Any) -> None:
+    """Put a file in the place of the warehouse's log."""
+    log = Path(ctx.warehouse, "_log")
+    shutil.rmtree(log)
+    log.touch()

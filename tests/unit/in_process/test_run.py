@@ -14,6 +14,7 @@ from unstuck import Job, JobSpec, Status
 from unstuck.coordinator.cli.render.job_tree import lines_of
 from unstuck.coordinator.errors import BadRequest, NoSuchGroup
 from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.views.job_views import JobView
 from unstuck.in_process.limits_of_one import told
 from unstuck.in_process.run import InProcess
 from unstuck.tasks.errors import Unrecoverable
@@ -169,3 +170,17 @@ def test_a_job_in_python_runs_itself(tmp_path: Path) -> None:
 def test_the_same_key_is_the_same_job(here: InProcess) -> None:
     job = {"name": "tiny", "groups": [THREE]}
     assert here.run(job, key="today").job_id == here.run(job, key="today").job_id
+
+
+def test_a_warehouse_that_cannot_be_written_is_given_up_after_some_tries(here: InProcess) -> None:
+    here.run({"name": "first", "groups": [THREE]})
+    ended = here.run({"name": "tiny", "groups": [THREE, group("spoils", "break_log")]})
+    assert not ended.finished
+    assert "could not be published yet" in ended.why()
+
+
+def test_of_a_wide_fork_it_is_not_shown_each_time_how_it_stands(here: InProcess) -> None:
+    fork = group("by_day", "of_member", output="days", for_each={"day": list(range(40))})
+    shown: list[JobView] = []
+    assert here.run({"name": "tiny", "groups": [fork]}, on_change=shown.append).finished
+    assert shown[-1].job.status is Status.FINISHED
