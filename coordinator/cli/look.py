@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from textwrap import indent
 from typing import Annotated
@@ -62,6 +62,7 @@ from unstuck.tasks.protocol.step_stack import StepStack
 from unstuck.tasks.terminal_text import printable
 
 FOLDED_OF = 2_000  # jobs among which those are looked for that are shown in one line
+STACKS_SHOWN = 5  # groups of which it is written out where they stand
 FAILED_SHOWN = 5  # groups whose errors are written out
 EXPLAIN_WITHIN = 2.0  # seconds for the reasons of a listing; a job of ten thousand groups takes a while to read
 PARAMS_WIDTH = 40  # characters of the parameters in a listing: they only remind
@@ -174,7 +175,7 @@ def show(
     stdout.print(job_tree(view, view.at))
     stdout.print()
     stdout.print(_facts(view))
-    for text in errors_of(view):
+    for text in (*stacks_of(view), *errors_of(view)):
         stdout.print(text)
     for hint in _small_inputs(view):
         stdout.print(hint, soft_wrap=True)
@@ -312,10 +313,17 @@ def why(job: LookArgument, as_json: AsJson = False) -> None:
             stdout.print(line if label == "try" else hanging(stdout, line, 10), soft_wrap=True)
 
 
+def stacks_of(view: JobView) -> Iterator[Text]:
+    """Where the steps stand that run long, a few of them."""
+    stacks = {subject: one.stack for subject, one in view.why.items() if one.stack is not None}
+    for subject, stack in islice(stacks.items(), STACKS_SHOWN):
+        yield Text.assemble("\n", (subject, "bold"), f" stands {printable(stands_in_lines(stack))}")
+
+
 def stands_in_lines(stack: StepStack) -> str:
     """Where a step stands, a line for each frame."""
     since = f"at the same lines since {clock(stack.since)}, as seen {clock(stack.at)}"
-    return "\n".join([since, *stack_lines(stack)])
+    return "\n  ".join([since, *stack_lines(stack)])
 
 
 def _explained(one: Explanation) -> list[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from unstuck.coordinator.decide.dispatch import Room
@@ -120,7 +120,7 @@ class FleetFacts:
     """Facts that explain a wait and do not stand on the record of the job.
 
     Attributes:
-        durations: seconds that groups ran when they last succeeded, in an earlier job; see `Queries.durations`.
+        durations: seconds that groups ran when they succeeded in earlier jobs; see `Queries.durations`.
         idle: for how long no coordinator has looked at any job; see `Queries.idle`.
         unread: queues whose messages no idle runner reads, with the words for it; see `unread_messages`.
         busy: queues whose runners are all at work or unfit, with the words for it; see `nobody_takes`.
@@ -130,7 +130,7 @@ class FleetFacts:
         stacks: where the steps of running groups stand, as far as that was looked at; see `Queries.stacks`.
     """
 
-    durations: Mapping[str, float] = field(default_factory=dict)
+    durations: Mapping[str, Sequence[float]] = field(default_factory=dict)
     idle: Idle = AT_WORK
     unread: Mapping[str, str] = field(default_factory=dict)
     busy: Mapping[str, str] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median
 
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.intent import cancel_at
@@ -21,7 +22,8 @@ from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.keys import pool_of, queue_of
 
 S = GroupState
-LONG = 4.0  # times what a group took when it last succeeded: from then on its line says so
+LONG = 4.0  # times what a group usually takes: from then on it may hang
+STANDS = 60.0  # seconds at the same lines, after which a step may hang of which nobody knows what it usually takes
 SHOWN = 3  # hosts
 SHORT = 10.0  # seconds within which nobody wonders
 # What needs a look most comes first where not all members are shown.
@@ -247,13 +249,17 @@ def _running(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
     lease = min(lease_end(record, attempt, env), env.now + env.lease_ttl) if attempt is not None else 0.0
     silent = max(0.0, env.now - (lease - env.lease_ttl)) if lease else 0.0
     what = f"worker {record.worker} runs attempt {record.epoch}; last heard of {format_duration(silent)} ago"
-    duration = facts.fleet.durations.get(group_id, 0.0)
+    earlier = facts.fleet.durations.get(group_id, ())
     ran = env.now - attempt.claimed_at if attempt is not None else 0.0
-    if duration and ran > max(LONG * duration, SHORT):
-        what += f"; it has run for {format_duration(ran)}, and took {format_duration(duration)} when it last succeeded"
+    if earlier and ran > SHORT:
+        before = "the run before" if len(earlier) == 1 else f"{len(earlier)} runs before"
+        usual = f"and usually takes {format_duration(median(earlier))} ({before})"
+        what += f"; it has run for {format_duration(ran)}, {usual}"
     stack = facts.fleet.stacks.get(group_id)
     if stack is not None:
         what += f"; its step stands {stands_at(stack, env.now)}"
+    hangs = ran > max(LONG * median(earlier), SHORT) if earlier else stack is not None and stack.stood > STANDS
+    helps = (f"unstuck pause {job.id} --now",) if hangs and job.intent is Intent.RUN and not stands_still(job) else ()
     ends = _running_ends(facts, planned, attempt)
     following = Event(what="the worker counts as lost if nothing was heard of it by then", at=facts.ahead(lease))
     if job.halted is not None and stands_still(job):
@@ -278,7 +284,7 @@ def _running(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
         tried=_tried_so_far(record),
         next=following,
         ends=ends,
-        help=(f"unstuck logs {job.id} {group_id} -f", *facts.help),
+        help=(f"unstuck logs {job.id} {group_id} -f", *helps, *facts.help),
         stack=stack,
     )
 

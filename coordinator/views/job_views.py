@@ -258,10 +258,10 @@ class Queries:
         seconds = max(0.0, at - float(looked)) if looked else 0.0
         return Idle(seconds, float(period)) if period else Idle(seconds)
 
-    def durations(self, state: JobState) -> dict[str, float]:
-        """Seconds that groups which run now took when they last succeeded, in an earlier job of the same name.
+    def durations(self, state: JobState) -> dict[str, list[float]]:
+        """Seconds that groups which run now took when they succeeded in earlier jobs of the same name.
 
-        Only groups that one of the last ``EARLIER`` jobs before this one has run, and at most 500 groups.
+        Only of jobs among the last ``EARLIER`` before this one, and of at most 500 groups.
         """
         groups = [group for group in state.active if state.record(group).state is GroupState.RUNNING][:500]
         if not groups:
@@ -274,12 +274,12 @@ class Queries:
         pipe = self._redis.pipeline(transaction=False)
         for other in same[:SAME_NAME]:
             pipe.hmget(self._keys.of(other).groups, groups)
-        durations: dict[str, float] = {}
+        durations: dict[str, list[float]] = {}
         for texts in pipe.execute():
             for group_id, text in zip(groups, texts, strict=True):
-                record = GroupRecord.readable(text) if text and group_id not in durations else None
+                record = GroupRecord.readable(text) if text else None
                 if record is not None and record.state is GroupState.SUCCEEDED and not record.adopted:
-                    durations[group_id] = max(0.0, record.since - record.started_at)
+                    durations.setdefault(group_id, []).append(max(0.0, record.since - record.started_at))
         return durations
 
     def facts(self, state: JobState, at: float) -> FleetFacts:

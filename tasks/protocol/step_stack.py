@@ -41,3 +41,8 @@ class StepStack:
     at: float
     since: float
     frames: tuple[Frame, ...]  # one at least
+
+    @property
+    def stood(self) -> float:
+        """Seconds for which it had not moved when it was seen."""
+        return max(0.0, self.at - self.since)

@@ -16,6 +16,9 @@ from tests.support.coordinator import Coordinator, group
 from tests.support.programs.runner import SingleRunner, single_runner
 from tests.support.servers import wait_until
 from tests.support.steps import hanging_steps
+from unstuck.coordinator.cli.look import stacks_of
+from unstuck.coordinator.cli.render.job_tree import lines_of
+from unstuck.coordinator.cli.render.json import explanation_json
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.tasks.process.tree import is_watchdog
 from unstuck.tasks.protocol.step_stack import Frame, StepStack
@@ -72,6 +75,12 @@ def test_the_line_of_a_step_that_waits_for_a_lock_is_shown_with_its_caller(hung:
         assert (Path(inner.file).name, inner.line) == (STEPS.name, line_of("the line that waits"))
         why = job.why()
         assert f"; its step stands at {inner} for " in why.what
+        told = explanation_json(why)["stack"]["frames"][1]
+        assert (told["line"], told["source"]) == (inner.line, inner.source)
+        view = job.coordinator.client.show(job.job, why=True)
+        assert f"at hanging_steps.py:{inner.line} for " in next(one.detail for one in lines_of(view, view.at))
+        (stack,) = stacks_of(view)
+        assert f"\n  {outer}: taken_twice(lock)\n  {inner}: lock.acquire()" in stack.plain
 
 
 def test_a_step_that_reads_a_socket_is_shown_with_the_call_in_which_it_waits(hung: Any) -> None:

@@ -118,7 +118,7 @@ def test_a_job_in_canceling_whose_worker_is_gone_says_when_it_ends_without_it(co
     assert "1m00s after the cancel" in found["a"].ends.what
 
 
-def test_a_group_that_runs_far_longer_than_when_it_last_succeeded_says_so(coordinator: Coordinator) -> None:
+def test_a_group_says_how_long_it_has_run_and_how_long_it_usually_takes(coordinator: Coordinator) -> None:
     """Of the jobs of the same name that came before; one that failed, was adopted, or has another name says nothing."""
 
     def ran(job: str, seconds: float) -> None:
@@ -145,9 +145,9 @@ def test_a_group_that_runs_far_longer_than_when_it_last_succeeded_says_so(coordi
     ran(other, 1.0)
     job = began("nightly")
     ran(job, 86_400.0)
-    assert "succeeded" not in why(coordinator, job)["a"].what, "it never ran before"
+    assert "usually" not in why(coordinator, job)["a"].what, "it never ran before"
 
-    for seconds in (1.0, 600.0):
+    for seconds in (1.0, 600.0, 900.0):
         earlier = coordinator.submit(group("a"), name="nightly")
         coordinator.drive(earlier)
         ran(earlier, seconds)
@@ -158,12 +158,15 @@ def test_a_group_that_runs_far_longer_than_when_it_last_succeeded_says_so(coordi
     ran(broken, 1.0)
 
     job = began("nightly")
-    ran(job, 2_390.0)
-    assert "succeeded" not in why(coordinator, job)["a"].what, "not four times as long yet"
-    ran(job, 2_500.0)
-    said = r"it has run for 41m4\ds, and took 10m00s when it last succeeded"
-    assert re.search(said, why(coordinator, job)["a"].what)
-    assert "attempt 1" in why(coordinator, job)["a"].what
+    ran(job, 1.0)
+    assert "usually" not in why(coordinator, job)["a"].what, "it has only begun"
+    pauses = f"unstuck pause {job} --now"
+    for seconds, offered in ((2_350.0, False), (2_500.0, True)):
+        ran(job, seconds)
+        found = why(coordinator, job)["a"]
+        assert re.search(r"it has run for (39|41)m\d\ds, and usually takes 10m00s \(3 runs before\)", found.what)
+        assert (pauses in found.help) is offered, "from four times as long on it may hang"
+    assert "attempt 1" in found.what
 
 
 def test_a_paused_job_says_who_paused_it_and_how_to_go_on(coordinator: Coordinator) -> None:
