@@ -11,7 +11,7 @@ from unstuck.coordinator.decide.joins import NOT_FAILED, JoinResult, judge
 from unstuck.coordinator.decide.timers.deadlines import job_timeout_at, queue_timeout_at, retry_at
 from unstuck.coordinator.decide.timers.leases import lease_end
 from unstuck.coordinator.explain.explanation import A_PERSON, Event, Explanation, JobFacts, stands_still, timeout_of
-from unstuck.coordinator.explain.stack_words import stands_at
+from unstuck.coordinator.explain.stack_words import stage_told, stands_at
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent
@@ -257,7 +257,7 @@ def _running(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
         what += f"; it has run for {format_duration(ran)}, {usual}"
     stack = facts.fleet.stacks.get(group_id)
     if stack is not None:
-        what += f"; its step stands {stands_at(stack, env.now)}"
+        what += "; ".join([f"; its step stands {stands_at(stack, env.now)}", *map(stage_told, stack.stages[:1])])
     hangs = ran > max(LONG * median(earlier), SHORT) if earlier else stack is not None and stack.stood > STANDS
     helps = (f"unstuck pause {job.id} --now",) if hangs and job.intent is Intent.RUN and not stands_still(job) else ()
     ends = _running_ends(facts, planned, attempt)

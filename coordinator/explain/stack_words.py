@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from unstuck.tasks.duration import format_duration
-from unstuck.tasks.protocol.step_stack import StepStack
+from unstuck.tasks.protocol.step_stack import SparkStage, StepStack
 
 LONG_AGO = 20.0  # seconds after which a look at a step is said to be so long ago
 
@@ -25,3 +25,15 @@ def stack_lines(stack: StepStack) -> Iterator[str]:
         if frame.skipped:
             yield f"… {frame.skipped} in {frame.skipped_in}"
         yield f"{frame}: {frame.source}" if frame.source else str(frame)
+    yield from map(stage_told, stack.stages)
+
+
+def stage_told(stage: SparkStage) -> str:
+    """A stage of Spark: ``Spark stage 3 (count at etl.py:12): 18 of 20 tasks done, 2 run, the longest for 14m``."""
+    running = f"{stage.running or 'none'} run{'' if stage.running > 1 else 's'}"
+    parts = [f"{stage.done} of {stage.tasks} tasks done", running]
+    if stage.longest:
+        parts.append(f"the longest for {format_duration(stage.longest)} on {stage.host}")
+    if stage.failed:
+        parts.append(f"{stage.failed} failed")
+    return f"Spark stage {stage.id} ({stage.name}): {', '.join(parts)}"

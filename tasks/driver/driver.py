@@ -13,19 +13,21 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from unstuck.tasks.driver.attempt_catalog import Catalog
 from unstuck.tasks.driver.context_snapshot import LOG_LEVEL, ContextSnapshot
+from unstuck.tasks.driver.running_stages import running_stages
 from unstuck.tasks.errors import HostUnfit, NotBegun, SparkLacksStore, Unrecoverable
 from unstuck.tasks.frames.spark import hadoop_uri
 from unstuck.tasks.host import lacking_java
 from unstuck.tasks.process.tree import describe_exit
 from unstuck.tasks.protocol.failure import MAX_TEXT, shorten, spark_condition
 from unstuck.tasks.protocol.report import Failure
+from unstuck.tasks.protocol.step_stack import SparkStage
 from unstuck.tasks.settings import NO_SPARK, Settings, whoami
 from unstuck.tasks.time_zone import SESSION_ZONE, conf_of_zone, other_zone
 
@@ -234,6 +236,15 @@ class Driver:
                     base.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(tag)
         except Exception as error:  # noqa: BLE001 - the session may be stopping; the caller repeats
             log.info("jobs of %s were not canceled this time: %s", tag, error)
+
+    def stages(self, clean: Callable[[str], str]) -> list[SparkStage]:
+        """The stages that run just now, with names without secrets; none of Spark Connect, whose client is not told."""
+        base = self._base
+        try:
+            return [] if base is None or self.remote else running_stages(base.sparkContext, clean)
+        except Exception as error:  # noqa: BLE001 - py4j may raise anything while the JVM ends
+            log.info("the stages that run are not known: %s", error)
+            return []
 
     # -- making and cleaning -----------------------------------------------------------------------------------
 

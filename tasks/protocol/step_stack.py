@@ -28,6 +28,26 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
+class SparkStage:
+    """One stage that Spark runs, with its tasks.
+
+    Attributes:
+        name: the call that it belongs to, such as ``count at /srv/etl.py:12``.
+        tasks: of which so many are ``done``, ``running`` and, tried again or not, ``failed``.
+        longest: seconds for which the longest of those that run has run, on ``host``; 0 if that is not known.
+    """
+
+    id: int
+    name: str
+    tasks: int
+    done: int
+    running: int
+    failed: int
+    longest: float = 0.0
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class StepStack:
     """The stack of the thread that runs the step. Times are seconds by the clock of Redis.
 
@@ -41,6 +61,7 @@ class StepStack:
     at: float
     since: float
     frames: tuple[Frame, ...]  # one at least
+    stages: tuple[SparkStage, ...] = ()
 
     @property
     def stood(self) -> float:

@@ -108,7 +108,10 @@ class Runner:
         hello = {"runner": self.id, "temporary": str(self.temporary), **worker}
         self.shutdown_flag, self.slots = shutdown_flag, slots
         # A stopped watchdog renews nothing. Half a lease leaves the next one the time to renew before it lapses.
-        self.watchdog = WatchdogClient(hello, self._take_instruction, shutdown_flag, max_stopped=settings.lease_ttl / 2)
+        stopped = settings.lease_ttl / 2
+        self.watchdog = WatchdogClient(
+            hello, self._take_instruction, self._show_stages, shutdown_flag, max_stopped=stopped
+        )
         self._code: Code | None = None
         adopt_orphans()
         self._prewarming = threading.Thread(target=self._prewarm, name="prewarm", daemon=True)
@@ -366,6 +369,12 @@ class Runner:
             run_with_deadline(
                 log.warning, "%s is told to end: %s", token, instruction
             )  # this thread reads the instructions
+
+    def _show_stages(self, token: Token) -> None:
+        """Show what Spark runs for the attempt that is held."""
+        held = self.held
+        if held is not None and held.token == token and not self.driver.unused:
+            self.watchdog.show_stages(token, self.driver.stages(held.clean))
 
     def _interrupt(self, held: Held) -> None:
         """Cancel the Spark jobs until the session is closed: a cancel before a job starts has no effect (measured)."""

@@ -15,18 +15,20 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
 import psutil
 
-from unstuck.tasks.process.call_deadlines import run_with_deadline
+from unstuck.tasks.process.call_deadlines import call_in_thread, run_with_deadline
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag
 from unstuck.tasks.process.stack_dump import StackDump
 from unstuck.tasks.process.tree import ProcessState, end_strays, process_state
 from unstuck.tasks.protocol.report import Failure
+from unstuck.tasks.protocol.step_stack import SparkStage
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.watchdog.holding import Holding, SharedHolding
 from unstuck.tasks.watchdog.policy import Clock, Instruction
@@ -37,6 +39,7 @@ log = logging.getLogger(__name__)
 _LOOKS = 10  # that see a watchdog stopped before it is killed
 _MAX_RESTARTS = 5  # within a minute
 _UNWATCHED = "and a runner without a watchdog keeps no lease and gets no cancel, so "
+_OF_NO_ATTEMPT: dict[str, Any] = {"log": None, "clocks": {}, "progress": "", "remark": "", "secrets": {}, "stages": ""}
 _RESTART_AFTER = 0.05  # of a clock's time; a clock is not restarted sooner
 
 
@@ -47,6 +50,7 @@ class WatchdogClient:
         self,
         hello: dict[str, Any],
         on_instruction: Callable[[Token, Instruction, Failure | None], None],
+        on_look: Callable[[Token], object] = lambda token: None,
         shutdown_flag: ShutdownFlag | None = None,
         *,
         max_stopped: float,
@@ -55,13 +59,15 @@ class WatchdogClient:
         Args:
             hello: what the watchdog shows of this runner.
             on_instruction: called from a thread of the client with token, instruction, and for a timeout its failure.
+            on_look: called from a thread of its own, whenever people want to see where an attempt stands.
             shutdown_flag: of the worker; every watchdog looks at it.
             max_stopped: seconds after which a watchdog that is stopped is replaced.
         """
         self._flag = None if shutdown_flag is None else shutdown_flag.read_fd
         self._pid = os.getpid()
         self._hello = {"pid": self._pid, "shutdown_flag": self._flag, **hello}
-        self._on_instruction = on_instruction
+        self._on_instruction, self._on_look = on_instruction, on_look
+        self._looks: Future[object] | None = None
         self._max_stopped = max_stopped
         self._lock = threading.RLock()
         self._holding = Holding(idle=time.time())
@@ -97,7 +103,7 @@ class WatchdogClient:
 
     def hold(self, token: Token) -> None:
         """Let the watchdog renew the lease of ``token``, and report the attempt if this runner dies."""
-        self._tell(token=str(token), since=time.time(), log=None, clocks={}, progress="", remark="", secrets={})
+        self._tell(token=str(token), since=time.time(), **_OF_NO_ATTEMPT)
 
     def log_to(self, path: str | None) -> None:
         """Tell the watchdog the log of the attempt on this machine, where it writes why it killed the runner."""
@@ -138,6 +144,12 @@ class WatchdogClient:
         if secrets:
             self._tell(secrets=dict(secrets))
 
+    def show_stages(self, token: Token, stages: Sequence[SparkStage]) -> None:
+        """Show people what Spark runs for ``token``, if this runner holds that still."""
+        with self._lock:
+            if self._holding.token == str(token):
+                self._tell(stages=json.dumps([asdict(one) for one in stages]), stages_at=time.time())
+
     def remark(self, text: str) -> None:
         """Add ``text`` to what the watchdog reports if this process dies in this attempt."""
         self._tell(remark=f" ({text})")
@@ -150,7 +162,7 @@ class WatchdogClient:
 
     def release(self) -> None:
         """The attempt has ended; the watchdog renews its lease no more."""
-        self._tell(token=None, idle=time.time(), log=None, clocks={}, progress="", remark="", secrets={})
+        self._tell(token=None, idle=time.time(), **_OF_NO_ATTEMPT)
 
     def end(self) -> None:
         """This process ends: do not replace the watchdog, which outlives it to end what it leaves."""
@@ -199,6 +211,9 @@ class WatchdogClient:
                     if not (line := lines.readline()):
                         return
                     instruction = json.loads(line)
+                    if instruction["op"] == "look":
+                        self._look(Token.parse(instruction["token"]))
+                        continue
                     failure = Failure(**instruction["failure"]) if "failure" in instruction else None
                     self._on_instruction(
                         Token.parse(instruction["token"]), Instruction(instruction["instruction"]), failure
@@ -216,6 +231,12 @@ class WatchdogClient:
                     process.kill()
                     message = "the watchdog %d was stopped for %.1fs and is killed"
                     run_with_deadline(log.warning, message, process.pid, self._max_stopped, seconds=0)
+
+    def _look(self, token: Token) -> None:
+        """Look where ``token`` stands, unless the look before this one hangs."""
+        if self._looks is None or self._looks.done():
+            with suppress(RuntimeError):  # no thread can be started
+                self._looks = call_in_thread(lambda: self._on_look(token), "look")
 
     def _replace(self, process: WatchdogProcess, status: int) -> bool:
         """Start the next one; False if none is wanted."""

@@ -30,6 +30,7 @@ class Holding:
         log: the file of the attempt's log on this machine.
         clocks: the times that run out, by code.
         progress: the last progress (JSON).
+        stages: what Spark runs (JSON), as it was at ``stages_at``.
         remark: what is added to the report if the runner dies in this attempt.
         code: digests of the packages whose steps it has run.
         secrets: those that the attempt was given, by variable; None: they have no room here.
@@ -47,6 +48,8 @@ class Holding:
     code: dict[str, str] = field(default_factory=dict)
     unfit: str = ""
     secrets: dict[str, str] | None = field(default_factory=dict)
+    stages: str = ""
+    stages_at: float = 0.0
 
     def to_bytes(self) -> bytes:
         """Of at most a half. What has no room is cut or left out: first progress and code, then the texts.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -30,8 +30,9 @@ _READ_WITHIN = 0.5  # seconds for a line of a file, whose server may be gone
 class StackWatch:
     """Asks a runner where it stands, once its attempt has run for ``every`` seconds, and again after as long."""
 
-    def __init__(self, runner: psutil.Process, dump: StackDump, every: float) -> None:
-        self._runner, self._dump, self._every = runner, dump, every
+    def __init__(self, runner: psutil.Process, dump: StackDump, every: float, also_ask: Callable[[str], None]) -> None:
+        """``also_ask``: called with the token whenever the stack is asked for."""
+        self._runner, self._dump, self._every, self._also_ask = runner, dump, every, also_ask
         self._token: str | None = None
         self._next = 0.0
         self._asked_at = self._stands_since = 0.0
@@ -57,6 +58,7 @@ class StackWatch:
             found = self._shown(answer, held, held.secrets), self._asked_at, self._stands_since
         if held.token is not None and now >= self._next:
             self._dump.ask(self._runner)
+            self._also_ask(held.token)
             self._asked_at, self._next = now, now + self._every
         return found
 

@@ -55,7 +55,8 @@ REPORT_FOR = 600.0  # seconds to go on trying to report for a dead runner; the l
 # It is told a JSON object: runner, pid, worker, worker_pid, queues; temporary is the folder of the runner's temporary
 # files; shutdown_flag, shared and stack are descriptors.
 # What the runner holds stands in memory that both share (``holding``). Instructions go to the runner through a pipe,
-# one JSON object a line: token, instruction (cancel, stale, drain, timeout), failure (of a timeout).
+# one JSON object a line: token, instruction (cancel, stale, drain, timeout), failure (of a timeout);
+# or with the op "look": it is to say what Spark runs.
 
 
 class Watchdog:
@@ -101,7 +102,8 @@ class Watchdog:
         self._stacks = StackStore(self._client, self._keys)
         self._stack: StackWatch | None = None
         if hello.get("stack") is not None and settings.stack_every:
-            self._stack = StackWatch(self._runner, StackDump(int(hello["stack"])), settings.stack_every)
+            dump = StackDump(int(hello["stack"]))
+            self._stack = StackWatch(self._runner, dump, settings.stack_every, self._ask_for_stages)
 
     # -- the loop ----------------------------------------------------------------------------------------------
 
@@ -285,11 +287,16 @@ class Watchdog:
         if self._stack is None or (found := self._stack.look(self._holding)) is None or self._token is None:
             return
         frames, seen, since = found
-        keep = max(STACK_KEPT, 3 * self._settings.stack_every)
+        every, held = self._settings.stack_every, self._holding
+        stages = held.stages if time.time() - held.stages_at < 2 * every + self._settings.lease_renew else ""
         try:
-            self._stacks.note(self._token, frames, time.monotonic() - seen, seen - since, keep)
+            keep = max(STACK_KEPT, 3 * every)
+            self._stacks.note(self._token, frames, stages, time.monotonic() - seen, seen - since, keep)
         except redis.RedisError as error:
             log.info("%s: its stack could not be shown: %s", self._token, error)
+
+    def _ask_for_stages(self, token: str) -> None:
+        self._send({"op": "look", "token": token})
 
     # -- the runner --------------------------------------------------------------------------------------------
 

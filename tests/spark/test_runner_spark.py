@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,9 +20,11 @@ from tests.support.machine import Limit
 from tests.support.programs.processes import below, command_line, lives
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.protocol.report import OutcomeKind
+from unstuck.tasks.protocol.step_stack import StepStack
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.spec.work_order import Collect
+from unstuck.tasks.transport.stack_store import StackStore
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, Entry
@@ -37,6 +40,7 @@ def worker(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) 
     other.chmod(0o755)
     environ = {
         "UNSTUCK_CANCEL_GRACE": "10s",
+        "UNSTUCK_STACK_EVERY": "1s",
         "UNSTUCK_SPARK_CONF": json.dumps({"spark.driver.memory": "1g"}),
         "PATH": os.pathsep.join([str(other.parent), os.environ["PATH"]]),
         "TMPDIR": str(home),
@@ -371,6 +375,30 @@ def test_the_record_carries_progress_with_the_application_and_its_ui(
     assert (shown["step"], shown["steps"], shown["label"]) == (1, 1, "slow_stage")
     assert shown["app"].startswith("local-")
     assert shown["ui"].startswith("http://")
+    fleet.instruct(store, offer, "CANCEL")
+    fleet.outcome(store, offer)
+
+
+def test_the_line_and_the_stage_at_which_a_step_of_spark_stands_are_shown(
+    store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+    offer = make_offer("g", python("slow_stage", started=str(started)))
+    fleet.begun(store, offer, started)
+    stacks = StackStore(store, fleet.KEYS)
+
+    def shown() -> StepStack | None:
+        standing = (one for one in stacks.of_job(offer.job).values() if one.stages and one.stood)
+        return next((one for one in standing if one.stages[0].running), None)
+
+    stack = wait_until(shown, 60, "the stage that runs")
+    *_, own, last = stack.frames
+    assert (own.function, own.source[-8:], last.function) == ("slow_stage", ".count()", "readinto")
+    (stage,) = stack.stages
+    assert re.fullmatch(r"count at .*/fleet_steps\.py:\d+", stage.name)
+    assert (stage.tasks, stage.done, stage.failed) == (2, 0, 0)
+    if not pyspark.__version__.startswith("3."):
+        assert (stage.longest > 0, stage.host) == (True, "localhost")
     fleet.instruct(store, offer, "CANCEL")
     fleet.outcome(store, offer)
 

@@ -98,7 +98,10 @@ def explanation_json(one: Explanation) -> dict[str, Any]:
 
 def stack_json(stack: StepStack | None) -> dict[str, Any] | None:
     """Where a step stands; null if it was not looked at."""
-    return None if stack is None else {**fields_of(stack, "at since"), "frames": [asdict(one) for one in stack.frames]}
+    if stack is None:
+        return None
+    frames, stages = ([asdict(one) for one in part] for part in (stack.frames, stack.stages))
+    return {**fields_of(stack, "at since"), "frames": frames, "stages": stages}
 
 
 def schedule_json(view: ScheduleView, ticks: int = 1) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,8 +21,10 @@ from unstuck.coordinator.cli.look import stacks_of
 from unstuck.coordinator.cli.render.job_tree import lines_of
 from unstuck.coordinator.cli.render.json import explanation_json
 from unstuck.coordinator.explain.explanation import Explanation
+from unstuck.coordinator.explain.stack_words import stage_told
 from unstuck.tasks.process.tree import is_watchdog
-from unstuck.tasks.protocol.step_stack import Frame, StepStack
+from unstuck.tasks.protocol.step_stack import Frame, SparkStage, StepStack
+from unstuck.tasks.transport.stack_store import StackStore
 
 STEPS = Path(hanging_steps.__file__)
 EVERY = {"UNSTUCK_STACK_EVERY": "200ms", "PW": "hunter2-and-more"}
@@ -136,3 +139,35 @@ def test_a_secret_in_the_name_of_a_file_is_not_shown(hung: Any) -> None:
         assert [frame.file for frame in job.frames() if "etc" in frame.file] == ["/etc/${secret:PW}/file.py"]
         (text,) = job.coordinator.redis.hvals(job.coordinator.keys.of(job.job).stacks)
         assert "hunter2" not in text
+
+
+@pytest.mark.parametrize(
+    ("stage", "told"),
+    [
+        (
+            {"done": 198, "running": 2, "longest": 840.0, "host": "h3"},
+            "198 of 200 tasks done, 2 run, the longest for 14m00s on h3",
+        ),
+        ({"done": 0, "running": 0}, "0 of 200 tasks done, none runs"),
+        ({"done": 5, "running": 1, "failed": 3}, "5 of 200 tasks done, 1 run, 3 failed"),
+    ],
+)
+def test_a_stage_of_spark_is_told_with_its_tasks(stage: dict[str, Any], told: str) -> None:
+    one = SparkStage(id=12, name="count at etl.py:7", tasks=200, **{"failed": 0, **stage})
+    assert stage_told(one) == f"Spark stage 12 (count at etl.py:7): {told}"
+
+
+def test_from_a_minute_on_at_the_same_lines_it_is_offered_to_take_the_attempt_back(coordinator: Coordinator) -> None:
+    job = coordinator.submit(group("g"))
+    coordinator.read()
+    token = coordinator.claim(coordinator.offers()[0]).token
+    coordinator.read()
+    store, frames = StackStore(coordinator.redis, coordinator.keys), (Frame("etl.py", 7, "load", own=True),)
+    for stood, offered in ((50.0, False), (70.0, True)):
+        store.note(token, frames, "", age=1.0, stood=stood, keep=60.0)
+        why = next(one for one in coordinator.client.explain(job) if one.subject == "g")
+        assert f"its step stands at etl.py:7 in load for {'50.0s' if stood < 60 else '1m10s'}" in why.what
+        assert (f"unstuck pause {job} --now" in why.help) is offered
+    store.note(token, frames, "", age=30.0, stood=70.0, keep=60.0)
+    assert re.search(r"for 1m10s, as seen 3\d\.\ds ago", coordinator.client.show(job, why=True).why["g"].what)
+    assert coordinator.redis.ttl(coordinator.keys.of(job).stacks) > 0

@@ -1,0 +1,46 @@
+"""The stages that Spark runs just now, as its driver knows them; asked of the JVM, also where its UI is off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from unstuck.tasks.protocol.step_stack import SparkStage
+
+SHOWN = 5  # stages
+MAX_NAME = 200  # characters
+
+
+def running_stages(context: Any, clean: Callable[[str], str]) -> list[SparkStage]:
+    """The stages of a Spark context, the first of those that run. Raises: Exception: whatever py4j raises.
+
+    ``clean`` takes the secrets out of a text.
+    """
+    store = context._jsc.sc().statusStore()
+    active = store.activeStages()
+    stages = [active.apply(n) for n in range(min(active.size(), SHOWN))]
+    return [_told(context, store, one, clean) for one in sorted(stages, key=lambda one: one.stageId())]
+
+
+def _told(context: Any, store: Any, stage: Any, clean: Callable[[str], str]) -> SparkStage:
+    longest, host = 0.0, ""
+    with suppress(Exception):  # the signature of this call is Spark's own, and changes with its versions
+        status = context._jvm.org.apache.spark.status.api.v1
+        running = context._jvm.java.util.ArrayList()
+        running.add(status.TaskStatus.RUNNING)
+        by_time = status.TaskSorting.DECREASING_RUNTIME
+        tasks = store.taskList(stage.stageId(), stage.attemptId(), 0, 1, by_time, running)
+        if tasks.size():
+            task = tasks.apply(0)
+            longest, host = task.duration().get() / 1000, str(task.host())
+    return SparkStage(
+        id=stage.stageId(),
+        name=clean(str(stage.name()))[:MAX_NAME],
+        tasks=stage.numTasks(),
+        done=stage.numCompleteTasks(),
+        running=stage.numActiveTasks(),
+        failed=stage.numFailedTasks(),
+        longest=longest,
+        host=host,
+    )
