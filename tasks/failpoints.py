@@ -47,7 +47,8 @@ class Point(StrEnum):
     AFTER_TABLE = "after-table", "the Delta table has its commit; nothing says that all tables of the entry have theirs"
     AFTER_PUBLISH = "after-publish", "the publisher knows what became of the package; the record does not"
 
-    # In a coordinator that submits a run of a schedule; ``job`` is the name of the schedule.
+    # In a coordinator that decides a schedule; ``job`` is its name.
+    AFTER_TAKE = "after-take", "the schedule is left to this coordinator for a term; nothing was read of it"
     BEFORE_SUBMIT = "before-submit", "a schedule has decided upon a run; its job is not in the store"
 
     # In the process that submits or gives a command.

@@ -128,8 +128,9 @@ class Consumer:
             self.apply(entry for entry in idle if entry.deliveries <= KILLER_AFTER)
         self.again(now)
         if now >= self._next_look:
-            self._next_look = now + self._settings.sweep_every / 2
-            self.sweep.run_schedules(self._beat)
+            # At least twice in the term of a lock, so that its end is seen before it comes.
+            within = min(self._settings.sweep_every, self._settings.lock_ttl) / 2
+            self._next_look = now + self.sweep.run_due(within, self._beat)
             self.sweep.run_if_overdue(self._beat)
         if now >= self._next_trim:
             self._next_trim = now + 30.0

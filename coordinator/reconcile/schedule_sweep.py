@@ -83,8 +83,8 @@ class Schedules:
         self._clock, self._next_repair = clock, 0.0
         self._looks = StreamLooks(schedules, background, notices.concern_backlog)
 
-    def run(self, after_each: Callable[[], None] = lambda: None) -> int:
-        """Decide the schedules that are due. Returns how many.
+    def run(self, after_each: Callable[[], None] = lambda: None) -> float:
+        """Decide the schedules that are due. Returns the seconds until the next is due.
 
         Those that are left when `TURN` is over stay due: jobs wait as well.
 
@@ -96,10 +96,14 @@ class Schedules:
         if self._clock() >= self._next_repair:
             self._schedules.repair()  # if it raises, the next sweep tries it
             self._next_repair = self._clock() + REPAIR_EVERY
-        decided, until = 0, self._clock() + TURN
-        while self._clock() < until and (due := self._schedules.take_due(self._lock_ttl)[1]):
+        until = self._clock() + TURN
+        while self._clock() < until:
+            wait, due = self._schedules.take_due(self._lock_ttl)
+            if not due:
+                return wait
             for name, due_seen in due.items():
                 with about(schedule=name):
+                    reach(Point.AFTER_TAKE, name)
                     try:
                         self.decide(name, due_seen)
                     except Exception as error:
@@ -108,8 +112,7 @@ class Schedules:
                         # It concerns this schedule alone, which is due again when its term is over.
                         log.exception("schedule %s could not be decided; it stays due", name)
                 after_each()
-            decided += len(due)
-        return decided
+        return 0.0
 
     def decide(self, name: str, due_seen: str = "") -> None:
         """Decide one schedule, and submit what it asks for."""

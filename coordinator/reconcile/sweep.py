@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from unstuck.coordinator.decide.timers.backoff import BUSY_WAIT
 from unstuck.coordinator.publishing.staging_gc import StagingCollector
 from unstuck.coordinator.reconcile.expected_jobs import ExpectedJobs
 from unstuck.coordinator.reconcile.reconciler import PassResult, Reconciler
@@ -50,6 +51,7 @@ class Sweep:
         self._indexes = indexes
         self._schedules = schedules
         self._expected = expected
+        self._terms: dict[str, float] = {}  # job → its due, which lay ahead when `run_due` looked last
         self.ended_at: float | None = None  # the last sweep of this process, by ``clock``; for people only
 
     def run(self, after_each: Callable[[], None] = lambda: None) -> int:
@@ -124,10 +126,25 @@ class Sweep:
                 log.exception("job %s could not be decided; it stays due", job)
                 return None
 
-    def run_schedules(self, after_each: Callable[[], None] = lambda: None) -> None:
-        """Decide the schedules that are due, so that a run begins in time, however seldom the fleet sweeps."""
-        if self._schedules is not None:
-            self._schedules.run(after_each)
+    def run_due(self, within: float, after_each: Callable[[], None] = lambda: None) -> float:
+        """Decide what becomes due by time, at its time: schedules, and jobs of which a term is over.
+
+        A term is a lock or a lease of a process that died, a backoff, a timeout. A job that a report has made due is
+        left to whoever reads the report, and to the next sweep.
+
+        Args:
+            within: seconds for which the caller looks ahead.
+            after_each: called after each schedule and job.
+
+        Returns: seconds after which it is to be called again, at most ``within``.
+        """
+        wait = within if self._schedules is None else min(within, self._schedules.run(after_each))
+        now, due = self._store.first_due(BATCH)
+        for job in [job for job, at in self._terms.items() if at <= now and due.get(job) == at]:
+            self._reconcile(job)
+            after_each()
+        self._terms = {job: at for job, at in due.items() if now < at <= now + within}
+        return max(BUSY_WAIT[1], min([wait, *(at - now for at in self._terms.values())]))
 
     def run_if_overdue(self, after_each: Callable[[], None] = lambda: None) -> int | None:
         """Sweep, as `run`, if no process has swept for two periods: nothing depends on beat."""

@@ -335,6 +335,14 @@ class Store:
         """Jobs that must be decided by ``now``, the most overdue first."""
         return cast(list[str], self._redis.zrangebyscore(self._keys.due, "-inf", now, start=0, num=limit))
 
+    def first_due(self, limit: int) -> tuple[float, dict[str, float]]:
+        """The time of Redis, and the jobs that are due first, each with when."""
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.time()
+        pipe.zrange(self._keys.due, 0, limit - 1, withscores=True)
+        (seconds, micros), found = pipe.execute()
+        return seconds + micros / 1e6, dict(found)
+
     def forget_ended(self, now: float, limit: int = 100) -> int:
         """Drop jobs past their retention from the indexes; their own keys have expired. Returns how many."""
         ended = cast(list[str], self._redis.zrangebyscore(self._keys.ended, "-inf", now, start=0, num=limit))

@@ -53,9 +53,12 @@ class ScheduleStore:
         self._scripts = {name: Script(client, keys, __package__, f"schedules/{name}") for name in names}
 
     def take_due(self, term: float) -> tuple[float, dict[str, str]]:
-        """The time of Redis, and the schedules that are due, each with its new due: it is taken for ``term`` s."""
-        now, *taken = self._scripts["take_due"](term=term, most=TAKEN_AT_ONCE)
-        return float(now), dict(zip(taken[::2], taken[1::2], strict=True))
+        """The schedules that are due, each with its new due: it is taken for ``term`` seconds.
+
+        Before them the seconds until the first of the others is due; infinite if none ever is.
+        """
+        now, first, *taken = self._scripts["take_due"](term=term, most=TAKEN_AT_ONCE)
+        return float(first or "inf") - float(now), dict(zip(taken[::2], taken[1::2], strict=True))
 
     def now(self) -> float:
         """Seconds, by the clock of Redis."""

@@ -437,14 +437,14 @@ def test_a_stream_that_does_not_answer_is_told_and_holds_up_no_other_schedule(
     coordinator.client.schedules.set(hangs)
     coordinator.client.schedules.set({**spec(), "name": "other"})
     try:
-        wait_until(lambda: coordinator.sweep.run_schedules() or view(coordinator).record.trouble, 20, "the trouble")
+        wait_until(lambda: coordinator.schedules.run() >= 0 and view(coordinator).record.trouble, 20, "the trouble")
         assert view(coordinator).record.status == "RETRYING"
         assert "see whether they are mounted" in view(coordinator).waits
         backlog = view(coordinator).backlog
         assert backlog is not None
         assert "see whether they are mounted" in backlog.streams["its streams"].trouble
         coordinator.client.schedules.run("other")
-        coordinator.sweep.run_schedules()
+        coordinator.schedules.run()
         assert len(coordinator.client.schedules.runs("other")) == 1
     finally:
         mounted.set()
@@ -455,12 +455,12 @@ def test_a_submit_that_waited_for_room_is_not_made_after_a_pause(make_coordinato
     waiting: list[Callable[[Callable[[], None]], None]] = []
     coordinator = make_coordinator(background=lambda key, place, work: waiting.append(work))
     coordinator.client.schedules.set(spec(every="1s"))
-    wait_until(lambda: coordinator.sweep.run_schedules() or waiting, 20, "a run to be submitted")
+    wait_until(lambda: coordinator.schedules.run() >= 0 and waiting, 20, "a run to be submitted")
     coordinator.client.schedules.pause("ticking")
     waiting.pop(0)(lambda: None)
     assert coordinator.client.jobs() == []
     coordinator.client.schedules.resume("ticking")
-    coordinator.sweep.run_schedules()
+    coordinator.schedules.run()
     waiting.pop()(lambda: None)
     assert len(runs(coordinator)) == 1
 
@@ -480,7 +480,7 @@ def test_a_run_that_was_submitted_and_not_noted_is_noted_though_nothing_new_lies
 
     def died() -> Point | None:
         with armed(death), suppress(Died):
-            first.sweep.run_schedules()
+            first.schedules.run()
         return death.at
 
     death = Death([Point.AFTER_SUBMIT])
@@ -511,7 +511,7 @@ def test_a_retry_whose_failed_job_cannot_be_read_halts_the_schedule_unless_a_new
     coordinator.client.schedules.run("ticking")
 
     def told() -> Any:
-        coordinator.sweep.run_schedules()
+        coordinator.schedules.run()
         return view(coordinator).record.halted or view(coordinator).record.trouble
 
     reason = wait_until(told, 20, "the trouble")

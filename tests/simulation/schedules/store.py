@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, Protocol
 
 from unstuck.coordinator.model.records import JobRecord, Reason
@@ -120,7 +121,7 @@ class ModelSchedules:
         now = self.now
         found = sorted((at, name) for name, at in self.due.items() if at <= now)[:TAKEN_AT_ONCE]
         self.due.update((name, round(now + term, 6)) for _, name in found)
-        return now, {name: repr(self.due[name]) for _, name in found}
+        return min(self.due.values(), default=inf) - now, {name: repr(self.due[name]) for _, name in found}
 
     def published(self, datasets: Sequence[str]) -> dict[str, tuple[int, float]]:
         return {name: self.newest[name] for name in datasets if name in self.newest}
