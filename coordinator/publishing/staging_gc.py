@@ -16,7 +16,6 @@ from functools import partial
 
 import redis
 
-from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.vacuum import vacuum
 from unstuck.coordinator.store.job_store import Store
@@ -177,15 +176,16 @@ class StagingCollector:
         return found
 
 
-def remove_staging(job: JobRecord) -> None:
+def remove_staging(warehouse: Warehouse, job: str, base: int) -> None:
     """Remove what a job has staged and the log does not name, at once. For a job that no other will ever retry.
+
+    ``base``: the version at which it began.
 
     Raises: OSError, UnstuckError: the warehouse could not be asked. All that was removed was not needed.
     """
-    warehouse = Warehouse(job.warehouse, job.warehouse_id)
-    number = warehouse.find_publish(job.id, job.base or 0)
+    number = warehouse.find_publish(job, base)
     needed = Kept(set() if number is None else _entry_folders(warehouse, number))
-    for path in expired_staging(job.id, _listing(warehouse.storage, job.id), needed):
+    for path in expired_staging(job, _listing(warehouse.storage, job), needed):
         warehouse.storage.remove_tree(path)
 
 

@@ -120,5 +120,7 @@ def test_a_killed_run_leaves_nothing_published_and_the_next_publishes_whole(fold
         process.kill()
     warehouse = Warehouse(str(folder / "warehouse"))
     assert warehouse.head() == 0
+    (left,) = (folder / "warehouse" / "_staging").iterdir()
     assert run(folder, spec(folder, group("rows", output="days"))).returncode == 0
     assert read_arrow(warehouse, "days").num_rows == 1
+    assert not left.exists()

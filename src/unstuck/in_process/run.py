@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from unstuck.coordinator.errors import BadRequest, NoSuchGroup
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.coordinator.publishing.staging_gc import remove_staging
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import compile_plan
 from unstuck.coordinator.spec.problems import suggestion
@@ -20,6 +19,7 @@ from unstuck.coordinator.spec.selection import Selection, select
 from unstuck.coordinator.views.job_views import JobView
 from unstuck.in_process.attempts import Failing, RunnerHere
 from unstuck.in_process.coordinator import Coordinator, JumpingClock
+from unstuck.in_process.leftovers import remove_leftovers, staging_of_run
 from unstuck.in_process.limits_of_one import refuse_what_needs_a_fleet
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.errors import HostUnfit
@@ -199,13 +199,14 @@ class InProcess:
         self._runner.make_fail(fail or {}, times)
         self._runner.on_input, self._on_change = on_input, on_change
         self._began, self._spent = time.monotonic(), 0.0
-        with self._runner.interruptible():
+        record = self._coordinator.record(job)
+        warehouse = Warehouse(record.warehouse, record.warehouse_id)
+        remove_leftovers(warehouse)
+        with staging_of_run(warehouse, job, record.base or 0, keep=keep), self._runner.interruptible():
             self._run(job)
-        view = self._coordinator.show(job)
-        if on_change is not None:
-            on_change(view)
-        if view.job.terminal and not keep:
-            remove_staging(view.job)
+            view = self._coordinator.show(job)
+            if on_change is not None:
+                on_change(view)
         return Ended(view, list(self._coordinator.events(job)))
 
     def _part(self, part: Selection) -> JobSpec:

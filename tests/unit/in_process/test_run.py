@@ -16,7 +16,7 @@ from unstuck.coordinator.errors import BadRequest, NoSuchGroup
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.views.job_views import JobView
 from unstuck.in_process.limits_of_one import told
-from unstuck.in_process.run import InProcess
+from unstuck.in_process.run import Ended, InProcess
 from unstuck.tasks.errors import Unrecoverable
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.published import read_arrow
@@ -184,3 +184,16 @@ def test_of_a_wide_fork_it_is_not_shown_each_time_how_it_stands(here: InProcess)
     shown: list[JobView] = []
     assert here.run({"name": "tiny", "groups": [fork]}, on_change=shown.append).finished
     assert shown[-1].job.status is Status.FINISHED
+
+
+def test_a_run_beside_one_that_goes_on_leaves_its_staging(here: InProcess) -> None:
+    beside: list[Ended] = []
+
+    def run_another(view: JobView) -> None:
+        if not beside and view.groups[0].census.get(GroupState.SUCCEEDED):
+            with InProcess(here.settings.warehouse) as other:
+                beside.append(other.run({"name": "beside", "groups": [THREE]}))
+
+    assert here.run({"name": "tiny", "groups": [THREE, DOUBLED]}, on_change=run_another).finished
+    assert [ended.finished for ended in beside] == [True]
+    assert len(rows(here, "twice")) == 3
