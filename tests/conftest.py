@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.support.coordinator import Coordinator
 
 
-pytest_plugins = ["tests.support.suite.order", "tests.support.suite.suite_limits"]
+pytest_plugins = [f"tests.support.suite.{name}" for name in ("logging_kept", "order", "suite_limits")]
 os.environ.setdefault("JAVA_TOOL_OPTIONS", java_options())
 settings.register_profile("busy machine", deadline=None)  # a test is not wrong because it was slow once
 settings.load_profile("busy machine")

@@ -121,20 +121,12 @@ class AttemptLog:
             stream.write(f"{self._formatter.format(record)}\n")
 
     def _set_levels(self, stack: contextlib.ExitStack) -> None:
-        """Log from INFO on. The worker's own console keeps its level, and shows no secret.
-
-        The levels are set for good, since each change makes all loggers forget what they know.
-        """
-        root = logging.getLogger()
-        for console in root.handlers:
-            console.setLevel(max(root.level, console.level))
+        """Log from INFO on. The worker's own console keeps its level, and shows no secret."""
+        for one, before in set_levels():
+            stack.callback(one.setLevel, before)
+        for console in logging.getLogger().handlers:
             console.addFilter(self._clean_in_place)
             stack.callback(console.removeFilter, self._clean_in_place)
-        for logger in _QUIET:
-            if logger.level < logging.WARNING:
-                logger.setLevel(logging.WARNING)
-        if root.level != (level := min(root.level, logging.INFO) or logging.INFO):
-            root.setLevel(level)
 
     def _clean_in_place(self, record: logging.LogRecord) -> bool:
         """A filter that takes the secrets out of ``record`` before a console formats it."""
@@ -149,6 +141,23 @@ class AttemptLog:
             self._files.write_durable(self._name, path.read_bytes())
         except (OSError, WarehouseMismatch) as error:
             logging.getLogger(__name__).warning("the log %s could not be stored: %s", self._name, error)
+
+
+def set_levels() -> list[tuple[logging.Logger | logging.Handler, int]]:
+    """Log from INFO on, while the consoles keep the level of root. Returns what was changed, and its level before.
+
+    A runner does so once, for good, since each change of a logger makes all loggers forget what they know.
+    """
+    root = logging.getLogger()
+    wanted: list[tuple[logging.Logger | logging.Handler, int]] = [
+        *((console, max(root.level, console.level)) for console in root.handlers),
+        *((logger, max(logger.level, logging.WARNING)) for logger in _QUIET),
+        (root, min(root.level, logging.INFO) or logging.INFO),
+    ]
+    changed = [(one, one.level, level) for one, level in wanted if one.level != level]
+    for one, _, level in changed:
+        one.setLevel(level)
+    return [(one, before) for one, before, _ in changed]
 
 
 def _plain(record: logging.LogRecord) -> logging.LogRecord:

@@ -36,6 +36,7 @@ from unstuck.tasks.protocol.failure import class_name, describe
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Failure, OutcomeKind
 from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.runner.attempt_log import set_levels
 from unstuck.tasks.runner.snapshot import Code, ProcessSnapshot
 from unstuck.tasks.runner.watchdog_client import WatchdogClient
 from unstuck.tasks.settings import Settings, settings, whoami
@@ -422,6 +423,7 @@ def start_runner(
         # In a group of its own, the runner and its JVM are killed together, without the worker.
         os.setpgid(0, 0)
     loaded.forget_changed()
+    set_levels()
     its = settings() if prewarm else settings().model_copy(update={"spark_prewarm": False})
     _runner = Runner(its, queues=queues, slots=slots, shutdown_flag=shutdown_flag)
     return _runner

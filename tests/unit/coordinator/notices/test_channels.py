@@ -14,6 +14,7 @@ import pytest
 import redis
 from celery import Celery
 from celery.contrib.testing.worker import start_worker
+from celery.signals import setup_logging
 from pydantic import ValidationError
 from standardwebhooks.webhooks import Webhook as Verifier
 
@@ -393,9 +394,13 @@ def test_a_celery_task_of_the_users_runs_with_the_notice_under_its_id(
     app.conf.task_default_queue = "alerts"
     target = CeleryTask.model_validate({"celery": "alerts.tell", "broker": redis_server.url, "queue": "alerts"})
     assert send(target) == "the broker has it, on the queue alerts"
-    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30):
-        wait_until(lambda: told, 10, "the task to run")
-    app.close()
+    setup_logging.connect(as_it_is := lambda **_: None)  # else a worker takes the handlers and the level of root
+    try:
+        with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30):
+            wait_until(lambda: told, 10, "the task to run")
+    finally:
+        setup_logging.disconnect(as_it_is)
+        app.close()
     assert told == [("n1", "job nightly failed")]
 
 

@@ -361,12 +361,42 @@ def test_the_log_is_bounded_and_says_so(files: Files, monkeypatch: pytest.Monkey
     assert text.rstrip().endswith("MiB")
 
 
+class Heard(logging.Handler):
+    """What a console shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
 def test_the_log_leaves_logging_as_it_was(files: Files) -> None:
-    root = logging.getLogger()
-    before = (root.level, list(root.handlers), sys.stdout, sys.stderr)
-    with AttemptLog(files, "_staging/j/g/1-n-c").open():
-        assert sys.stdout is not before[2]
-    assert (root.level, list(root.handlers), sys.stdout, sys.stderr) == before
+    root, quiet = logging.getLogger(), logging.getLogger("py4j")
+    heard = Heard()
+    root.addHandler(heard)
+
+    def now() -> list[Any]:
+        handlers = [(one, one.level, list(one.filters)) for one in root.handlers]
+        return [root.level, quiet.level, handlers, sys.stdout, sys.stderr]
+
+    before = now()
+    assert root.level == logging.WARNING
+    try:
+        with AttemptLog(files, "_staging/j/g/1-n-c").open() as log:
+            assert sys.stdout is not before[3]
+            log.logger.info("the file has this, the console has not")
+            log.logger.warning("both")
+        assert now() == before
+    finally:
+        root.removeHandler(heard)
+    assert heard.lines == ["both"]
+    assert log.path is not None
+    assert [line.partition(": ")[2] for line in log.path.read_text().splitlines()] == [
+        "the file has this, the console has not",
+        "both",
+    ]
 
 
 def test_a_log_that_cannot_be_written_fails_nothing(tmp_path: Path) -> None:
