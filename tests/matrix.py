@@ -8,6 +8,7 @@ import sys
 import tomllib
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from bench.peer import installed
 from tests.support.paths import ROOT
@@ -28,9 +29,13 @@ def constraints(version: str) -> str:
     return "\n".join([*kept, f"pyspark=={version}.*"]) + "\n"
 
 
+def project() -> dict[str, Any]:
+    return dict(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"])
+
+
 def packages() -> list[str]:
     """What the extras for tests ask for, with PySpark in the version that the constraints name."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = project()["optional-dependencies"]
     asked = [
         one
         for name in ("worker", "quality", "s3", "kafka", "embedded", "delta", "demo", "test")
@@ -41,7 +46,8 @@ def packages() -> list[str]:
 
 def folder_of(version: str) -> Path:
     """Where the environment with PySpark ``version`` lies; it changes with what the environment is to hold."""
-    state = sha256("\n".join([constraints(version), *packages()]).encode()).hexdigest()[:8]
+    plugins = str(project()["entry-points"])  # an installed checkout has those of the day of its installation
+    state = sha256("\n".join([constraints(version), *packages(), plugins]).encode()).hexdigest()[:8]
     return ENVIRONMENTS / f"pyspark-{version}-{state}"
 
 
