@@ -100,6 +100,7 @@ def _log_to_standard_error() -> None:
     handler.addFilter(lambda record: not record.name.startswith("unstuck.") or record.levelno >= logging.ERROR)
     logging.getLogger().addHandler(handler)
     logging.getLogger().setLevel(logging.INFO)
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs each connection
 
 
 class _Lines:

@@ -31,6 +31,7 @@ from unstuck.tasks.identity import release_here
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.runner.attempt import Attempt
+from unstuck.tasks.runner.attempt_log import logging_restored
 from unstuck.tasks.runner.runner import Held, Runner
 from unstuck.tasks.runner.snapshot import Code, ProcessSnapshot
 from unstuck.tasks.runner.watchdog_client import WatchdogClient
@@ -159,7 +160,7 @@ class RunnerHere(Runner):
     def run(self, claim: Claim, finish: Callable[[Token, Outcome, str], FinishAnswer]) -> None:
         """Run an attempt, and record its outcome."""
         self._on_spark, self._limits.off = claim.work_order.group.spark, False
-        with in_zone(self.settings.time_zone):
+        with in_zone(self.settings.time_zone), logging_restored():  # the log of an attempt sets levels for good
             _AttemptHere(self, claim.token, claim, finish).run()
 
     def close(self) -> None:
@@ -237,7 +238,7 @@ class RunnerHere(Runner):
             return
         if held.instruction is None and not self._limits.off:  # else a debugger has its own use of Ctrl-C
             self.leave()
-            if self._on_spark and self.driver.running:
+            if self._on_spark and not self.driver.unused:  # asks no JVM, in the midst of a call to which this may be
                 self._interrupt_later(held)
                 return
         raise KeyboardInterrupt

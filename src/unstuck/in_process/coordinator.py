@@ -226,7 +226,8 @@ class Coordinator:
         """The job as people see it, with what explains it."""
         state = self.store.load(job)
         assert state is not None
-        now, due = self.store.now, self.store.due.get(job)
+        now = self.store.now
+        due = max(now, self.store.due[job]) if job in self.store.due else None  # it is decided when the step has ended
         settings, queues = self._settings, {one.spec.queue_name for one in state.plan.groups.values()}
         env = Environment(
             now=now,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,6 +113,13 @@ def test_a_failure_that_is_asked_for_of_no_group_is_refused_with_the_one_that_is
         here.run({"name": "tiny", "groups": [THREE]}, fail={"row": KeyError})
 
 
+def test_a_run_leaves_logging_as_it_was(here: InProcess) -> None:
+    root = logging.getLogger()
+    before = root.level, list(root.handlers), [handler.level for handler in root.handlers]
+    assert here.run({"name": "tiny", "groups": [THREE]}).finished
+    assert (root.level, root.handlers, [handler.level for handler in root.handlers]) == before
+
+
 def test_steps_have_the_time_zone_of_the_settings_and_this_process_keeps_its_own(here: InProcess) -> None:
     before = time.tzname
     here.settings.time_zone = "Asia/Tokyo"
@@ -197,3 +205,15 @@ def test_a_run_beside_one_that_goes_on_leaves_its_staging(here: InProcess) -> No
     assert here.run({"name": "tiny", "groups": [THREE, DOUBLED]}, on_change=run_another).finished
     assert [ended.finished for ended in beside] == [True]
     assert len(rows(here, "twice")) == 3
+
+
+def test_while_a_step_takes_long_nobody_asks_for_a_coordinator(here: InProcess) -> None:
+    told_why: list[str] = []
+
+    def long_step(view: JobView) -> None:
+        told_why.append(view.why_line(view.job.id))
+        if view.groups[0].census.get(GroupState.RUNNING):
+            here.clock.jump(60)
+
+    assert here.run({"name": "tiny", "groups": [THREE]}, on_change=long_step).finished
+    assert [why for why in told_why if "coordinator" in why] == []
