@@ -9,7 +9,7 @@ from zlib import crc32
 
 import pytest
 
-from unstuck.coordinator.errors import Refused
+from unstuck import Refused
 from unstuck.coordinator.publishing.streams.skip_file import skip_file
 from unstuck.coordinator.publishing.streams.sources_read import sources_of
 from unstuck.in_process.run import Ended, InProcess
