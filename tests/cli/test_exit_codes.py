@@ -140,7 +140,7 @@ def test_validate_prints_the_schema(cli: Cli) -> None:
         (("submit", "nowhere.yaml"), "nowhere.yaml"),
         (("submit", "good.yaml", "--param", "year"), "NAME=VALUE"),
         (("submit", "good.yaml", "--param", "yaer=2014"), "year"),
-        (("datasets", "nothing"), "nothing"),
+        (("datasets", "nothing"), "There is no warehouse"),
         (("validate",), "--schema"),
     ],
 )
