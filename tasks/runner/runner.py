@@ -124,8 +124,8 @@ class Runner:
         """True once the worker was told to stop; no further attempt begins."""
         return self.shutdown_flag is not None and self.shutdown_flag.level is not ShutdownLevel.WORK
 
-    def may_take(self) -> bool:
-        """Whether this process may take an attempt now. If it is unfit, it is replaced."""
+    def may_still_take(self) -> bool:
+        """As `may_take`, a moment after that was so: only what changes from without is looked at."""
         if self.replaced:
             return False
         if self.stopping:
@@ -135,6 +135,11 @@ class Runner:
         if old := loaded.changed():
             self.replace()
             log.info("nothing is taken: %s has changed since this runner loaded it, so the runner is replaced", old)
+        return not old
+
+    def may_take(self) -> bool:
+        """Whether this process may take an attempt now. If it is unfit, it is replaced."""
+        if not self.may_still_take():
             return False
         if self._code is not None and self._code.due and (replaced := self._code.put_rest_back()):
             self.replace()

@@ -75,7 +75,7 @@ def _next(runner: Runner, queues: deque[str], last: _Taken | None) -> _Taken | N
     if taken is not None or not able:
         return taken
     taken = _take(runner, [*able[1:], able[0]], linger=LINGER)
-    if taken is not None and not runner.may_take():  # the code has changed while it waited, or the worker ends
+    if taken is not None and not runner.may_still_take():  # the code has changed while it waited, or the worker ends
         taken.give_back()
         return None
     return taken
