@@ -322,7 +322,8 @@ def stacks_of(view: JobView) -> Iterator[Text]:
 
 def stands_in_lines(stack: StepStack) -> str:
     """Where a step stands, a line for each frame."""
-    since = f"at the same lines since {clock(stack.since)}, as seen {clock(stack.at)}"
+    seen = f"as seen {clock(stack.at)}"
+    since = f"at the same lines since {clock(stack.since)}, {seen}" if stack.stood else seen
     return "\n  ".join([since, *stack_lines(stack)])
 
 

@@ -52,7 +52,7 @@ class Holding:
     stages_at: float = 0.0
 
     def to_bytes(self) -> bytes:
-        """Of at most a half. What has no room is cut or left out: first progress and code, then the texts.
+        """Of at most a half. What has no room is left out: secrets and stages, then progress and code; or cut: texts.
 
         The reader is a process of the same Python, so `marshal` will do, which takes a third of the time of JSON.
         """
@@ -60,6 +60,8 @@ class Holding:
         data = marshal.dumps([*{**vars(self), "clocks": clocks}.values()])
         if len(data) <= _HALF - _HEAD:
             return data
+        if self.secrets or self.stages:
+            return replace(self, secrets=None, stages="").to_bytes()
         cut = {name: replace(clock, step=clock.step[:500]) for name, clock in self.clocks.items()}
         short = Holding(self.token, self.since, self.idle, self.taken, self.log, cut, remark=self.remark[:500])
         return replace(short, unfit=self.unfit[:500], secrets=None).to_bytes()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -24,7 +24,7 @@ _OURS = f"{Path(__file__).parents[1]}{os.sep}"
 # Below the last of these stands the step's own code: below the others what we do for it.
 _CALLERS = (f"{_OURS}steps/execute.py", f"{_OURS}runner/snapshot.py", f"{_OURS}runner/attempt.py")
 _NAMED = 4  # libraries
-_READ_WITHIN = 0.5  # seconds for a line of a file, whose server may be gone
+_READ_WITHIN = 0.5  # seconds for lines of files, whose server may be gone
 
 
 class StackWatch:
@@ -66,14 +66,16 @@ class StackWatch:
         if given != self._secrets.given:
             self._secrets = Secrets.of(given)
         here = f"{self._folder()}{os.sep}"
+        shown = chosen(answer, held.code)
+        own = [raw for raw, _ in shown if is_users(raw.file, held.code)]
+        self._read_sources(own, held.since)
 
         def clean(text: str) -> str:  # before it is cut: a secret that is cut is found no more
             return self._secrets.clean(text)
 
         frames = []
-        for raw, skipped in chosen(answer, held.code):
-            own = is_users(raw.file, held.code)
-            source = clean(self._source(raw, held.since)) if own else ""
+        for raw, skipped in shown:
+            source = clean(self._sources.get((raw.file, raw.line), "")) if raw in own else ""
             name = clean(_short(raw.file, here))
             libraries = list(dict.fromkeys(library_of(one.file) for one in skipped))
             more = f", {len(libraries) - _NAMED} more" if len(libraries) > _NAMED else ""
@@ -82,7 +84,7 @@ class StackWatch:
                     name[-MAX_TEXT:],
                     raw.line,
                     clean(raw.function)[:MAX_TEXT],
-                    own,
+                    raw in own,
                     source[:MAX_TEXT],
                     len(skipped),
                     clean(", ".join(libraries[:_NAMED]))[:MAX_TEXT] + more,
@@ -95,19 +97,20 @@ class StackWatch:
             return self._runner.cwd()
         return os.curdir
 
-    def _source(self, frame: RawFrame, before: float) -> str:
-        """The line, unless the file has changed since ``before`` (seconds since the epoch) or does not come."""
-        at = (frame.file, frame.line)
-        if at not in self._sources:
-            self._sources[at] = ""  # a file that does not come is asked for once
-            run_with_deadline(self._read, *at, before, seconds=_READ_WITHIN)
-        return self._sources[at]
+    def _read_sources(self, frames: Iterable[RawFrame], before: float) -> None:
+        """Read the lines that are not known yet. A file that does not come is asked for once."""
+        if unknown := [(one.file, one.line) for one in frames if (one.file, one.line) not in self._sources]:
+            self._sources.update(dict.fromkeys(unknown, ""))
+            run_with_deadline(_read_lines, self._sources, unknown, before, seconds=_READ_WITHIN)
 
-    def _read(self, file: str, line: int, before: float) -> None:
+
+def _read_lines(sources: dict[tuple[str, int], str], places: Iterable[tuple[str, int]], before: float) -> None:
+    """Put the lines at ``places`` into ``sources``, but those of files that have changed since ``before``."""
+    for file, line in places:
         with suppress(OSError, ValueError), open(file, encoding="utf-8", errors="replace") as lines:
             found = os.fstat(lines.fileno())
             if line and max(found.st_mtime, found.st_ctime) < before:
-                self._sources[file, line] = next(islice(lines, line - 1, None), "").strip()
+                sources[file, line] = next(islice(lines, line - 1, None), "").strip()
 
 
 def chosen(innermost_first: Sequence[RawFrame], packages: Collection[str]) -> list[tuple[RawFrame, list[RawFrame]]]:

@@ -101,6 +101,7 @@ class Watchdog:
         self._next_tick = 0.0
         self._stacks = StackStore(self._client, self._keys)
         self._stack: StackWatch | None = None
+        self._asked_for_stages = ("", 0.0)  # for which attempt, and when there was an answer before
         if hello.get("stack") is not None and settings.stack_every:
             dump = StackDump(int(hello["stack"]))
             self._stack = StackWatch(self._runner, dump, settings.stack_every, self._ask_for_stages)
@@ -296,7 +297,11 @@ class Watchdog:
             log.info("%s: its stack could not be shown: %s", self._token, error)
 
     def _ask_for_stages(self, token: str) -> None:
-        self._send({"op": "look", "token": token})
+        """Ask the runner what Spark runs, unless the last question has no answer: nobody may read the pipe."""
+        asked = (token, self._holding.stages_at)
+        if '"app"' in self._holding.progress and asked != self._asked_for_stages:
+            self._asked_for_stages = asked
+            self._send({"op": "look", "token": token})
 
     # -- the runner --------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -47,6 +48,14 @@ def test_texts_of_a_step_that_have_no_room_are_cut(shared: SharedHolding, letter
     assert (read.token, read.progress) == ("job/g/1/n/c", "")
     assert read.remark == letter * 500
     assert read.clocks["STEP_TIMEOUT"].ends == 3.0
+
+
+def test_secrets_that_have_no_room_are_said_to_be_missing_and_cost_nothing_else(shared: SharedHolding) -> None:
+    """Without them no text of a step is shown, since it could not be cleaned."""
+    shared.write(replace(HELD, secrets={"KEY": "x" * 10**5}))
+    assert shared.read() == replace(HELD, secrets=None)
+    shared.write(replace(HELD, secrets={"PW": "short"}, stages="[]"))
+    assert shared.read().secrets == {"PW": "short"}
 
 
 def test_what_was_written_last_is_whole_wherever_its_writer_is_killed(shared: SharedHolding) -> None:
