@@ -16,6 +16,7 @@ from tests.simulation.stage.network import Connection
 from tests.simulation.stage.stage import Life, Stage, Turn
 from tests.simulation.stage.trouble import Trouble
 from unstuck.coordinator.errors import NoSuchSchedule
+from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.schedule_record import ScheduleRecord
@@ -23,6 +24,7 @@ from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.reconcile.schedule_sweep import Schedules
+from unstuck.coordinator.reconcile.stream_looks import StreamLooks
 from unstuck.coordinator.schedule_client import ScheduleClient
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.answers import CommitAnswer, Submitted
@@ -61,6 +63,9 @@ class SchedulesAtHand:
     def load(self, name: str) -> ScheduleRecord | None:
         return self._call(f"load {name}", lambda: self._core.load(name))
 
+    def backlogs(self, names: Sequence[str]) -> list[None]:
+        return [None for _ in names]
+
     def events(self, name: str, most: int) -> list[dict[str, Any]]:
         return self._call(f"read the events of {name}", list)
 
@@ -73,6 +78,52 @@ class SchedulesAtHand:
             return answer
 
         return self._call(f"commit {change.record.name} {told}", effect)
+
+
+class Landing:
+    """Files that arrive for schedules with ``only_if: arrived``, and how many of them its jobs have published."""
+
+    def __init__(self) -> None:
+        self.arrived: dict[str, list[float]] = {}  # schedule → when each came
+        self.read: dict[str, int] = {}
+        self.idle_since: dict[str, float] = {}  # schedule → since when nothing is unread
+
+    def publishes(self, name: str, up_to: int, now: float) -> None:
+        """A job has published what had arrived up to the file of this number."""
+        waiting = bool(self.unread(name))
+        self.read[name] = max(self.read.get(name, 0), up_to)
+        if waiting and not self.unread(name):
+            self.idle_since[name] = now
+
+    def idle_for(self, name: str, now: float) -> float:
+        """Seconds for which nothing has been unread."""
+        return 0.0 if self.unread(name) else now - self.idle_since.get(name, 0.0)
+
+    def unread(self, name: str) -> list[float]:
+        return self.arrived.get(name, [])[self.read.get(name, 0) :]
+
+    def arrives(self, stage: Stage, dice: random.Random, names: Sequence[str], ends: float) -> Life:
+        while stage.now < ends:
+            yield dice.uniform(1.0, 30.0)
+            name = dice.choice(names)
+            self.arrived.setdefault(name, []).append(stage.now)
+            stage.log("source", f"a file ARRIVES for {name}")
+
+
+class LooksAtHand:
+    """The looks at streams of one process."""
+
+    def __init__(self, connection: Connection, landing: Landing) -> None:
+        self._connection, self._landing = connection, landing
+
+    def begin(self, record: ScheduleRecord, last: None, now: float) -> None:
+        """Looks for the eyes of people are left out."""
+
+    def look(self, record: ScheduleRecord, spec: JobSpec) -> Backlog:
+        def effect() -> Backlog:
+            return Backlog(0.0, {"/landing": StreamBacklog(new=len(self._landing.unread(record.name)))})
+
+        return self._connection.call(f"look at the stream of {record.name}", effect, lost=OSError, of_store=False)
 
 
 class JobsAtHand:
@@ -141,11 +192,13 @@ class Office:
         trouble: Trouble,
         core: ModelSchedules,
         depot: Depot,
+        landing: Landing,
         settings: Settings,
         name: str,
         *,
         beaten: bool,
     ) -> None:
+        self._landing = landing
         self._stage, self._trouble, self._core, self._depot = stage, trouble, core, depot
         self._settings, self.name = settings, name
         # Without beat, a consumer sweeps when nobody has for two periods.
@@ -164,6 +217,7 @@ class Office:
             self._settings.lock_ttl,
             clock=lambda: self._stage.now,
         )
+        schedules._looks = cast(StreamLooks, LooksAtHand(connection, self._landing))
 
         def life() -> None:
             while True:
@@ -226,7 +280,15 @@ class Person:
         Turn(self._stage, "person", life, at)
 
 
-def fleet(stage: Stage, trouble: Trouble, core: ModelSchedules, depot: Depot, seed: int, calm: list[bool]) -> Life:
+def fleet(
+    stage: Stage,
+    trouble: Trouble,
+    core: ModelSchedules,
+    depot: Depot,
+    landing: Landing,
+    seed: int,
+    calm: list[bool],
+) -> Life:
     """Runs every job: each takes its time, and ends well or not, as dice of its own say; ``calm``: all end well."""
     dice = random.Random(f"fleet {seed}")
     slow, bad = dice.choice((0.0, 2.0, 10.0, 40.0)), dice.choice((0.0, 0.2, 0.5))
@@ -234,6 +296,7 @@ def fleet(stage: Stage, trouble: Trouble, core: ModelSchedules, depot: Depot, se
     bad_until = bad_from + dice.choice((0.0, 0.0, 30.0, 120.0))
     streams = random.Random(f"streams {seed}").random() < 0.2  # whose runs leave something for another
     begun: dict[str, float] = {}
+    reads: dict[str, int] = {}  # job → up to which file
     while True:
         yield 0.4
         if trouble.away:
@@ -241,6 +304,7 @@ def fleet(stage: Stage, trouble: Trouble, core: ModelSchedules, depot: Depot, se
         for job in [job for job in core.jobs.values() if not job.terminal]:
             own = random.Random(f"{seed} {job.id}")
             takes = own.choice((0.3, 1.0, 3.0)) + own.random() * slow
+            reads.setdefault(job.id, len(landing.arrived.get(job.name, [])))
             if stage.now - begun.setdefault(job.id, stage.now) < takes:
                 continue
             fails = not calm and (bad_from <= stage.now < bad_until or own.random() < bad)
@@ -255,6 +319,7 @@ def fleet(stage: Stage, trouble: Trouble, core: ModelSchedules, depot: Depot, se
                 if version > depot.head():
                     depot.create(version, LogEntry(job.id, "package", {"rows": 1}))
                     stage.log("fleet", f"package of {job.key} in slot {version}")
+                    landing.publishes(job.name, reads[job.id], stage.now)
             left = own.choice((0, 3)) if streams and not (fails or calm) else 0
             stage.log("fleet", f"{job.key} is {status}{', and has LEFT something' if left else ''}")
             core.end_job(job.id, status, version, reason, left)

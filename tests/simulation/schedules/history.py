@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from tests.simulation.actors.warehouse import Depot
 from tests.simulation.rules.broken import Broken
-from tests.simulation.schedules.actors import Office, Person, fleet
+from tests.simulation.schedules.actors import Landing, Office, Person, fleet
 from tests.simulation.schedules.rules import Rules
 from tests.simulation.schedules.store import ModelSchedules
 from tests.simulation.schedules.told import AGAIN, rules_of
@@ -62,15 +62,17 @@ def _play(
     trouble = Trouble(stage.rng, lambda: stage.now, ends, random.Random(f"later {seed}"), part.faults)
     core, depot = store(lambda: stage.now), Depot()
     bound = SETTINGS.lock_ttl + 3 * SETTINGS.sweep_every + SUBMIT_LOOK + 2 * LONGEST_WAIT
-    rules = Rules(stage, trouble, core, depot, bound)
+    landing, drops = Landing(), random.Random(f"drops {seed}")
+    streamed = drops.random() < 0.15
+    rules = Rules(stage, trouble, core, depot, landing, bound)
     core.watching = rules
     beats = dice.choice((0, 1, 2))
     for n in range(dice.randint(1, 2)):
-        Office(stage, trouble, core, depot, SETTINGS, f"coordinator{n}", beaten=n < beats)
+        Office(stage, trouble, core, depot, landing, SETTINGS, f"coordinator{n}", beaten=n < beats)
     calm: list[bool] = []
-    Routine(stage, "fleet", fleet(stage, trouble, core, depot, seed, calm))
+    Routine(stage, "fleet", fleet(stage, trouble, core, depot, landing, seed, calm))
     faults = random_store_faults(random.Random(f"faults {seed}"), [], ends - stage.now)
-    wishes = Wishes()
+    wishes = Wishes(streamed)
     names = [f"schedule{n}" for n in range(dice.randint(1, 2))]
     for name in names:
         _wishes(wishes, dice, name, stage.now, ends - stage.now, rules_of(seed, name, stage.now))
@@ -86,6 +88,8 @@ def _play(
     fault_actor = StoreFaultActor(stage, trouble, core, faults, [core.remember])  # type: ignore[arg-type]
     if faults.faults:
         Routine(stage, "store", fault_actor.life())
+    if streamed:
+        Routine(stage, "source", landing.arrives(stage, drops, names, ends))
     result = HistoryResult(seed, jobs=len(names), requests=len(wishes.all))
     Routine(stage, "rules", _looks(rules))
     if dice.random() < 0.3:
@@ -132,7 +136,9 @@ def _day_ahead(
 class Wishes:
     """All that a person would give: dice are thrown for it whether or not it is played."""
 
-    def __init__(self) -> None:
+    def __init__(self, streamed: bool) -> None:
+        """``streamed``: schedules read streams, and run at their ticks only if something has arrived."""
+        self.streamed = streamed
         self.all: list[tuple[str, float, str, Callable[[ScheduleClient], Any]]] = []
 
     def gives(self, at: float, what: str, command: Callable[[ScheduleClient], Any]) -> None:
@@ -150,12 +156,12 @@ def _wishes(
     person: Wishes, dice: random.Random, name: str, start: float, lasts: float, notify: list[dict[str, Any]]
 ) -> None:
     """What a person wants of one schedule, and when."""
-    person.gives(0.1, f"set {name}", partial(_set, spec=_spec(dice, name) | {"notify": notify}))
+    person.gives(0.1, f"set {name}", partial(_set, spec=_spec(dice, name, person.streamed) | {"notify": notify}))
     for _ in range(dice.choice((0, 2, 5))):
         at = dice.uniform(1.0, lasts)
         drawn = dice.random()
         if drawn < 0.2:
-            person.gives(at, f"set {name}", partial(_set, spec=_spec(dice, name) | {"notify": notify}))
+            person.gives(at, f"set {name}", partial(_set, spec=_spec(dice, name, person.streamed) | {"notify": notify}))
         elif drawn < 0.4:
             _gives_backfill(person, dice, name, start, at)
         else:
@@ -196,7 +202,7 @@ def _steer(client: ScheduleClient, name: str, given: BackfillCommand) -> Any:
     return client.command_backfill(name, given, by="ann")
 
 
-def _spec(dice: random.Random, name: str) -> dict[str, Any]:
+def _spec(dice: random.Random, name: str, streamed: bool) -> dict[str, Any]:
     schedule: dict[str, Any] = dice.choice(
         (
             {"every": dice.choice((5, 7, 20, 60))},
@@ -209,6 +215,13 @@ def _spec(dice: random.Random, name: str) -> dict[str, Any]:
     )
     if schedule.get("after") and name == "schedule0":
         schedule = {"every": 7}
+    group: dict[str, Any] = {"name": "a", "steps": [{"python": "m:f"}]}
+    job: dict[str, Any] = {"name": name, "groups": [group]}
+    if streamed and schedule.get("every"):
+        schedule |= {"every": min(schedule["every"], 20), "only_if": "arrived"}
+        group["inputs"] = {"events": {"stream": "/landing", "format": "json", "schema": "n INT"}}
+        group["steps"][0]["output"] = "rows"
+        job["outputs"] = {"rows": {"mode": "append"}}
     schedule |= {
         "overlap": dice.choice(("skip", "skip", "wait", "allow")),
         "missed": dice.choice(("latest", "all", "none")),
@@ -216,4 +229,4 @@ def _spec(dice: random.Random, name: str) -> dict[str, Any]:
         "missed_within": dice.choice((20, 86400)),
         "retry": {"max": dice.choice((0, 2, 10)), "backoff": dice.choice((1, 10)), "max_backoff": 60},
     }
-    return {"name": name, "schedule": schedule, "groups": [{"name": "a", "steps": [{"python": "m:f"}]}]}
+    return job | {"schedule": schedule}

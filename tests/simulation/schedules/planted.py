@@ -240,6 +240,22 @@ IN_SCHEDULES = (
         "range(1)",
     ),
     _bug(
+        "a schedule looks for files that have arrived, and never finds one",
+        rules.UNREAD,
+        0,
+        schedule_sweep.Schedules._waits_for_arrivals,
+        "return not any(",
+        "return True or any(",
+    ),
+    _bug(
+        "a tick makes a run whatever has arrived",
+        rules.IDLE_RUN,
+        0,
+        schedule_sweep.Schedules._waits_for_arrivals,
+        "run.by or run.number > 1",
+        "True",
+    ),
+    _bug(
         "HALTED is shown as PAUSED",
         rules.STATUS,
         0,

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from tests.simulation.actors.warehouse import Depot
 from tests.simulation.rules.broken import FORGOTTEN, ONE, SHOWN, WAIT, WORD, Broken
+from tests.simulation.schedules.actors import Landing
 from tests.simulation.schedules.store import ModelSchedules
 from tests.simulation.schedules.told import LATE_NOTICE, TOLD_TWICE, UNTOLD, UNWELL, ToldRules
 from tests.simulation.stage.stage import Stage
@@ -35,26 +36,33 @@ PARALLEL = f"{ONE}: no more runs of a backfill than were asked for"
 LOST_TICK = f"{FORGOTTEN}: a tick is run, or skipped with its reason"
 ORPHAN = f"{FORGOTTEN}: a job that is stored is a run that its schedule knows"
 LATE_TICK = f"{FORGOTTEN}: what a schedule waits for happens within a sweep and a term"
+UNREAD = f"{FORGOTTEN}: what has arrived is read by a run"
 LOST_BACKFILL = f"{FORGOTTEN}: a backfill ends when each of its ticks had a run"
 PAUSED = f"{WORD}: the pause of a person is ended by a person"
 FROM_NOW = f"{WORD}: a resume or another trigger counts from now"
 LATEST = f"{WORD}: of missed ticks those are run that the policy says"
+IDLE_RUN = f"{WORD}: no tick makes a run while nothing has arrived"
 FAILURES = f"{SHOWN}: failures are set back by a success or a resume"
 STATUS = f"{SHOWN}: the status of a schedule follows from its record"
 BACKOFF = f"{WAIT}: the wait before a retry grows with each failure"
 RULES = (
     *(TWICE, OVERLAP, PARALLEL, LOST_TICK, ORPHAN, LATE_TICK, LOST_BACKFILL),
-    *(PAUSED, FROM_NOW, LATEST, FAILURES, STATUS, BACKOFF),
+    *(PAUSED, FROM_NOW, LATEST, FAILURES, STATUS, BACKOFF, UNREAD, IDLE_RUN),
     *(UNTOLD, TOLD_TWICE, UNWELL, LATE_NOTICE),
 )
+_ARRIVED = "a run for what arrived"
+_PROMISES = {"the notice": LATE_NOTICE, _ARRIVED: UNREAD}
 _SKIPPED = re.compile(r"skipped, (\S+?Z)(?: to (\S+?Z))?:")
 
 
 class Rules:
     """Told of every write; raises Broken."""
 
-    def __init__(self, stage: Stage, trouble: Trouble, core: ModelSchedules, depot: Depot, bound: float) -> None:
+    def __init__(
+        self, stage: Stage, trouble: Trouble, core: ModelSchedules, depot: Depot, landing: Landing, bound: float
+    ) -> None:
         """``bound``: seconds within which happens what a schedule waits for, once all trouble is over."""
+        self._landing = landing
         self._stage, self._trouble, self._core, self._depot, self._bound = stage, trouble, core, depot, bound
         self._since: dict[tuple[str, str], float] = {}  # what is waited for → since when
         self._jobs: dict[str, JobRecord] = {}  # all that ever were
@@ -82,9 +90,14 @@ class Rules:
         asked = any(run.by and run.key(record.name) == job.key for run in record.runs)
         if record.intent is ScheduleIntent.PAUSE and not asked:
             self.broken(PAUSED, f"{job.key} begins, and {record.name} is paused")
+        policy = policy_of(record.policy)
+        idle = self._landing.idle_for(record.name, self._stage.now)
+        own = [run for run in record.runs if run.key(record.name) == job.key and not run.by and run.number == 1]
+        # A look is at most that old; and what was decided before the policy was set, another one decided.
+        if policy.only_if and idle > self._bound and any(run.at > record.set_at for run in own):
+            self.broken(IDLE_RUN, f"{job.key} begins, and nothing has arrived for {idle:.0f}s")
         if self._rolled_back:
             return
-        policy = policy_of(record.policy)
         others = [run for run in record.runs if run.job and run.job != job.id]
         going_on = [run.job for run in others if not self._core.jobs.get(run.job, job).terminal]
         # Of what was decided before the policy was set, another one decided.
@@ -200,7 +213,7 @@ class Rules:
             for known in waits:
                 since = self._since.setdefault(known, self._stage.now)
                 if min(quiet, self._stage.now - since) > self._bound:
-                    promise = LATE_NOTICE if known[1].startswith("the notice") else LATE_TICK
+                    promise = next((one for begin, one in _PROMISES.items() if known[1].startswith(begin)), LATE_TICK)
                     self.broken(promise, f"{name} waits for {self._bound:.0f}s: {known[1]}; {record}")
 
     def _redone(self, job: JobRecord) -> bool:
@@ -240,6 +253,11 @@ class Rules:
             yield f"a run for {sorted(new)}"
         if record.more_at and not record.retries and (policy.until is None or now < policy.until.timestamp()):
             yield f"a run for what was left at {record.more_at}"
+        unread = self._landing.unread(record.name)
+        waits_for_tick = unread and self._stage.now - unread[0] < 25 + self._bound
+        set_back = record.cursor > now  # none of its ticks comes for a while
+        if policy.only_if and unread and not record.retries and not waits_for_tick and not set_back:
+            yield f"{_ARRIVED} at {unread[0]}"
         tick = None if record.retries else next_tick(policy, _at(record.cursor))
         if tick is not None and tick + start_delay(policy, record.name) <= _at(now):
             yield f"the run of {tick}"
