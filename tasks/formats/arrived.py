@@ -5,21 +5,39 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 
+def content_of(size: int, version: int | str) -> str:
+    """The content of a file, to be compared: ``"52 1795801822956405000"``."""
+    return f"{size} {version}"
+
+
+def size_of(content: str) -> int:
+    """The size of a file with this content, in bytes."""
+    return int(content.partition(" ")[0])
+
+
 @dataclass(frozen=True, slots=True)
 class ArrivedFile:
-    """One file; its path, size and version together are its identity.
+    """One file; its path and its content together are its identity.
 
     Attributes:
         path: absolute, or a URI such as ``s3://bucket/in/a.json``. Each letter is itself, also ``*``, ``[`` and ``%``.
-        size: in bytes.
-        version: its modification time in nanoseconds since the epoch, or its etag on an object store.
+        content: its size in bytes and its version in one text, as of `content_of`: a position holds thousands.
         stored: when an object was written, in seconds since the epoch, as its store says.
     """
 
     path: str
-    size: int
-    version: str
+    content: str
     stored: float | None = field(default=None, compare=False)
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return size_of(self.content)
+
+    @property
+    def version(self) -> str:
+        """Its modification time in nanoseconds since the epoch, or its etag on an object store."""
+        return self.content.partition(" ")[2]
 
     @property
     def written(self) -> float | None:

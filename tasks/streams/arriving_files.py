@@ -42,7 +42,7 @@ class ArrivingFiles:
         counts |= {"unsettled": gone} if (gone := sum(one.gone for one in read.put_aside)) else {}
         after = None
         if done:
-            seen = {file.path: (file.size, file.version) for file in done}
+            seen = {file.path: file.content for file in done}
             seen = seen if reader.share.of > 1 else before.seen | seen
             after = FilesPosition(seen, dict(read.rows), bad)
         return Taken(read.frame, after, counts, _told(self.spec, found, own, read, left), read.put_aside)

@@ -150,11 +150,11 @@ class GroupStream:
     def _first(self) -> Taken:
         """All that has arrived since ever, without what was skipped; the position says who skipped it."""
         passed = skipped(self._files, self._appended)
-        taken = self._source.take(FilesPosition({one.path: (one.size, one.version) for one in passed}))
+        taken = self._source.take(FilesPosition({one.path: one.content for one in passed}))
         # Noted by the member of a fork whose share it is, also if nothing else has arrived for this one.
         own = [one for one in passed if self._share.has(one.path)]
         after = taken.position if isinstance(taken.position, FilesPosition) else FilesPosition()
-        seen = {one.path: (one.size, one.version) for one in own} | after.seen
+        seen = {one.path: one.content for one in own} | after.seen
         told = {one.path: one.why for one in own} | after.put_aside
         return replace(taken, position=replace(after, seen=seen, put_aside=told)) if own else taken
 

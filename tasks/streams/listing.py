@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fnmatch import translate
 
 from unstuck.tasks.errors import FileChanged, FileNameInvalid, SourceUnavailable
-from unstuck.tasks.formats.arrived import ArrivedFile
+from unstuck.tasks.formats.arrived import ArrivedFile, content_of, size_of
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.warehouse.object_store import ObjectStore
 
@@ -18,8 +18,8 @@ _PATTERN = re.compile(r"[*?\[{]")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _SHOWN = 3  # names in a message
 
-Seen = Mapping[str, tuple[int, str]]
-"""Path → size and version of files."""
+Seen = Mapping[str, str]
+"""Path → content of files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Listing:
     """The files in the folder of a stream.
 
     Attributes:
-        files: path → size and version of each file that counts.
+        files: path → content of each file that counts.
         not_counted: how many files do not count, by their names.
         folders: on this machine: each folder that was read, with all names in it.
         stored: in an object store: path → when it was written.
@@ -75,8 +75,8 @@ def arrivals(stream: StreamInput, seen: Seen) -> Arrivals:
 
 def compare(found: Listing, seen: Seen) -> tuple[list[ArrivedFile], list[ArrivedFile]]:
     """The files that are new, and those that were read before and have other content now; the oldest first."""
-    news = [(path, about) for path, about in found.files.items() if seen.get(path) != about]
-    files = _as_written(ArrivedFile(path, *about, found.stored.get(path)) for path, about in news)
+    news = [(path, content) for path, content in found.files.items() if seen.get(path) != content]
+    files = _as_written(ArrivedFile(path, content, found.stored.get(path)) for path, content in news)
     return [file for file in files if file.path not in seen], [file for file in files if file.path in seen]
 
 
@@ -87,7 +87,7 @@ def _as_written(files: Iterable[ArrivedFile]) -> list[ArrivedFile]:
 def is_as_listed(file: ArrivedFile) -> bool:
     """Whether a file of this machine has its content still. Raises: OSError: such as FileNotFoundError."""
     about = os.stat(file.path.encode())
-    return (about.st_size, str(about.st_mtime_ns)) == (file.size, file.version)
+    return content_of(about.st_size, about.st_mtime_ns) == file.content
 
 
 def listing(stream: StreamInput) -> Listing:
@@ -106,8 +106,8 @@ def fixed_folder(stream: str) -> str:
     return _split(stream)[0]
 
 
-def found_as(path: str) -> tuple[int, str]:
-    """Size and version of one file.
+def found_as(path: str) -> str:
+    """The content of one file.
 
     Raises:
         FileNotFoundError, NotADirectoryError: there is no such file.
@@ -116,12 +116,12 @@ def found_as(path: str) -> tuple[int, str]:
     try:
         if "://" not in path:
             about = os.stat(path.encode())
-            return about.st_size, str(about.st_mtime_ns)
+            return content_of(about.st_size, about.st_mtime_ns)
         scheme, _, rest = path.partition("://")
         bucket, _, key = rest.partition("/")
         for one, size, version, _ in ObjectStore(f"{scheme}://{bucket}").listed(key.rpartition("/")[0]):
             if one == key:
-                return size, version
+                return content_of(size, version)
     except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as error:
@@ -147,7 +147,7 @@ class _Names:
     folder: str
     patterns: list[re.Pattern[str]]
     hidden: re.Pattern[str]
-    files: dict[str, tuple[int, str]] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
     not_counted: int = 0
     folders: dict[bytes, set[bytes]] = field(default_factory=dict)
     stored: dict[str, float] = field(default_factory=dict)
@@ -220,7 +220,7 @@ def _below(names: _Names, folder: bytes, depth: int, above: Sequence[tuple[int, 
                     _below(names, entry.path, depth + 1, (*above, place))
             elif stat.S_ISREG(about.st_mode):
                 path = begin + name
-                files[path if path.isascii() else _as_text(entry.path)] = about.st_size, str(about.st_mtime_ns)
+                files[path if path.isascii() else _as_text(entry.path)] = f"{about.st_size} {about.st_mtime_ns}"
 
 
 def _as_text(path: bytes) -> str:
@@ -261,7 +261,7 @@ def _in_store(names: _Names) -> None:
             counts = all(names.counts(folder, depth, is_file=False) for depth, folder in enumerate(folders))
             if counts and names.counts(name, len(folders), is_file=True):
                 file = f"{scheme}://{bucket}/{path}"
-                names.files[file], names.stored[file] = (size, version), at
+                names.files[file], names.stored[file] = content_of(size, version), at
     except OSError as error:
         raise SourceUnavailable(f"the stream cannot read {names.folder}: {error}. Nothing was read") from error
 
@@ -271,7 +271,7 @@ def _in_store(names: _Names) -> None:
 
 def _changed_text(changed: Sequence[ArrivedFile], seen: Seen) -> str:
     def one(file: ArrivedFile) -> str:
-        size, _ = seen[file.path]
+        size = size_of(seen[file.path])
         how = "as many" if size == file.size else f"{file.size:,}"
         return f"{file.path} (read with {size:,} bytes, has {how} now and was written since)"
 

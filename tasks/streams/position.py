@@ -21,12 +21,12 @@ class FilesPosition:
     """The files that were read.
 
     Attributes:
-        seen: path → size and version of each file that counts as read, since the stream or its generation began.
+        seen: path → content of each file that counts as read, since the stream or its generation began.
         read: of them, those that the job which published this position has read, with their rows; None: not counted.
         put_aside: path → why the job has read no row of the file.
     """
 
-    seen: dict[str, tuple[int, str]] = field(default_factory=dict)
+    seen: dict[str, str] = field(default_factory=dict)
     read: dict[str, int | None] = field(default_factory=dict)
     put_aside: dict[str, str] = field(default_factory=dict)
     kind: Literal["files"] = "files"

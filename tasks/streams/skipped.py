@@ -17,11 +17,10 @@ _FOLDER = "_skipped"
 
 
 class Skipped(NamedTuple):
-    """A skipped file: its content as size and version, and who skipped it and why."""
+    """A skipped file: its content, and who skipped it and why."""
 
     path: str
-    size: int
-    version: str
+    content: str
     why: str
 
 
@@ -30,7 +29,7 @@ def note_skipped(files: Files, dataset: str, one: Skipped) -> bool:
 
     Raises: OSError.
     """
-    if any(known[:3] == one[:3] for known in _noted(files, [dataset])):
+    if any(known[:2] == one[:2] for known in _noted(files, [dataset])):
         return False
     name = sha256(one.path.encode()).hexdigest()[:16]
     files.write_durable(f"{_FOLDER}/{dataset}/{name}.json", json.dumps(one).encode())
@@ -47,7 +46,7 @@ def skipped(files: Files, datasets: Iterable[str]) -> list[Skipped]:
 
 def _stands(one: Skipped) -> bool:
     try:
-        return found_as(one.path) == (one.size, one.version)
+        return found_as(one.path) == one.content
     except (FileNotFoundError, NotADirectoryError):
         return False
 

@@ -83,7 +83,7 @@ class Looks:
             found = _as_spark_lists(stream) if stream.state else listing(stream)
             seen = _seen(checkpoints, found, files)
             if not checkpoints and not stream.state:
-                seen = {one.path: (one.size, one.version) for one in skipped(files, datasets)}
+                seen = {one.path: one.content for one in skipped(files, datasets)}
         except (Unrecoverable, SourceUnavailable, FileNotFoundError) as error:
             return Look(trouble=str(error))
         except (ValueError, WarehouseUnsupported):
@@ -165,7 +165,7 @@ class _Idle:
     """Folders of this machine in which nothing is new: the names in each, and the files as they were listed."""
 
     folders: Mapping[bytes, set[bytes]]
-    files: Sequence[tuple[str, tuple[int, str]]]
+    files: Sequence[tuple[str, str]]
     turn: int = 0
 
     def stands(self) -> bool:
@@ -175,6 +175,6 @@ class _Idle:
                 return False
             some = self.files[self.turn : self.turn + _COMPARED]
             self.turn = self.turn + _COMPARED if len(some) == _COMPARED else 0
-            return all(is_as_listed(ArrivedFile(path, *about)) for path, about in some)
+            return all(is_as_listed(ArrivedFile(path, content)) for path, content in some)
         except OSError:
             return False  # the listing tells why

@@ -32,7 +32,7 @@ from unstuck import Settings
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.errors import BadFile, BadRecord, FileUnsettled
 from unstuck.tasks.formats import decode, file_content
-from unstuck.tasks.formats.arrived import ArrivedFile
+from unstuck.tasks.formats.arrived import ArrivedFile, content_of
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.streams import files_read, kafka_read
@@ -310,7 +310,7 @@ class Place:
         for name, data in case.files.items():
             (landing / name).write_bytes(data)
         found = ((landing / name, (landing / name).stat()) for name in case.files)
-        return [ArrivedFile(str(path), stat.st_size, str(stat.st_mtime_ns)) for path, stat in found]
+        return [ArrivedFile(str(path), content_of(stat.st_size, stat.st_mtime_ns)) for path, stat in found]
 
     def of(self, case: Case, arrived: list[ArrivedFile], **more: Any) -> ReadFiles:
         words = {"on_other_columns": "allow" if case.allow else "fail", **more}
@@ -409,7 +409,7 @@ def test_a_file_that_is_written_while_it_is_read_is_not_taken_for_whole(place: P
 def test_a_bad_file_is_put_aside_with_its_error_and_line_and_no_row_of_it_is_read(any_place: Place) -> None:
     many = b"id,name\n" + b"3,c\n" * 400_000  # more than are read at once
     case = csv("", {**PLAIN, "bad.csv": many + b"x,dan\n", "cut.csv.gz": gzip.compress(many)[:-9]}, [])
-    arrived = [*any_place.arrived(case), ArrivedFile(str(any_place.home / "in" / "gone.csv"), 3, "1")]
+    arrived = [*any_place.arrived(case), ArrivedFile(str(any_place.home / "in" / "gone.csv"), "3 1")]
     found = any_place.of(case, arrived, on_bad_file="skip")
     assert sorted(rows(found), key=lambda row: str(row["id"])) == [ANN, BEN]
     bad, cut, gone = found.put_aside
@@ -439,7 +439,7 @@ def test_objects_are_read_whatever_their_names_are(bucket: str, tmp_path: Path) 
         data = b"id,name\n%d,ann\n" % number
         landing.write_durable(f"in/{name}", gzip.compress(data) if name.endswith("gz") else data)
     listed = list(ObjectStore(bucket).listed("in"))
-    arrived = [ArrivedFile(f"{bucket}/{path}", size, etag) for path, size, etag, _ in listed]
+    arrived = [ArrivedFile(f"{bucket}/{path}", content_of(size, etag)) for path, size, etag, _ in listed]
     assert sorted(file.path for file in arrived) == sorted(f"{bucket}/in/{name}" for name in names)
     found = Place(tmp_path, None).of(case, arrived)
     assert sorted(row["id"] for row in rows(found)) == [0, 1, 2, 3]

@@ -124,12 +124,12 @@ def _skip_at_first(warehouse: Warehouse, dataset: str, file: str, by: str, reaso
         raise Refused(f"{dataset!r} can be no dataset: expected {PATTERNS[pattern_of(DatasetName)]}")
     if not file.startswith("/") and "://" not in file:
         raise Refused(f"{dataset} was not loaded yet, so the folder of its stream is not known: give the whole path")
-    note = Skipped(file, *_found(file), _why(by, reason))
+    note = Skipped(file, _found(file), _why(by, reason))
     return SkippedFile(file, 0, note_skipped(warehouse.storage, dataset, note))
 
 
-def _found(path: str) -> tuple[int, str]:
-    """Size and version. Raises: Refused: there is no such file."""
+def _found(path: str) -> str:
+    """The content of a file. Raises: Refused: there is no such file."""
     try:
         return found_as(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from unstuck.tasks.formats.arrived import size_of
 from unstuck.tasks.streams.position import FilesPosition, KafkaPosition, read_position
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Entry
@@ -48,7 +49,8 @@ def sources_of(warehouse: Warehouse, dataset: str, entry: Entry) -> list[SourceR
 def _of(version: int, checkpoint: Checkpoint, position: FilesPosition | KafkaPosition) -> Iterator[SourceRead]:
     if isinstance(position, FilesPosition):
         for path in sorted({*position.read, *position.put_aside}):
-            size, _ = position.seen.get(path, (None, ""))
+            content = position.seen.get(path)
+            size = None if content is None else size_of(content)
             yield SourceRead(version, path, position.read.get(path), size, position.put_aside.get(path, ""))
         return
     for partition, end in sorted(position.next.items()):

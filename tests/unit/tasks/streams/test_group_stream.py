@@ -35,7 +35,7 @@ class Numbers:
 
     def take(self, position: FilesPosition | KafkaPosition | None) -> Taken:
         before = position if isinstance(position, FilesPosition) else FilesPosition()
-        new = {f"/in/{n}": (1, "v") for n in range(self.arrived) if f"/in/{n}" not in before.seen}
+        new = {f"/in/{n}": "1 v" for n in range(self.arrived) if f"/in/{n}" not in before.seen}
         after = FilesPosition({**before.seen, **new}, dict.fromkeys(new, None)) if new else None
         return Taken([*new], after, {"files": len(new)}, f"{len(new)} files")
 

@@ -14,7 +14,7 @@ from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Checkpoint
 
 BEFORE = "_staging/before/load/1-n-c/events.position"
-OLD = FilesPosition({"/in/old": (1, "v")}, {"/in/old": 1})
+OLD = FilesPosition({"/in/old": "1 v"}, {"/in/old": 1})
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def files(tmp_path: Path) -> Files:
 
 
 def member(files: Files, n: int, *names: str, put_aside: str = "", adds_to: str = BEFORE) -> Checkpoint:
-    seen = {f"/in/{name}": (1, "v") for name in (*names, put_aside) if name}
+    seen = {f"/in/{name}": "1 v" for name in (*names, put_aside) if name}
     bad = {f"/in/{put_aside}": "broken"} if put_aside else {}
     path = f"_staging/job/load.{n}/1-n-c/events.position"
     size = write_position(files, path, FilesPosition(seen, {f"/in/{name}": 1 for name in names}, bad))

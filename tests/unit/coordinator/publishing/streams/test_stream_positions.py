@@ -267,7 +267,7 @@ class Landing:
             read = read_position(self.loads.files, after)
             assert isinstance(read, FilesPosition)
             before = read
-        new = {file.path: (file.size, file.version) for file in arrivals(self.stream, before.seen).new}
+        new = {file.path: file.content for file in arrivals(self.stream, before.seen).new}
         path = f"_staging/{job}/load/1-n-c/events.position"
         position = FilesPosition({**before.seen, **new}, dict.fromkeys(new, 3))
         size = write_position(self.loads.files, path, position)
