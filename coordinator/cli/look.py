@@ -49,7 +49,7 @@ from unstuck.coordinator.cli.render.terminal import (
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.alter import altered_while_running, in_words
 from unstuck.coordinator.doctor.host_facts import small_files
-from unstuck.coordinator.errors import NewerJob, NoSuchJob
+from unstuck.coordinator.errors import NewerJob, NoSuchJob, Unreachable
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.stack_words import stack_lines
 from unstuck.coordinator.model.status import GroupState, Status
@@ -110,8 +110,10 @@ def _waits(client: Client, jobs: list[ListedJob]) -> dict[str, str]:
         with suppress(NoSuchJob):  # it was removed since it was listed
             try:
                 waits[job.id] = client.show(job.id, why=True, members=1).why_line(job.id)
-            except (NewerJob, redis.ResponseError) as error:  # one that cannot be read hides no other
-                waits[job.id] = str(error)
+            except (NewerJob, Unreachable) as error:
+                if isinstance(error, Unreachable) and not isinstance(error.__cause__, redis.ResponseError):
+                    raise
+                waits[job.id] = str(error.__cause__ or error)  # one that cannot be read hides no other
     return waits
 
 
