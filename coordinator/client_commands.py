@@ -19,6 +19,7 @@ from unstuck.coordinator.commands.job_commands import (
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.submitter import Submitter
+from unstuck.coordinator.views.job_facts import CommandResult
 from unstuck.tasks.identity import user_here
 
 
@@ -36,7 +37,7 @@ class ClientCommands:
 
     def command(
         self, job: str, given: Command, *, reason: str = "", by: str | None = None, now: bool = False
-    ) -> Commanded:
+    ) -> CommandResult:
         """Pause, resume, stop, cancel or force-stop a job. Durable and idempotent: repeating it changes nothing.
 
         Args:
@@ -60,7 +61,7 @@ class ClientCommands:
             return self._apply(job, given, lambda state: judge(state.job), text, who)
         return self._write(job, given, lambda: ((record := self._job_record(job)), judge(record)), text, who)
 
-    def alter(self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None) -> Commanded:
+    def alter(self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None) -> CommandResult:
         """Change values of a job's spec, all or none. See `command`, and `commands.alter` for what may change when.
 
         Args:
@@ -72,14 +73,14 @@ class ClientCommands:
         who = by or user_here()
         return self._apply(job, "alter", lambda state: alter(state, values, time.time(), who, reason), reason, who)
 
-    def skip(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> Commanded:
+    def skip(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> CommandResult:
         """Skip a group, a fork or one member that has not ended; what comes after decides by its join rule.
 
         Raises: NoSuchGroup; see also `command`.
         """
         return self._apply(job, "skip", lambda state: skip(state, group), reason, by or user_here(), group)
 
-    def rerun(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> Commanded:
+    def rerun(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> CommandResult:
         """Run a group, a fork or one member again, and everything after it.
 
         Raises: NoSuchGroup; see also `command`.
@@ -89,7 +90,7 @@ class ClientCommands:
 
     def _apply(
         self, job: str, word: str, judge: Callable[[JobState], Commanded], reason: str, by: str, group: str = ""
-    ) -> Commanded:
+    ) -> CommandResult:
         def judge_undamaged() -> tuple[JobRecord, Commanded]:
             state = self._state(job)[0]
             return state.job, against_damage(state.job, state.damage) if state.damage else judge(state)
@@ -104,28 +105,28 @@ class ClientCommands:
         reason: str,
         by: str,
         group: str = "",
-    ) -> Commanded:
+    ) -> CommandResult:
         result = self._applier.apply(word, judge, reason, by, group, wait=not isinstance(word, Command))
         if result.answer is Answer.DONE:
             self._submitter.make_durable(f"job {job}")
-        return result
+        return CommandResult.of(result)
 
-    def pause(self, job: str, *, reason: str = "", by: str | None = None, now: bool = False) -> Commanded:
+    def pause(self, job: str, *, reason: str = "", by: str | None = None, now: bool = False) -> CommandResult:
         """Start nothing more; what runs may end (``now``: is interrupted, and charged to nobody). See `command`."""
         return self.command(job, Command.PAUSE, reason=reason, by=by, now=now)
 
-    def resume(self, job: str, *, reason: str = "", by: str | None = None) -> Commanded:
+    def resume(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
         """Go on with a paused job, with its full retry budget. See `command`."""
         return self.command(job, Command.RESUME, reason=reason, by=by)
 
-    def stop(self, job: str, *, reason: str = "", by: str | None = None) -> Commanded:
+    def stop(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
         """Start nothing more, let what runs end, and end the job. See `command`."""
         return self.command(job, Command.STOP, reason=reason, by=by)
 
-    def cancel(self, job: str, *, reason: str = "", by: str | None = None) -> Commanded:
+    def cancel(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
         """Interrupt what runs and end the job; at the deadline it ends without its workers. See `command`."""
         return self.command(job, Command.CANCEL, reason=reason, by=by)
 
-    def force_stop(self, job: str, *, reason: str = "", by: str | None = None) -> Commanded:
+    def force_stop(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
         """End the job at once, whatever its workers do. See `command`."""
         return self.command(job, Command.FORCE_STOP, reason=reason, by=by)

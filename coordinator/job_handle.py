@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from unstuck.coordinator.commands.job_commands import Commanded
 from unstuck.coordinator.errors import NoSuchGroup
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.problems import suggestion
 from unstuck.coordinator.store.answers import Submitted
+from unstuck.coordinator.views.job_facts import CommandResult
 from unstuck.coordinator.views.job_logs import find_logs, lines_of
 from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.errors import DatasetNotFound
@@ -72,7 +72,7 @@ class JobHandle:
         return {
             group.name: found if group.forked else found[0]
             for group in self.show().groups
-            if (found := [dict(member.record.results) for member in group.members]) and any(found)
+            if (found := [dict(member.results) for member in group.members]) and any(found)
         }
 
     def events(self) -> list[dict[str, Any]]:
@@ -132,7 +132,7 @@ class JobHandle:
         """A new job that runs what this one did not finish; see `Client.retry`. Raises: Refused."""
         return self._client.retry(self.id, params=params, rerun=rerun, reason=reason)
 
-    def cancel(self, *, reason: str = "") -> Commanded:
+    def cancel(self, *, reason: str = "") -> CommandResult:
         """Interrupt what runs and end it; see `Client.cancel`."""
         return self._client.cancel(self.id, reason=reason)
 

@@ -9,6 +9,7 @@ import enum
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -19,7 +20,9 @@ import unstuck
 from unstuck.coordinator.notices.outbox import Notices
 from unstuck.coordinator.schedule_client import ScheduleClient
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
-from unstuck.coordinator.store.pool_store import Pools
+from unstuck.coordinator.store.pool_store import Pools, PoolView
+from unstuck.coordinator.views.job_facts import CommandResult, GroupView, JobFacts
+from unstuck.coordinator.views.job_views import ForkView, JobView, ListedJob
 from unstuck.tasks.steps.context import OutputSlot
 
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
@@ -46,6 +49,10 @@ SECTIONS: dict[str, tuple[tuple[str, Any], ...]] = {
         ("client.dead_letters", DeadLetters),
         ("Status", unstuck.Status),
         ("Settings", unstuck.Settings),
+    ),
+    "Answers of the client": (
+        *(("JobView", JobView), ("JobFacts", JobFacts), ("ForkView", ForkView), ("GroupView", GroupView)),
+        *(("CommandResult", CommandResult), ("ListedJob", ListedJob), ("PoolView", PoolView)),
     ),
     "Steps": (("StepContext", unstuck.StepContext), ("ctx.output(name)", OutputSlot)),
     "Warehouse": (("published", unstuck.published), ("published_files", unstuck.published_files)),
@@ -110,6 +117,9 @@ def _member(name: str, member: Any) -> Iterator[str]:
     yield _documented(member)
     if issubclass(member, enum.Enum):
         yield "Its values: " + ", ".join(f"`{one.value}`" for one in member) + "."
+    if is_dataclass(member):
+        shown = [f"{one.name}: {one.type}" for one in fields(member)]
+        yield "```python\n" + "\n".join(shown) + "\n```"
     if member in _PAGES:
         yield f"Its fields: [{'settings' if member is unstuck.Settings else 'the job spec'}]({_PAGES[member]})."
     elif issubclass(member, BaseModel) and member not in _METHODS:
@@ -128,7 +138,12 @@ def _methods(member: type) -> Iterator[tuple[str, Any]]:
         return
     for name in _METHODS.get(member, [name for one in member.__mro__ for name in vars(one)]):
         found = inspect.getattr_static(member, name)
-        if not name.startswith("_") and isinstance(found, property | classmethod | staticmethod | Callable):  # type: ignore[arg-type]
+        made_inside = name == "of" and is_dataclass(member)
+        if (
+            not name.startswith("_")
+            and not made_inside
+            and isinstance(found, property | classmethod | staticmethod | Callable)
+        ):  # type: ignore[arg-type]
             yield name, found if isinstance(found, property) else getattr(member, name)
 
 

@@ -35,14 +35,12 @@ def _parts(fleet: Fleet, length: int) -> dict[str, float]:
         job = fleet.client.submit(chain(length, "stamp")).id
         fleet.finish(job)
     queued = {event["group"]: event["at"] for _, event in fleet.client.events(job) if event["kind"] == "QUEUED"}
-    records = {
-        group.id: group.record for group in (member for one in fleet.client.show(job).groups for member in one.members)
-    }
+    records = {group.id: group for group in (member for one in fleet.client.show(job).groups for member in one.members)}
     hops: dict[str, list[float]] = {}
     for i in range(length):
         name = f"g{i}"
         record = records[name]
-        marker = Path(fleet.client.settings.warehouse, record.staging, MARKER).stat().st_mtime
+        marker = Path(fleet.client.settings.warehouse, record.folder, MARKER).stat().st_mtime
         points = {
             "a hop: queued → claimed": queued[name],
             "a hop: claimed → its step begins": record.started_at,

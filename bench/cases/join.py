@@ -47,7 +47,7 @@ def _latencies(fleet: Fleet, width: int, joins: int, contended: bool) -> tuple[f
                 fleet.finish(job)
         else:
             fleet.finish(job)
-    claimed = {group.id: group.record.started_at for fork in fleet.client.show(job).groups for group in fork.members}
+    claimed = {group.id: group.started_at for fork in fleet.client.show(job).groups for group in fork.members}
     first = claimed["j0"] - max(at for (of, group), at in ended.items() if of == job and group.startswith("fork"))
     names = [f"j{i}" for i in range(joins + 1)]
     return first, [claimed[name] - ended[job, before] for before, name in pairwise(names)]

@@ -44,19 +44,19 @@ from unstuck.coordinator.cli.render.terminal import (
 )
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.alter import work_of
-from unstuck.coordinator.commands.job_commands import LEGAL, RETRY_LEGAL, Answer, Command, Commanded
+from unstuck.coordinator.commands.job_commands import LEGAL, RETRY_LEGAL, Answer, Command
 from unstuck.coordinator.errors import BadRequest, NoSuchGroup, NoSuchJob, Refused, WarehouseSilent
-from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.spec.problems import SpecError, listed
-from unstuck.coordinator.views.job_views import JobView, ListedJob
+from unstuck.coordinator.views.job_facts import CommandResult, JobFacts
+from unstuck.coordinator.views.job_views import ListedJob
 from unstuck.tasks.errors import UnstuckError, WarehouseMismatch
 
 Jobs = Annotated[
     list[str] | None, typer.Argument(metavar="JOB…", help="Ids, beginnings of ids, names of jobs, or `last`.")
 ]
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="A group, a fork, or one member: 'by_month[3]'.")]
-Ask = Callable[[Client, str], Commanded]
+Ask = Callable[[Client, str], CommandResult]
 
 # The summary counts the answers in these words. On record: a coordinator carries it out.
 COUNTED = {
@@ -90,7 +90,7 @@ def _command(given: Command, summary: str) -> Callable[..., None]:
         by: By = None,
         as_json: AsJson = False,
     ) -> None:
-        def ask(client: Client, job: str) -> Commanded:
+        def ask(client: Client, job: str) -> CommandResult:
             return client.command(job, given, reason=reason, by=by)
 
         _ask_each(given, LEGAL[given], ask, Selection(jobs, status, name, since, yes), as_json)
@@ -112,7 +112,7 @@ def pause(
 ) -> None:
     """Start nothing more; what is running may end."""
 
-    def ask(client: Client, job: str) -> Commanded:
+    def ask(client: Client, job: str) -> CommandResult:
         return client.pause(job, now=now, reason=reason, by=by)
 
     _ask_each("pause", LEGAL[Command.PAUSE], ask, Selection(jobs, status, name, since, yes), as_json)
@@ -158,34 +158,34 @@ def retry(
     params = params_of(param or [])
     mended = None if spec is None else read_spec(spec, param)
 
-    def ask(client: Client, job: str) -> Commanded:
+    def ask(client: Client, job: str) -> CommandResult:
         try:
             again = [*(rerun or []), *([start] if start else [])]
             adopts = adopt_all or start is not None
             new = client.retry(job, spec=mended, params=params, rerun=again, adopt_all=adopts, reason=reason, by=by)
         except (Refused, WarehouseSilent) as error:
-            return Commanded(Answer.REFUSED, client.show(job).job, str(error))
+            return CommandResult(Answer.REFUSED, client.show(job).job, str(error))
         except WarehouseMismatch as error:
             text = f"job {job} is not retried: {error}. Bring it back and retry, or submit the job again in another one"
-            return Commanded(Answer.REFUSED, client.show(job).job, text)
+            return CommandResult(Answer.REFUSED, client.show(job).job, text)
         record = client.show(new.id).job
         if new.new:
-            text = f"job {job} is retried as job {new.id}. {_taken_over(client.show(job), record)}"
-            return Commanded(Answer.DONE, record, text)
+            text = f"job {job} is retried as job {new.id}. {_taken_over(client, job, record)}"
+            return CommandResult(Answer.DONE, record, text)
         text = f"job {job} was retried before, in the same way, as job {new.id}, which is {record.status}"
-        return Commanded(Answer.ALREADY, record, text)
+        return CommandResult(Answer.ALREADY, record, text)
 
     _ask_each("retry", RETRY_LEGAL, ask, Selection(jobs, status, name, since, yes), as_json)
 
 
-def _taken_over(before: JobView, new: JobRecord) -> str:
+def _taken_over(client: Client, before: str, new: JobFacts) -> str:
     """The forecast for the work of a job that is retried, before a runner has looked at it."""
     done = [
         group.name
-        for group in before.groups
-        if group.members and all(each.record.state is GroupState.SUCCEEDED for each in group.members)
+        for group in client.show(before).groups
+        if group.members and all(each.state is GroupState.SUCCEEDED for each in group.members)
     ]
-    old, groups = ({group["name"]: group for group in job.written()["groups"]} for job in (before.job, new))
+    old, groups = ({group["name"]: group for group in job["groups"]} for job in map(client.written, (before, new.id)))
     kept = [
         name
         for name in done
@@ -308,7 +308,7 @@ def _listing(jobs: Sequence[ListedJob]) -> Listing:
     return shown
 
 
-def _answer(one: Commanded) -> dict[str, Any]:
+def _answer(one: CommandResult) -> dict[str, Any]:
     job = one.job
     answer = {"id": job.id, "answer": one.answer, "intent": job.intent, "status": job.status, "text": one.text}
     return {**answer, "retry_of": job.retry_of} if job.retry_of else answer

@@ -31,7 +31,7 @@ from unstuck.coordinator.cli.options import (
     resolve,
 )
 from unstuck.coordinator.cli.render.job_tree import job_tree
-from unstuck.coordinator.cli.render.json import diff_json, explanation_json, job_json, listed_json, params_of_job
+from unstuck.coordinator.cli.render.json import diff_json, explanation_json, job_json, listed_json
 from unstuck.coordinator.cli.render.terminal import (
     Listing,
     clock,
@@ -47,12 +47,13 @@ from unstuck.coordinator.cli.render.terminal import (
     table,
 )
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.commands.alter import altered_while_running, in_words
+from unstuck.coordinator.commands.alter import in_words
 from unstuck.coordinator.doctor.host_facts import small_files
 from unstuck.coordinator.errors import NewerJob, NoSuchJob, Unreachable
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.stack_words import stack_lines
 from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.views.job_facts import altered_while_running
 from unstuck.coordinator.views.job_views import JobView, ListedJob, folded
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.errors import UnstuckError
@@ -207,9 +208,9 @@ def diff_lines(view: JobView) -> Iterator[Text]:
             old, new = (printable(in_words(change.path, value)) for value in (change.old, change.new))
             yield Text.assemble(f"  {change.path}  ", (old, "red"), " → ", (new, "green"))
     for member in view.claimed:
-        revision = member.record.revision
+        revision = member.revision
         with_ = "as it is now" if revision == job.revision else f"revision {revision}" if revision else "as submitted"
-        if later := altered_while_running(job, member.id, member.record):
+        if later := altered_while_running(job, member):
             with_ += f", and since then the timeout of revision {later[-1]}"
         yield Text.assemble((member.id, "bold"), " ", coloured(member.state), f"  ran with the spec {with_}")
 
@@ -232,8 +233,8 @@ def _facts(view: JobView) -> Listing:
     facts = {
         **{what: clock(at) for what, at in times.items()},
         "by": job.submitted_by,
-        "key": job.user_key,
-        "params": ", ".join(f"{name}={value}" for name, value in params_of_job(view).items()),
+        "key": job.key,
+        "params": ", ".join(f"{name}={value}" for name, value in view.params.items()),
         "retry of": job.retry_of,
         "altered": f"{count_of(job.revision, 'time')}: unstuck show {job.id} --diff" if job.revision else "",
         "intent": str(job.intent),
@@ -275,13 +276,11 @@ def errors_of(view: JobView) -> Iterator[Text]:
         member
         for group in view.groups
         for member in group.members
-        if member.record.last_error and (member.state is GroupState.FAILED or member.record.recovering)
+        if member.last_error and (member.state is GroupState.FAILED or member.recovering)
     ]
     for member in failed[:FAILED_SHOWN]:
-        yield Text.assemble(
-            "\n", (member.id, "bold"), " ", coloured(member.state), f" in attempt {member.record.epoch}"
-        )
-        first, last = member.record.first_error, member.record.last_error
+        yield Text.assemble("\n", (member.id, "bold"), " ", coloured(member.state), f" in attempt {member.attempt}")
+        first, last = member.first_error, member.last_error
         errors = {"error": last} if first in (None, last) else {"first error": first, "last error": last}
         for what, error in errors.items():
             if error is not None:

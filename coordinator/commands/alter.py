@@ -14,10 +14,9 @@ from dataclasses import replace
 from typing import Any
 
 from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, Answer, Commanded
-from unstuck.coordinator.model.records import Alteration, AlteredValue, GroupRecord, GroupRequest, JobRecord
+from unstuck.coordinator.model.records import Alteration, AlteredValue, GroupRequest
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.checks.spec_checks import values_reader
 from unstuck.coordinator.spec.job_params import override, with_value, without_value
 from unstuck.coordinator.spec.model import JobSpec
@@ -42,19 +41,6 @@ def work_of(group: Mapping[str, Any]) -> dict[str, Any]:
     """A group of a written spec without its policies, which make no work stale."""
     steps = [{name: value for name, value in step.items() if name != "timeout"} for step in group.get("steps", ())]
     return {**{name: value for name, value in group.items() if name not in _NO_WORK}, "steps": steps}
-
-
-def altered_while_running(job: JobRecord, member: str, record: GroupRecord) -> list[int]:
-    """The revisions whose timeouts an attempt of ``member`` was given after it had been claimed, by its watchdog."""
-    name = re.escape(split_member(member)[0])
-    timeout = re.compile(rf"(groups\.{name}|defaults)\.timeout|groups\.{name}\.steps\.\d+\.timeout")
-    return [
-        number
-        for number, one in enumerate(job.alterations, 1)
-        if number > record.revision
-        and (record.state in (GroupState.RUNNING, GroupState.CANCELING) or one.at < record.since)
-        and any(timeout.fullmatch(change.path) for change in one.changes)
-    ]
 
 
 def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason: str) -> Commanded:

@@ -31,7 +31,7 @@ def find_logs(files: Files, view: JobView, group: str | None, every_attempt: boo
         group: a group, a fork (all its members), or one member (``by_month[3]``).
     """
     root = f"_staging/{view.job.id}"
-    records = {member.id: member.record for one in view.groups for member in one.members}
+    records = {member.id: member for one in view.groups for member in one.members}
     found: list[LogFile] = []
     for folder in files.names(root):
         name, dot, number = folder.partition(".")

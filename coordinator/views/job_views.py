@@ -13,44 +13,16 @@ from pydantic import TypeAdapter
 
 from unstuck.coordinator.explain.explanation import Explanation, FleetFacts, Idle
 from unstuck.coordinator.model.loading import state_of
-from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord, Reason
+from unstuck.coordinator.model.records import GroupRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import DONE, GroupState, Status
+from unstuck.coordinator.spec.job_params import values_of
+from unstuck.coordinator.views.job_facts import GroupView, JobFacts
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.step_stack import StepStack
 from unstuck.tasks.protocol.token import split_member
-from unstuck.tasks.spec.fields import ForkItem
 from unstuck.tasks.spec.inputs import DatasetInput
-from unstuck.tasks.spec.outputs import REJECTED
 from unstuck.tasks.transport.stack_store import StackStore
-
-
-@dataclass(frozen=True, slots=True)
-class GroupView:
-    """One group, or one member of a fork, as people see it."""
-
-    id: str
-    record: GroupRecord
-    value: ForkItem | dict[str, ForkItem] | None = None
-    attempt: AttemptRecord | None = None
-
-    @property
-    def progress(self) -> dict[str, Any]:
-        """The last progress of the runner (``AttemptRecord.shown_progress``)."""
-        return {} if self.attempt is None else self.attempt.shown_progress
-
-    @property
-    def state(self) -> GroupState:
-        return self.record.state
-
-    @property
-    def quality(self) -> dict[str, dict[str, Any]]:
-        """Of each output with rules: its good ``rows``, the ``rejected`` ones, and these by rule (``rules``)."""
-        rows = self.record.rows
-        return {
-            name: {"rows": rows.get(name, 0), "rejected": rows.get(name + REJECTED, 0), "rules": rules}
-            for name, rules in self.record.rejected.items()
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +41,7 @@ class ForkView:
 
     @property
     def done(self) -> int:
+        """Members that have ended and were not canceled."""
         return sum(n for state, n in self.census.items() if state in DONE)
 
 
@@ -80,15 +53,17 @@ class JobView:
         why: explains the job and its groups that are not done, by id, from the same read; empty unless asked for.
         damage: as ``JobState.damage``; then there are no groups.
         reads: the published datasets that its spec names as inputs.
+        params: as its spec has them now, with their values.
     """
 
-    job: JobRecord
+    job: JobFacts
     at: float
     due: float | None
     groups: tuple[ForkView, ...]
     why: Mapping[str, Explanation] = field(default_factory=dict)
     damage: str = ""
     reads: tuple[str, ...] = ()
+    params: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def done(self) -> int:
@@ -97,17 +72,18 @@ class JobView:
 
     @property
     def total(self) -> int:
+        """Groups and members, as far as they are known."""
         return sum(group.total for group in self.groups)
 
     @property
     def claimed(self) -> list[GroupView]:
         """Groups and members of which a worker ever claimed an attempt."""
-        return [member for group in self.groups for member in group.members if member.record.started_at]
+        return [member for group in self.groups for member in group.members if member.started_at]
 
     @property
     def zones(self) -> list[str]:
         """The time zones that its groups ran with: one, unless workers differ or were set anew meanwhile."""
-        return sorted({member.record.zone for member in self.claimed} - {""})
+        return sorted({member.zone for member in self.claimed} - {""})
 
     def why_line(self, subject: str, at: float | None = None) -> str:
         """The reason why the job or group ``subject`` waits, in one line, as of ``at``; empty if it is not known."""
@@ -316,7 +292,8 @@ def view_of(state: JobState, at: float, due: float | None, explained: Sequence[E
     groups = tuple(_fork_view(state, name) for name in state.plan.groups)
     inputs = (one for planned in state.plan.groups.values() for one in planned.spec.inputs.values())
     reads = sorted({one.dataset for one in inputs if isinstance(one, DatasetInput)})
-    return JobView(state.job, at, due, groups, why, state.damage, tuple(reads))
+    params = {} if state.damage else values_of(state.job.written().get("params", {}))
+    return JobView(JobFacts.of(state.job), at, due, groups, why, state.damage, tuple(reads), params)
 
 
 def _fork_view(state: JobState, name: str) -> ForkView:
@@ -345,7 +322,7 @@ def _group_view(state: JobState, name: str, member: str) -> GroupView:
     value = None if ordinal is None else state.plan.member_value(name, ordinal, state.collected)
     names = state.plan.groups[name].spec.fork_params
     shown = dict(zip(names, value, strict=True)) if isinstance(value, tuple) else value
-    return GroupView(member, state.groups[member], shown, state.attempts.get(member))
+    return GroupView.of(member, state.groups[member], state.attempts.get(member), shown)
 
 
 _LISTED: TypeAdapter[ListedJob] = TypeAdapter(ListedJob)

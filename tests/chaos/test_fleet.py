@@ -113,8 +113,8 @@ def test_a_worker_killed_with_all_its_children_is_replaced_and_its_group_runs_ag
         process.kill()
 
     def again() -> bool:
-        record = client.show(job).groups[0].members[0].record
-        return (record.state, record.epoch) == (GroupState.RUNNING, 2)
+        record = client.show(job).groups[0].members[0]
+        return (record.state, record.attempt) == (GroupState.RUNNING, 2)
 
     def runs_now() -> set[int]:
         (light,) = [one.pid for one in fleet.processes if one.name == "light-1"]
@@ -127,7 +127,7 @@ def test_a_worker_killed_with_all_its_children_is_replaced_and_its_group_runs_ag
     view = client.wait(job)
     assert view.job.status is Status.FINISHED, view.job.reason
     assert kinds(client, job)["hold"] == ["QUEUED", "RUNNING", "BACKOFF", "QUEUED", "RUNNING", "SUCCEEDED"]
-    record = view.groups[0].members[0].record
+    record = view.groups[0].members[0]
     assert record.first_error is not None
     assert record.first_error.code == "LEASE_LAPSED"
 
@@ -145,13 +145,13 @@ def test_a_frozen_runner_is_taken_over_and_changes_nothing_when_it_thaws(client:
         if psutil.pid_exists(frozen.pid):
             os.kill(frozen.pid, signal.SIGCONT)
     assert view.job.status is Status.FINISHED
-    record = view.groups[0].members[0].record
-    assert (record.epoch, record.losses, record.failures) == (2, 0, 0)
+    record = view.groups[0].members[0]
+    assert (record.attempt, record.losses, record.failures) == (2, 0, 0)
     assert record.first_error is not None
     assert record.first_error.code == "LEASE_LAPSED"
-    commit = view.job.commit
+    commit = client._job_record(job).commit
     wait_until(lambda: _idle_or_gone(client, frozen.id), 30, "the thawed runner to let go or end itself")
-    assert client.show(job).job.commit == commit
+    assert client._job_record(job).commit == commit
 
 
 def _idle_or_gone(client: Client, runner: str) -> bool:
@@ -277,7 +277,7 @@ def test_a_running_spark_stage_is_canceled_in_under_five_seconds(client: Client,
         view = client.wait(job, every=0.05)
         in_time = limit.kept
         assert view.job.status is Status.CANCELED
-        reason = view.groups[0].members[0].record.reason
+        reason = view.groups[0].members[0].reason
         assert reason is not None
         assert reason.code == "CANCELED", "its runner has confirmed it"
         if in_time:
@@ -297,18 +297,18 @@ def test_a_job_whose_runner_is_frozen_is_canceled_at_the_deadline_and_by_force_a
         limit = Limit(within)
         (client.force_stop if force else client.cancel)(job)
         view = client.wait(job, every=0.05)
-        in_time = limit.kept
+        in_time, commit = limit.kept, client._job_record(job).commit
     finally:
         gate.touch()
         if psutil.pid_exists(frozen.pid):
             os.kill(frozen.pid, signal.SIGCONT)
     assert view.job.status is Status.CANCELED
     assert in_time, limit
-    reason = view.groups[0].members[0].record.reason
+    reason = view.groups[0].members[0].reason
     assert reason is not None
     assert reason.code == code
     wait_until(lambda: _idle_or_gone(client, frozen.id), 40, "the thawed runner to let go")
-    assert client.show(job).job.commit == view.job.commit, "and it has changed nothing"
+    assert client._job_record(job).commit == commit, "and it has changed nothing"
 
 
 def test_no_beat_at_all_makes_no_difference(client: Client, fleet: LocalFleet) -> None:

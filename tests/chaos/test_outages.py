@@ -28,7 +28,7 @@ from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status
 from unstuck.coordinator.local.local_fleet import LocalFleet
 from unstuck.coordinator.local.programs import Size
-from unstuck.coordinator.model.records import GroupRecord
+from unstuck.coordinator.views.job_facts import GroupView
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.token import Offer
 
@@ -123,9 +123,9 @@ def work(tmp_path: Path) -> Work:
     return Work(tmp_path)
 
 
-def record(client: Client, job: str, group: str) -> GroupRecord:
+def record(client: Client, job: str, group: str) -> GroupView:
     (found,) = [one for one in client.show(job).groups if one.name == group]
-    return found.members[0].record
+    return found.members[0]
 
 
 def live(store: redis.Redis, job: str, group: str) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def test_redis_restarts_three_times_under_running_work(
     view = client.wait(job)
     assert view.job.status is Status.FINISHED, view.job.reason
     assert work.once(*names), work.ran()
-    assert {record(client, job, name).epoch for name in names} == {1}
+    assert {record(client, job, name).attempt for name in names} == {1}
     everybody_hears(client, work)
 
 
@@ -228,7 +228,7 @@ def test_an_outage_longer_than_the_lease_takes_nobodys_work_also_by_a_coordinato
     assert client.wait(goes_on).job.status is Status.FINISHED
     for job, name in ((ends, "ends"), (goes_on, "goes-on")):
         made = record(client, job, name)
-        assert (made.epoch, made.losses, made.failures, made.first_error) == (1, 0, 0, None), name
+        assert (made.attempt, made.losses, made.failures, made.first_error) == (1, 0, 0, None), name
     assert work.once("ends", "goes-on"), work.ran()
 
 
@@ -246,7 +246,7 @@ def test_a_worker_on_a_busy_machine_is_not_taken_for_dead(client: Client, work: 
             hog.wait()
     work.open("go")
     assert client.wait(job).job.status is Status.FINISHED
-    assert (record(client, job, "only").epoch, work.once("only")) == (1, True)
+    assert (record(client, job, "only").attempt, work.once("only")) == (1, True)
 
 
 def test_a_runner_that_dies_with_an_unsent_report_loses_nothing(
@@ -266,7 +266,7 @@ def test_a_runner_that_dies_with_an_unsent_report_loses_nothing(
     view = client.wait(job.id)
     assert view.job.status is Status.FINISHED, view.job.reason
     made = record(client, job.id, "only")
-    assert (made.epoch, made.adopted, made.failures) == (2, True, 0)
+    assert (made.attempt, made.adopted, made.failures) == (2, True, 0)
     assert work.once("only"), work.ran()
 
 
@@ -288,7 +288,7 @@ def test_all_connections_cut_and_the_offer_that_stands_again_are_one_attempt(
     work.open("go")
     assert client.wait(job).job.status is Status.FINISHED
     made = record(client, job, "only")
-    assert (made.epoch, made.losses, made.failures) == (1, 0, 0)
+    assert (made.attempt, made.losses, made.failures) == (1, 0, 0)
     assert work.once("only"), work.ran()
     assert client.counters().get("STALE", 0) == stale, "nor did any other runner report"
 
@@ -379,7 +379,7 @@ def test_a_redis_that_is_rolled_back_two_seconds_starts_no_second_runner_and_rep
         assert client.wait(one).job.status is Status.FINISHED
     assert work.once("early", "ended", "freed", "late"), work.ran()
     assert [record(client, job, name).adopted for name in ("ended", "freed")] == [True, True]
-    assert [record(client, job, "early").epoch, record(client, later, "late").epoch] == [1, 1]
+    assert [record(client, job, "early").attempt, record(client, later, "late").attempt] == [1, 1]
 
 
 def test_a_coordinator_frozen_with_a_jobs_lock_is_followed_by_the_other_and_changes_nothing_when_it_thaws(
@@ -408,12 +408,13 @@ def test_a_coordinator_frozen_with_a_jobs_lock_is_followed_by_the_other_and_chan
         wait_until(frozen_with_the_lock, 60, "it to hold the lock", every=0.0)
         assert not client.show(job).job.status.terminal, "frozen too late: proves nothing"
         view = client.wait(job)
+        commit = client._job_record(job).commit
     finally:
         os.kill(pid, signal.SIGCONT)
     assert view.job.status is Status.FINISHED
     wait_until(lambda: [c for c in client.fleet().coordinators if c.pid == pid and not c.silent], 30, "it to be back")
     pending = KEYS.reports, "coordinators"
     wait_until(lambda: store.xpending(*pending)["pending"] == 0, 30, "what it had read to be applied")
-    assert client.show(job).job.commit == view.job.commit
+    assert client._job_record(job).commit == commit
     events = [(e.get("group"), e["kind"]) for _, e in client.events(job)]
     assert len(events) == len(set(events)), "no event twice, no group run twice"

@@ -77,7 +77,7 @@ def test_a_failed_job_is_retried_and_runs_only_what_had_not_succeeded(
     view = client.wait(again.id)
     assert view.job.status is Status.FINISHED, view.job.reason
     assert Counter(ran.read_text().split()) == {"a": 1, "b": 1, "bad": 2, "end": 1}
-    assert {g.name: g.members[0].record.adopted for g in view.groups} == {
+    assert {g.name: g.members[0].adopted for g in view.groups} == {
         "a": True,
         "b": True,
         "bad": False,
@@ -99,9 +99,9 @@ def test_a_group_that_kills_its_worker_every_time_is_poison_and_starves_nobody(
     for job in good:
         assert client.wait(job).job.status is Status.FINISHED
     view = client.wait(poison)
-    record = view.groups[0].members[0].record
+    record = view.groups[0].members[0]
     assert (view.job.status, record.reason.code if record.reason else "") == (Status.FAILED, "POISON")
-    assert record.epoch == 3, "three workers, not more"
+    assert record.attempt == 3, "three workers, not more"
     assert record.failures == 0, "which the user's retries did not pay for"
 
 
@@ -118,7 +118,7 @@ def test_a_step_out_of_memory_in_every_runner_leaves_workers_that_take_work(
     job = client.submit({"name": "memory", "on_failure": "finish_others", "groups": groups}).id
     view = client.wait(job)
     assert view.job.status is Status.FAILED
-    assert all(g.members[0].record.first_error is not None for g in view.groups)
+    assert all(g.members[0].first_error is not None for g in view.groups)
     after, gate = until_step(tmp_path)
     gate.touch()
     assert client.wait(client.submit({"name": "after", "groups": [after]}).id).job.status is Status.FINISHED

@@ -57,8 +57,7 @@ class ByHand:
         assert self._reconciler.reconcile(job, due=True) is PassResult.DONE
 
     def claim(self, job: str, group: str, worker: str = "host-1:4242") -> Token:
-        record = next(m for g in self.view(job).groups for m in g.members if m.id == group).record
-        offer = record.offer(job, group)
+        offer = self.client._state(job)[0].record(group).offer(job, group)
         taken = take(self._lease(str(offer)), self._redis, self._keys, offer, "me", worker)
         assert taken.answer == "CLAIMED"
         self.decide(job)

@@ -134,7 +134,7 @@ def test_a_retry_with_a_mended_spec_runs_what_differs_and_says_so(cli: Cli, hand
     hand.decide(job)
     hand.succeed(job, "good")
     hand.fail(job, "bad", "no such column")
-    spec = hand.view(job).job.written()
+    spec = hand.client.written(job)
     spec["groups"][0] |= {"timeout": "2h", "retry": {"max": 7}}  # no work of it is stale
     spec["groups"][1]["steps"] = [{"python": "some.where:mended"}]
     mended = tmp_path / "mended.yaml"
@@ -146,7 +146,7 @@ def test_a_retry_with_a_mended_spec_runs_what_differs_and_says_so(cli: Cli, hand
     assert "It runs bad, end, and takes over each of good unless" in " ".join(told.stdout.split())
     (new,) = cli.json("retry", job, "--spec", mended)
     assert (new["answer"], new["retry_of"]) == ("ALREADY", job), "given twice, it is one retry"
-    kept, changed, _ = hand.view(new["id"]).job.written()["groups"]
+    kept, changed, _ = hand.client.written(new["id"])["groups"]
     assert changed["steps"][0]["python"] == "some.where:mended"
     assert (kept["timeout"], kept["retry"]["max"]) == (7200, 7)
     help_ = "".join(cli("why", job).stdout.split())
@@ -200,7 +200,7 @@ def test_a_retry_runs_again_what_it_is_told_to(
     (new,) = cli.json("retry", job, *more)
     assert (new["retry_of"], new["answer"]) == (job, "DONE")
     record = hand.view(new["id"]).job
-    assert (record.reruns.keys(), record.any_code) == (again, adopts)
+    assert ({*record.reruns}, record.any_code) == (again, adopts)
     (same,) = cli.json("retry", job, *more)
     assert (same["id"], same["answer"]) == (new["id"], "ALREADY")
     (also,) = cli.json("retry", job, *more, "--rerun", "a", "--adopt-all")
@@ -250,6 +250,6 @@ def test_who_asked_is_the_name_that_was_given(
 
 
 def test_a_job_is_submitted_by_the_name_that_was_given(cli: Cli, hand: ByHand, retrying: str) -> None:
-    (cli.folder / "job.json").write_text(hand.view(retrying).job.spec)
+    (cli.folder / "job.json").write_text(hand.client._job_record(retrying).spec)
     job = cli.json("submit", "job.json", "--by", "ada")["id"]
     assert cli.json("show", job)["submitted_by"] == "ada"

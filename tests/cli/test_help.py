@@ -106,4 +106,4 @@ def test_a_spec_is_read_from_standard_input(cli: Cli, hand: ByHand, tmp_path: Pa
         assert "good" in out if code == 0 else "standard input:3:1: gruops" in err, out + err
     if command == "submit":
         (job,) = hand.client.jobs()
-        assert hand.view(job.id).job.written()["params"] == {"year": 2014}
+        assert hand.client.written(job.id)["params"] == {"year": 2014}

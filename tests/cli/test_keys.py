@@ -121,7 +121,7 @@ def test_submit_with_retry_and_the_first_spec_of_the_key_runs_that_and_not_the_o
     third = cli.json("submit", spec, "--key", "k", "--retry")
 
     assert (third["new"], third["retried"]) == (True, second)
-    steps = [step["python"] for group in hand.view(third["id"]).job.written()["groups"] for step in group["steps"]]
+    steps = [step["python"] for group in hand.client.written(third["id"])["groups"] for step in group["steps"]]
     assert steps == ["some.where:step"] * 2, "what is given runs"
 
 

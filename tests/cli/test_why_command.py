@@ -6,7 +6,7 @@ import datetime
 
 from tests.cli.conftest import ByHand, Cli
 from unstuck.coordinator.cli.render.terminal import clock
-from unstuck.coordinator.model.records import GroupRecord
+from unstuck.coordinator.views.job_facts import GroupView
 
 
 def blocks(out: str) -> dict[str, list[tuple[str, str]]]:
@@ -23,8 +23,8 @@ def blocks(out: str) -> dict[str, list[tuple[str, str]]]:
     return found
 
 
-def record_of(hand: ByHand, job: str, name: str) -> GroupRecord:
-    return next(m.record for g in hand.view(job).groups for m in g.members if m.id == name)
+def record_of(hand: ByHand, job: str, name: str) -> GroupView:
+    return next(m for g in hand.view(job).groups for m in g.members if m.id == name)
 
 
 def test_every_part_of_a_wait_has_a_line(cli: Cli, hand: ByHand) -> None:

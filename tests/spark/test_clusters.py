@@ -185,7 +185,7 @@ def test_a_stream_is_loaded_on_spark_connect_and_one_with_state_is_refused_at_on
         assert (found.frame.count(), sorted(found.rows.values())) == (2, [1, 1])
         session.stop()
     assert rows["id"].to_list() == [1, 1]
-    reason = ended.groups[0].members[0].record.reason
+    reason = ended.groups[0].members[0].reason
     assert reason is not None
     assert reason.code == "UNRECOVERABLE"
     assert "with state: true, which is not supported with Spark Connect yet" in reason.text

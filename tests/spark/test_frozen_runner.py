@@ -71,13 +71,13 @@ def test_a_jvm_that_writes_on_under_a_frozen_runner_changes_nothing_and_the_thaw
             return all(one.job is None for one in fleet.listed(client) if one.pid == runner.pid)
 
         wait_until(let_go, 30, "the thawed runner to hold nothing any more")
-        view = coordinator.show(job)
-        record = view.groups[0].members[0].record
-        assert (view.job.status, record.epoch, record.rows) == (Status.FINISHED, 2, {"data": 7})
+        view, commit = coordinator.show(job), coordinator.client._job_record(job).commit
+        record = view.groups[0].members[0]
+        assert (view.job.status, record.attempt, record.rows) == (Status.FINISHED, 2, {"data": 7})
         rows = pq.read_table(published_files(view.job.warehouse, "data")).to_pylist()
         assert rows == [{"n": n} for n in range(7)]
         offered()
-        assert coordinator.show(job).job.commit == view.job.commit, "and whatever it still said changed nothing"
+        assert coordinator.client._job_record(job).commit == commit, "and what it still said changed nothing"
         assert "succeeded APPLIED" not in worker.text()
 
         # And a worker whose main process is killed leaves nothing behind: runner, watchdog, JVM.

@@ -120,7 +120,7 @@ class Stream:
         view = self.ended(self.submit(*steps, **rest))
         assert view.job.status is Status.FAILED, view
         assert self.warehouse.head() == 0, "nothing was published"
-        failure = view.groups[0].members[0].record.reason
+        failure = view.groups[0].members[0].reason
         assert failure is not None
         return failure.code, failure.text
 
@@ -177,15 +177,15 @@ def test_a_run_that_finds_nothing_new_publishes_no_version_and_says_what_it_look
     stream.arrive(1)
     stream.arrive(2)
     first = stream.ended(stream.load())
-    read = first.groups[0].members[0].record.results["events"]
+    read = first.groups[0].members[0].results["events"]
     assert read == {"looked": 2, "files": 2, "bytes": 48}
     (stream.home / "landing" / "3.json.part").write_text("{")
     again = stream.ended(stream.load())
     nothing = f"nothing new, looked at 2 files in {stream.home}/landing; not counted by name: 1"
     assert again.job.reason is not None
     assert again.job.reason.text == f"all groups are done, and there is no new version: {nothing}"
-    assert again.groups[0].members[0].record.reason == Reason("ARRIVED", nothing)
-    assert again.groups[0].members[0].record.results["events"] == {"looked": 2, "files": 0, "bytes": 0}
+    assert again.groups[0].members[0].reason == Reason("ARRIVED", nothing)
+    assert again.groups[0].members[0].results["events"] == {"looked": 2, "files": 0, "bytes": 0}
     assert stream.warehouse.head() == 1
     stream.arrive(4)
     assert stream.rows_of(stream.load()) == 1
@@ -202,7 +202,7 @@ def test_a_file_with_other_content_is_told_and_nothing_is_read(stream: Stream) -
     stream.load()
     (stream.home / "landing" / "1.json").write_text('{"id": 10, "at": "now"}\n')
     stream.arrive(2)
-    reason = stream.ended(stream.submit()).groups[0].members[0].record.reason
+    reason = stream.ended(stream.submit()).groups[0].members[0].reason
     assert reason is not None
     assert (reason.code, f"{stream.home}/landing/1.json (read with 24 bytes" in reason.text) == ("FILE_CHANGED", True)
     assert stream.ids() == [1]
@@ -286,7 +286,7 @@ def test_an_attempt_that_fails_after_the_load_leaves_nothing_and_the_next_one_re
     job = stream.submit(SQL, check, retry={"max": 20, "backoff": "1s", "max_backoff": "1s"})
 
     def failed() -> bool:
-        return any(member.record.failures for group in stream.client.show(job).groups for member in group.members)
+        return any(member.failures for group in stream.client.show(job).groups for member in group.members)
 
     wait_until(failed, 120, "an attempt to fail")
     stream.arrive(2)
@@ -420,7 +420,7 @@ def test_a_type_that_spark_does_not_know_fails_the_group_at_once(stream: Stream)
 def test_a_stream_that_a_step_opens_by_itself_is_no_output_of_a_group_without_one(stream: Stream) -> None:
     group = {"name": "load", "steps": [{"python": "stream_steps:own", "output": "loads"}]}
     job = stream.client.submit({"name": "x", "groups": [group], "outputs": {"loads": {"mode": "append"}}}).id
-    reason = stream.ended(job).groups[0].members[0].record.reason
+    reason = stream.ended(job).groups[0].members[0].reason
     assert reason is not None
     assert (reason.code, "name it in inputs:" in reason.text) == ("OUTPUT_INVALID", True)
 

@@ -127,6 +127,10 @@ class Coordinator:
     def show(self, job: str) -> JobView:
         return self.client.show(job)
 
+    def offer_of(self, job: str, name: str) -> Offer:
+        """The newest offer of a group, wherever it is."""
+        return self.client._state(job)[0].record(name).offer(job, name)
+
     def status(self, job: str) -> Status:
         return self.show(job).job.status
 

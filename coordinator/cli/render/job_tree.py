@@ -25,7 +25,8 @@ from unstuck.coordinator.cli.render.terminal import (
 )
 from unstuck.coordinator.explain.stack_words import stands_at
 from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.coordinator.views.job_views import ForkView, GroupView, JobView
+from unstuck.coordinator.views.job_facts import GroupView
+from unstuck.coordinator.views.job_views import ForkView, JobView
 from unstuck.tasks.duration import format_duration
 
 SYMBOLS = {
@@ -145,12 +146,10 @@ def why(view: JobView, at: float) -> str:
 
 def elapsed_of(member: GroupView, at: float) -> float | None:
     """Seconds that the newest attempt of a group has run, or ran."""
-    record, attempt = member.record, member.attempt
-    if record.state in (GroupState.RUNNING, GroupState.CANCELING):
-        began = (attempt.claimed_at if attempt else 0.0) or record.started_at or record.since
-        return max(0.0, at - began)
-    if record.state.terminal and record.started_at:
-        return max(0.0, record.since - record.started_at)
+    if member.state in (GroupState.RUNNING, GroupState.CANCELING):
+        return max(0.0, at - (member.claimed_at or member.started_at or member.since))
+    if member.state.terminal and member.started_at:
+        return max(0.0, member.since - member.started_at)
     return None
 
 
@@ -172,8 +171,8 @@ def _fork_line(view: JobView, group: ForkView, at: float) -> Line:
     # The members at work have lines of their own; the fork's says what the others wait for.
     idle = not any(counts.get(state) for state in _SHOWN)
     detail = _joined(", ".join(counted), one_line(view.why_fork(group, at) if idle else view.why_line(group.name, at)))
-    starts = [m.record.started_at for m in group.members if m.record.started_at]
-    end = max((m.record.since for m in group.members), default=at) if over else at
+    starts = [m.started_at for m in group.members if m.started_at]
+    end = max((m.since for m in group.members), default=at) if over else at
     return Line(
         group.name,
         state,
@@ -205,14 +204,14 @@ def _valued(param: str, value: Any) -> str:
 
 
 def _group_line(view: JobView, member: GroupView, at: float) -> Line:
-    record, progress, state = member.record, member.progress, member.state
-    reason = record.reason.text if record.reason else ""
-    if record.last_error and view.job.reason and record.last_error.text in view.job.reason.text:
+    progress, state = member.progress, member.state
+    reason = member.reason.text if member.reason else ""
+    if member.last_error and view.job.reason and member.last_error.text in view.job.reason.text:
         # The line above the tree has the error already: the job failed for this group.
-        reason = reason.replace(record.last_error.text, "").strip(" ()")
+        reason = reason.replace(member.last_error.text, "").strip(" ()")
     reason = first_line(reason)
     waits = one_line(view.why_line(member.id, at)) or reason
-    again = f"attempt {record.epoch} after: {first_line(record.last_error.text)}" if record.last_error else ""
+    again = f"attempt {member.attempt} after: {first_line(member.last_error.text)}" if member.last_error else ""
     if state in (GroupState.RUNNING, GroupState.CANCELING):
         step = f"step {progress['step']}/{progress['steps']}" if "step" in progress else ""
         label = one_line(str(progress.get("label", "")))
@@ -226,22 +225,22 @@ def _group_line(view: JobView, member: GroupView, at: float) -> Line:
             progress.get("done") or 0,
             progress.get("total") or 0,
             elapsed_of(member, at),
-            (member.attempt.worker if member.attempt else "") or record.worker,
+            member.worker,
         )
     detail = reason
     if state is GroupState.QUEUED:
-        detail = _joined(waits, f"for {format_duration(max(0.0, at - record.since))}", again)
+        detail = _joined(waits, f"for {format_duration(max(0.0, at - member.since))}", again)
     elif state in (GroupState.BACKOFF, GroupState.WAITING):
         detail = waits
     elif state is GroupState.SUCCEEDED:
         detail = _joined(*_made([member]), reason)
-    where = record.worker if state.terminal else ""
+    where = member.worker if state.terminal else ""
     return Line(member.id, state, detail, elapsed=elapsed_of(member, at), where=where)
 
 
 def _made(members: Sequence[GroupView]) -> tuple[str, str]:
     """The good rows of all outputs, and the rejected ones by rule: a row that breaks two rules counts for both."""
-    rows = sum(sum(member.record.rows.values()) for member in members)
+    rows = sum(sum(member.rows.values()) for member in members)
     checked = [one for member in members for one in member.quality.values()]
     rejected = sum(one["rejected"] for one in checked)
     rules: Counter[str] = Counter()

@@ -12,8 +12,8 @@ from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import Backfill, RunFailure, RunSuccess
 from unstuck.coordinator.schedules.explain import ScheduleExplanation
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
-from unstuck.coordinator.spec.job_params import values_of
-from unstuck.coordinator.views.job_views import ForkView, GroupView, JobView, ListedJob
+from unstuck.coordinator.views.job_facts import GroupView
+from unstuck.coordinator.views.job_views import ForkView, JobView, ListedJob
 from unstuck.tasks.protocol.report import Failure
 from unstuck.tasks.protocol.step_stack import StepStack
 
@@ -38,11 +38,6 @@ def listed_json(job: ListedJob, why: str = "") -> dict[str, Any]:
     return {**known, **{name: text or None for name, text in more.items()}}
 
 
-def params_of_job(view: JobView) -> dict[str, Any]:
-    """The parameters that the job runs with; none of a damaged one."""
-    return {} if view.damage else values_of(view.job.written().get("params", {}))
-
-
 def job_json(view: JobView) -> dict[str, Any]:
     """Everything that ``show`` knows."""
     job = view.job
@@ -51,10 +46,10 @@ def job_json(view: JobView) -> dict[str, Any]:
         "why": None if job.terminal else view.why_line(job.id) or None,
         "damage": view.damage or None,
         "due_at": iso(view.due),
-        "key": job.user_key or None,
+        "key": job.key or None,
         "retry_of": job.retry_of or None,
         "schedule": job.schedule or None,
-        "params": params_of_job(view),
+        "params": dict(view.params),
         **fields_of(job, "warehouse version published"),
         "replaced": {name: asdict(one) for name, one in job.replaced.items()},
         **fields_of(view, "done total zones"),
@@ -72,15 +67,12 @@ def _group(view: JobView, group: ForkView) -> dict[str, Any]:
 
 
 def _member(view: JobView, member: GroupView) -> dict[str, Any]:
-    record, attempt = member.record, member.attempt
     return {
         **fields_of(member, "id value progress quality"),
-        **fields_of(record, "state reason since started_at next_at failures losses releases adopted rows results"),
-        **fields_of(record, "first_error last_error"),
+        **fields_of(member, "state reason since started_at next_at failures losses releases adopted rows results"),
+        **fields_of(member, "first_error last_error attempt worker"),
         "why": view.why_line(member.id) or None,
         "stack": stack_json(view.why[member.id].stack) if member.id in view.why else None,
-        "attempt": record.epoch,
-        "worker": (attempt.worker if attempt else "") or record.worker,
     }
 
 
@@ -165,7 +157,7 @@ def diff_json(view: JobView) -> dict[str, Any]:
             for number, one in enumerate(view.job.alterations, 1)
         ],
         "groups": [
-            {"group": one.id, "state": one.state, "attempt": one.record.epoch, "revision": one.record.revision}
+            {"group": one.id, "state": one.state, "attempt": one.attempt, "revision": one.revision}
             for one in view.claimed
         ],
     }

@@ -77,10 +77,10 @@ class Ended:
         return {
             member.id: GroupEnd(
                 member.id,
-                member.record.state,
-                member.record.reason,
-                member.record.results,
-                member.record.epoch,
+                member.state,
+                member.reason,
+                member.results,
+                member.attempt,
             )
             for fork in self.view.groups
             for member in fork.members
@@ -99,7 +99,7 @@ class Ended:
         return {
             fork.name: found if fork.forked else found[0]
             for fork in self.view.groups
-            if (found := [dict(member.record.results) for member in fork.members]) and any(found)
+            if (found := [dict(member.results) for member in fork.members]) and any(found)
         }
 
     def why(self) -> str:

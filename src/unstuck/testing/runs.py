@@ -100,7 +100,7 @@ class JobRun:
     def _staged(self, name: str) -> list[StagedOutput]:
         """The output ``name`` of each of its groups and members. Raises: DatasetNotFound."""
         members = [member for group in self._ended.view.groups for member in group.members]
-        markers = [read_marker(self._log.storage, one.record.marked) for one in members if one.record.marked]
+        markers = [read_marker(self._log.storage, one.folder) for one in members if one.folder]
         outputs = [marker.outputs for marker in markers if marker is not None]
         if parts := [made[name] for made in outputs if name in made]:
             return [part for part in parts if part.rows] or parts

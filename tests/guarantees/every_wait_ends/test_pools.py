@@ -412,5 +412,5 @@ def test_real_runners_share_a_pool_and_all_that_waited_is_done(
         wait_until(finished, 90, "the job to end")
     assert coordinator.status(job) is Status.FINISHED
     pooled, free = coordinator.show(job).groups
-    assert [member.record.results["used"] for member in pooled.members] == [1] * 12
-    assert {member.record.results["used"] for member in free.members} <= {0, 1}
+    assert [member.results["used"] for member in pooled.members] == [1] * 12
+    assert {member.results["used"] for member in free.members} <= {0, 1}

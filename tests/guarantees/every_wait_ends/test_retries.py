@@ -65,9 +65,9 @@ def test_an_error_of_a_step_is_tried_again_as_its_kind_and_the_spec_say(
         (member,) = shown.members
         state, text = expected[shown.name]
         assert member.state is state, shown.name
-        assert member.record.reason is not None
-        assert member.record.reason.text.startswith(text), shown.name
-        assert member.record.failures == 1
+        assert member.reason is not None
+        assert member.reason.text.startswith(text), shown.name
+        assert member.failures == 1
 
 
 def test_an_alter_says_which_errors_the_next_attempts_are_tried_again_for(coordinator: Coordinator) -> None:

@@ -158,13 +158,13 @@ def test_a_job_whose_worker_is_refused_by_the_store_fails_by_its_retries_and_say
 ) -> None:
     view = place.wait(begin(place, uri))
     assert view.job.status is Status.FAILED
-    record = view.groups[0].members[0].record
+    record = view.groups[0].members[0]
     assert record.reason is not None
     assert record.reason.code == code
     assert says in record.reason.text
     assert uri in record.reason.text
     assert "all 1 retries are used up" in record.reason.text
-    assert (record.epoch, record.losses) == (2, 0), "no worker is to blame"
+    assert (record.attempt, record.losses) == (2, 0), "no worker is to blame"
 
 
 def test_a_publisher_that_is_refused_waits_and_publishes_once_it_may(place: Place, uri: str) -> None:

@@ -77,9 +77,9 @@ def test_a_group_on_a_queue_that_nobody_serves_fails_by_itself_and_says_what_to_
     assert (view.job.status, view.due) == (Status.FAILED, None)
     assert view.job.reason is not None
     assert "celery -A unstuck.tasks worker -Q heavy" in view.job.reason.text
-    record = view.groups[0].members[0].record
+    record = view.groups[0].members[0]
     assert record.reason is not None
-    assert (record.reason.code, record.epoch, record.failures) == ("QUEUE_TIMEOUT", 1, 0)
+    assert (record.reason.code, record.attempt, record.failures) == ("QUEUE_TIMEOUT", 1, 0)
     assert record.since - view.job.submitted_at >= 1.0
     assert not quick.sent
     assert quick.claim(offer).answer == "REFUSED", "a worker that comes now runs nothing of a job that has ended"
@@ -152,7 +152,7 @@ def test_a_pause_that_meets_a_group_that_nobody_took_in_time_stands_until_the_re
     assert coordinator.status(other) is Status.FAILED, "nobody paused this one; if it goes on, the test proves nothing"
     assert coordinator.status(job) is Status.PAUSED
     assert not coordinator.offers(job), "no further attempt"
-    reason = coordinator.show(job).groups[0].members[0].record.reason
+    reason = coordinator.show(job).groups[0].members[0].reason
     assert reason is not None
     assert reason.code == "USER_PAUSED"
 
@@ -196,7 +196,7 @@ def test_a_running_attempt_that_finishes_after_the_jobs_timeout_is_refused_and_n
     coordinator.read()
     after = coordinator.show(job)
     assert after.job == view.job
-    assert [g.members[0].record.state for g in after.groups] == ["CANCELED", "CANCELED"]
+    assert [g.members[0].state for g in after.groups] == ["CANCELED", "CANCELED"]
     assert Warehouse(coordinator.settings.warehouse).head() == 0
     assert coordinator.events(job)[-5:] == ["JOB_TIMEOUT", "CANCELED", "CANCELED", "FAILED", "REPORT_REFUSED"]
 

@@ -78,7 +78,7 @@ def test_a_group_in_backoff_says_why_when_and_how_often_it_was_tried(coordinator
     job = backoff(coordinator)
     found = why(coordinator, job)
     assert "tried again" in found[job].what
-    record = coordinator.show(job).groups[0].members[0].record
+    record = coordinator.show(job).groups[0].members[0]
     assert found["a"].next.at == record.next_at
     assert "retry 1 of 3" in found["a"].what
     assert "first error: STEP_FAILED: it broke" in found["a"].tried
@@ -236,7 +236,7 @@ def test_an_offer_that_nobody_takes_says_by_when_it_is_made_again_and_it_is(
     said = view.why["a"].next
     assert said.what == "the job is looked at again; each sweep wakes idle runners"
     assert said.at == view.due
-    since = view.groups[0].members[0].record.since
+    since = view.groups[0].members[0].since
     assert since <= said.at - coordinator.settings.dispatch_timeout <= view.at
     over = False
     while not coordinator.sent:
@@ -257,13 +257,13 @@ def test_what_waits_says_since_when_and_by_when_it_is_looked_at(coordinator: Coo
     coordinator.work(coordinator.offers()[0])
     coordinator.read()
     view = coordinator.client.show(job, why=True)
-    ended = view.groups[0].members[0].record.since
+    ended = view.groups[0].members[0].since
     room = view.why["d"]
     assert room.what == "it may go; max_parallel: 1 are running"
     assert room.since == ended, "since then it could have gone"
     assert room.next.at == view.due
     assert room.ends.what.endswith("by the job's timeout of 1h00m")
-    assert room.ends.at == view.job.counted_from + 3600
+    assert room.ends.at == coordinator.client._job_record(job).counted_from + 3600
 
 
 def test_what_is_being_canceled_says_at_what_time_it_ends_at_the_latest(coordinator: Coordinator) -> None:
@@ -331,7 +331,7 @@ def test_a_fleet_that_sweeps_seldom_is_at_work_also_between_two_sweeps(
 
 def test_a_group_that_is_queued_again_says_what_became_of_it_before(coordinator: Coordinator) -> None:
     job = running(coordinator)
-    offer = coordinator.show(job).groups[0].members[0].record.offer(job, "a")
+    offer = coordinator.offer_of(job, "a")
     lost = Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", "it was killed by signal SIGKILL"))
     coordinator.finish(offer.held_by("runner1"), lost)
     coordinator.read()
@@ -367,7 +367,7 @@ def test_a_pause_that_does_not_wait_is_told_as_one(coordinator: Coordinator) -> 
     found = why(coordinator, job)
     assert "1 attempt is being interrupted" in found[job].what
     assert "told to hand it back" in found["a"].what
-    offer = coordinator.show(job).groups[0].members[0].record.offer(job, "a")
+    offer = coordinator.offer_of(job, "a")
     handed_back = Outcome(
         OutcomeKind.RELEASED, failure=Failure("RELEASED", "killed, while its worker was told to stop")
     )
@@ -568,7 +568,7 @@ def test_every_wait_has_a_line_and_a_wait_for_a_time_counts_down(coordinator: Co
 def test_an_offer_that_nobody_takes_becomes_the_line_of_its_job(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("a", queue="heavy"))
     coordinator.read()
-    record = coordinator.show(job).groups[0].members[0].record
+    record = coordinator.client._state(job)[0].record("a")
     coordinator.redis.hset(coordinator.keys.of(job).groups, "a", replace(record, since=record.since - 60).to_json())
     assert coordinator.client.show(job, why=True).why_line(job) == "a: queue heavy: no worker listens on it"
 

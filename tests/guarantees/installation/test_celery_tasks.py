@@ -54,7 +54,7 @@ class Asked:
 
     def claim(self, job: str) -> Token:
         """Take the attempt of its first group, as a runner does."""
-        offer = self.client.show(job).groups[0].members[0].record.offer(job, "a")
+        offer = self.client._state(job)[0].record("a").offer(job, "a")
         claimant = mint()
         assert take(self.lease, self.store, self.keys, offer, claimant).answer == "CLAIMED"
         return offer.held_by(claimant)

@@ -25,7 +25,7 @@ spec = {"name": "own", "groups": [{"name": "g", "spark": False, "steps": [{"pyth
 with Client() as client:
     job = client.submit(spec).id
     view = client.wait(job)
-    print(view.job.status, view.groups[0].members[0].record.results, coordinator.GREETING, tasks.__file__)
+    print(view.job.status, view.groups[0].members[0].results, coordinator.GREETING, tasks.__file__)
 """
 APP_WITHOUT_BOTH = """
 from unstuck import Client

@@ -46,7 +46,7 @@ class Fleet:
         """The processes that ran the groups of a job, once it is finished."""
         view = self.client.wait(job)
         assert view.job.status is Status.FINISHED
-        return {int(member.record.worker.rpartition(":")[2]) for one in view.groups for member in one.members}
+        return {int(member.worker.rpartition(":")[2]) for one in view.groups for member in one.members}
 
 
 def spec(name: str) -> dict[str, object]:

@@ -270,7 +270,7 @@ def test_a_fork_on_a_good_and_an_unfit_host_is_done_by_the_good_one_at_no_charge
         job = jobs.submit({"name": "job", "groups": [group]}).id
         view = jobs.wait(job)
         assert view.job.status is Status.FINISHED, unfit.text()
-        assert {(one.record.epoch, one.record.losses) for one in view.groups[0].members} == {(1, 0)}
+        assert {(one.attempt, one.losses) for one in view.groups[0].members} == {(1, 0)}
 
 
 def told_by_fleet_why_and_doctor(cli: Cli, why: str) -> None:

@@ -253,8 +253,8 @@ def test_a_broker_that_is_away_for_longer_than_celery_waits_is_waited_for_and_a_
     troubled.server.start()
     (troubled.home / "held").touch()
     troubled.finishes(troubled.held)
-    record = troubled.client.show(troubled.held).groups[0].members[0].record
-    assert (record.state, record.epoch) == (GroupState.SUCCEEDED, 1), "the attempt that ran through all of it"
+    record = troubled.client.show(troubled.held).groups[0].members[0]
+    assert (record.state, record.attempt) == (GroupState.SUCCEEDED, 1), "the attempt that ran through all of it"
     troubled.finishes(troubled.submit("again", troubled.home / "held"))
 
 

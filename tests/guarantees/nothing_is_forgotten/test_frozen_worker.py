@@ -85,8 +85,8 @@ def test_a_worker_whose_main_process_is_frozen_holds_up_nobody_and_does_not_coun
             # nor who was at work, once that is done, which counts.
             (tmp_path / "gate").touch()
             wait_until(finished(held), 20, "the job to end that ran below the frozen process")
-            record = coordinator.show(held).groups[0].members[0].record
-            assert (record.epoch, record.losses) == (1, 0)
+            record = coordinator.show(held).groups[0].members[0]
+            assert (record.attempt, record.losses) == (1, 0)
             wait_until(lambda: listening() == others, 10, "the other to fall silent")
 
             # And when it thaws, it takes work again.

@@ -55,7 +55,7 @@ def test_a_text_that_many_groups_share_is_stored_once_and_every_runner_gets_it(
         order = coordinator.claim(offer).work_order
         assert order is not None
         assert order.group.steps[0].sql == SQL
-    assert coordinator.client.show(job).job.written()["groups"][5]["steps"][0]["sql"] == SQL
+    assert coordinator.client.written(job)["groups"][5]["steps"][0]["sql"] == SQL
 
 
 def test_an_sql_file_that_many_steps_name_is_stored_once(coordinator: Coordinator, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_text_that_looks_like_a_reference_is_the_users_own(coordinator: Coordi
     order = coordinator.claim(offer).work_order
     assert order is not None
     assert order.params == params
-    assert coordinator.show(job).job.written()["groups"][0]["params"] == params
+    assert coordinator.client.written(job)["groups"][0]["params"] == params
 
 
 def test_no_order_is_made_of_a_record_whose_text_is_gone(coordinator: Coordinator) -> None:
@@ -157,7 +157,7 @@ def test_a_retry_of_a_job_with_shared_texts_is_the_same_work(coordinator: Coordi
     coordinator.client.cancel(job)
     act(coordinator, job)
     again = coordinator.client.retry(job).id
-    assert coordinator.show(again).job.written() == coordinator.show(job).job.written()
+    assert coordinator.client.written(again) == coordinator.client.written(job)
     assert coordinator.client.retry(job).id == again
 
 
@@ -201,6 +201,6 @@ def test_dynamic_forks_with_too_many_members_in_all_fail_with_a_reason(coordinat
     assert view.total < 111_000
     assert [fork.name for fork in failed] == ["f10", "f11"]
     (member,) = failed[0].members
-    assert member.record.reason is not None
-    assert member.record.reason.code == "FORK_TOO_LARGE"
-    assert "at most 110,000 are allowed" in member.record.reason.text
+    assert member.reason is not None
+    assert member.reason.code == "FORK_TOO_LARGE"
+    assert "at most 110,000 are allowed" in member.reason.text

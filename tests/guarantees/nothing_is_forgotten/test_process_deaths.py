@@ -26,8 +26,8 @@ from tests.support.servers import RedisServer, wait_until
 from tests.unit.coordinator.publishing.test_publish_outputs import two_outputs
 from unstuck import Client, Settings, Status, published_files
 from unstuck.coordinator.model.decision import Environment
-from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.views.job_facts import GroupView
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.transport.lease import Lease
@@ -135,8 +135,8 @@ class Place:
     def status(self, case: Case) -> Status:
         return self.client.show(case.job).job.status
 
-    def made(self, case: Case) -> GroupRecord:
-        return self.client.show(case.job).groups[0].members[0].record
+    def made(self, case: Case) -> GroupView:
+        return self.client.show(case.job).groups[0].members[0]
 
     def kinds(self, case: Case, group: str | None) -> list[str]:
         events = [event for _, event in self.client.events(case.job)]
@@ -226,7 +226,7 @@ def test_a_runner_killed_at_any_point_costs_no_work_that_was_done(
     assert place.status(case) is Status.FINISHED
     assert case.ran == ran
     record = place.made(case)
-    assert (record.state, record.epoch, record.failures) == (GroupState.SUCCEEDED, epoch, 0)
+    assert (record.state, record.attempt, record.failures) == (GroupState.SUCCEEDED, epoch, 0)
     assert record.adopted == (epoch == 2 and ran == [1]), "the second attempt takes over what the marker vouches for"
     assert place.kinds(case, "make").count("SUCCEEDED") == 1
     assert place.kinds(case, "after") == ["QUEUED", "RUNNING", "SUCCEEDED"]
@@ -281,7 +281,7 @@ def test_a_runner_frozen_past_its_lease_at_any_point_changes_nothing_when_it_tha
     assert view.job.status is Status.FINISHED
     assert case.seen == {str(view.job)}, "as it was before the thaw"
     record = place.made(case)
-    assert (record.state, record.epoch, record.failures, record.losses) == (GroupState.SUCCEEDED, 2, 0, 0)
+    assert (record.state, record.attempt, record.failures, record.losses) == (GroupState.SUCCEEDED, 2, 0, 0)
     assert record.first_error is not None
     assert record.first_error.code == "LEASE_LAPSED"
     assert place.kinds(case, "make").count("SUCCEEDED") == 1
@@ -428,7 +428,7 @@ def test_a_workers_main_process_killed_at_any_point_costs_no_work_that_was_done(
     assert place.status(case) is Status.FINISHED
     assert case.ran == [1], "what the marker or the outcome vouches for is not done again"
     record = place.made(case)
-    assert (record.state, record.epoch, record.failures) == (GroupState.SUCCEEDED, epoch, 0)
+    assert (record.state, record.attempt, record.failures) == (GroupState.SUCCEEDED, epoch, 0)
     assert record.adopted == (epoch == 2)
     assert place.kinds(case, "make").count("SUCCEEDED") == 1
     assert case.entries() == ["package"]

@@ -40,7 +40,7 @@ def running(coordinator: Coordinator) -> str:
 
 
 def fails(coordinator: Coordinator, job: str) -> None:
-    offer = coordinator.show(job).groups[0].members[0].record.offer(job, "a")
+    offer = coordinator.offer_of(job, "a")
     coordinator.finish(offer.held_by("runner1"), failed())
     coordinator.read()
     assert coordinator.status(job) is Status.FAILED

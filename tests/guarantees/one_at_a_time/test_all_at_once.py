@@ -60,7 +60,7 @@ def test_ten_sweeps_two_coordinators_and_a_command_hit_a_retrying_job_and_make_o
 
     wait_until(settled, 10, "the job to go on, or to be where the user wanted it")
     offers = coordinator.sent
-    record = coordinator.show(job).groups[0].members[0].record
+    record = coordinator.show(job).groups[0].members[0]
     if given in WANTED:
         assert not offers, "what nobody may take does not stand"
         assert coordinator.status(job) is WANTED[given]
@@ -91,7 +91,7 @@ def test_a_lost_worker_never_hides_the_users_own_traceback(coordinator: Coordina
         coordinator.work(coordinator.offers()[-1], lost)
         coordinator.read()
     assert coordinator.status(job) is Status.FAILED
-    record = coordinator.show(job).groups[0].members[0].record
+    record = coordinator.show(job).groups[0].members[0]
     assert record.reason is not None
     assert record.reason.code == "POISON"
     assert record.first_error == own, "with its traceback"

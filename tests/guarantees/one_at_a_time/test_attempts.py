@@ -116,8 +116,8 @@ def test_a_take_whose_reply_was_lost_is_held_by_the_same_runner_and_charged_to_n
     assert coordinator.sent == [other], "the repeat took no second offer"
     assert coordinator.claim(offer, "runner2").answer == "REFUSED"
     coordinator.read()
-    record = coordinator.show(job).groups[0].members[0].record
-    assert (record.state, record.epoch, record.failures, record.losses) == (GroupState.RUNNING, 1, 0, 0)
+    record = coordinator.show(job).groups[0].members[0]
+    assert (record.state, record.attempt, record.failures, record.losses) == (GroupState.RUNNING, 1, 0, 0)
     assert coordinator.events(job, "only") == ["QUEUED", "RUNNING"]
     assert coordinator.events(job, "other") == ["QUEUED"]
 
@@ -305,7 +305,7 @@ def test_a_lapsed_lease_is_taken_over_with_a_new_epoch(coordinator: Coordinator)
     assert (again.epoch, again.nonce != offer.nonce) == (2, True)  # type: ignore[attr-defined]
     assert coordinator.events(job, "only") == ["QUEUED", "RUNNING", "BACKOFF", "QUEUED"]
     assert coordinator.finish(offer.held_by("runner1")) == "STALE"  # type: ignore[attr-defined]
-    record = coordinator.show(job).groups[0].members[0].record
+    record = coordinator.show(job).groups[0].members[0]
     assert (record.losses, record.failures) == (1, 0), "a lost worker never eats a user's retry"
 
 
@@ -445,7 +445,7 @@ def test_reports_of_an_older_epoch_change_nothing_and_are_counted(coordinator: C
     (second,) = coordinator.offers()
     coordinator.claim(second, "runner2")
     coordinator.read()
-    commit = coordinator.show(job).job.commit
+    commit = coordinator.client._job_record(job).commit
     assert coordinator.finish(offer.held_by("runner1")) == "STALE"  # type: ignore[attr-defined]
     coordinator.redis.xadd(
         coordinator.keys.reports,
@@ -454,8 +454,8 @@ def test_reports_of_an_older_epoch_change_nothing_and_are_counted(coordinator: C
     stale = coordinator.client.counters().get("STALE", 0)
     coordinator.read()
     assert coordinator.client.counters()["STALE"] == stale + 2
-    assert coordinator.show(job).job.commit == commit
-    assert coordinator.show(job).groups[0].members[0].record.epoch == 2
+    assert coordinator.client._job_record(job).commit == commit
+    assert coordinator.show(job).groups[0].members[0].attempt == 2
 
 
 def test_everything_is_right_without_the_lock(make_coordinator: Callable[..., Coordinator]) -> None:

@@ -85,7 +85,7 @@ def test_a_report_of_attempt_1_while_attempt_2_runs_is_counted_and_one_event_and
     assert (event["epoch"], event["code"]) == (1, "STALE")
     assert event["text"] == "attempt 1 reported succeeded after attempt 2 had taken its place: nothing changed"
     assert coordinator.client.counters()["STALE"] == 1
-    assert coordinator.show(job).groups[0].members[0].record.epoch == 2
+    assert coordinator.show(job).groups[0].members[0].attempt == 2
 
 
 def test_an_attempt_that_was_given_up_and_not_replaced_yet_is_refused_visibly_too(coordinator: Coordinator) -> None:
@@ -207,8 +207,7 @@ def test_a_refusal_reads_well_in_the_log(coordinator: Coordinator) -> None:
 
 
 def _live(coordinator: Coordinator, job: str) -> Token:
-    record = coordinator.show(job).groups[0].members[0].record
-    return record.offer(job, "only").held_by("runner2")
+    return coordinator.offer_of(job, "only").held_by("runner2")
 
 
 def test_a_repeated_finish_counts_as_a_repeat_although_its_answer_was_forgotten(coordinator: Coordinator) -> None:

@@ -13,7 +13,7 @@ from tests.support import fleet
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status, published_files
-from unstuck.coordinator.model.records import GroupRecord
+from unstuck.coordinator.views.job_facts import GroupView
 from unstuck.coordinator.views.job_views import JobView
 
 STEPS = "tests.support.steps.fleet_steps"
@@ -57,9 +57,9 @@ def ended(client: Client, spec: JobSpec) -> JobView:
     return client.show(submitted)
 
 
-def group(view: JobView) -> GroupRecord:
+def group(view: JobView) -> GroupView:
     (one,) = view.claimed
-    return one.record
+    return one
 
 
 def test_a_step_writes_the_small_files_of_many_jobs_together_and_the_rows_stay(client: Client, warehouse: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_step_writes_the_small_files_of_many_jobs_together_and_the_rows_stay(c
 def test_a_dataset_that_was_not_published_is_no_matter_of_retries(client: Client) -> None:
     failed = ended(client, job({"compact": "fligths"}))
     assert failed.job.status is Status.FAILED
-    assert group(failed).epoch == 1
+    assert group(failed).attempt == 1
     assert "fligths" in group(failed).reason.text
 
 
@@ -110,5 +110,5 @@ def test_a_retry_compacts_what_was_published_since(client: Client, warehouse: Pa
     again = client.wait(client.retry(failed.job.id).id)
     assert again.job.terminal
     assert len(published_files(place, "flights")) < files
-    reason = next(one.record.reason for one in again.claimed if one.id == "upkeep")
+    reason = next(one.reason for one in again.claimed if one.id == "upkeep")
     assert (reason.code, reason.text) == ("RAN_AGAIN", "it compacts what is published by now, so it ran again")

@@ -45,7 +45,7 @@ def test_a_disk_that_is_full_for_a_moment_costs_a_retry_and_no_job(coordinator: 
     job = coordinator.submit(GROUP)
     assert run_next(coordinator, job, tmp_path, FULL) == "failed APPLIED"
     (group,) = coordinator.show(job).groups
-    assert group.members[0].record.state is GroupState.BACKOFF, "it is tried again"
+    assert group.members[0].state is GroupState.BACKOFF, "it is tried again"
 
     assert run_next(coordinator, job, tmp_path) == "succeeded APPLIED"
     coordinator.wait_for(job, Status.FINISHED)
@@ -60,8 +60,8 @@ def test_a_disk_that_stays_full_uses_up_the_retries_and_the_reason_says_so(
 
     shown = coordinator.show(job)
     assert shown.job.status is Status.FAILED
-    record = shown.groups[0].members[0].record
-    assert (record.epoch, record.failures, record.state) == (3, 3, GroupState.FAILED)
+    record = shown.groups[0].members[0]
+    assert (record.attempt, record.failures, record.state) == (3, 3, GroupState.FAILED)
     assert record.reason is not None
     assert record.reason.code == "MARKER_FAILED"
     for said in ("the marker of ", "No space left on device", "Look at the space", "all 2 retries are used up"):
@@ -80,7 +80,7 @@ def test_a_marker_that_cannot_be_written_hides_no_error_that_came_first(
     assert run_next(coordinator, job, tmp_path, FULL) == "failed APPLIED"
 
     (group,) = coordinator.show(job).groups
-    record = group.members[0].record
+    record = group.members[0]
     assert record.state is GroupState.FAILED
     assert record.reason is not None
     assert record.reason.code == "MARKER_FAILED"

@@ -86,7 +86,7 @@ def shop(redis_server: RedisServer, tmp_path: Path) -> Shop:
 
 
 def reasons(view: JobView) -> dict[str, str]:
-    records = {member.id: member.record for group in view.groups for member in group.members}
+    records = {member.id: member for group in view.groups for member in group.members}
     return {name: record.reason.code if record.reason else "" for name, record in records.items()}
 
 
@@ -105,7 +105,7 @@ def test_a_retry_takes_nothing_over_that_other_code_has_made(shop: Shop) -> None
     # Then: only what the code has not made is taken over, and the rest says why it ran
     assert retried.job.status is Status.FINISHED
     assert reasons(retried) == {"rates": "ADOPTED", "prices": "RAN_AGAIN", "report": "RAN_AGAIN"}
-    said = {group.name: group.members[0].record.reason for group in retried.groups}
+    said = {group.name: group.members[0].reason for group in retried.groups}
     assert said["prices"] == Reason(
         "RAN_AGAIN", f"the code of its steps changed since job {failed.id}, so it ran again"
     )
@@ -130,7 +130,7 @@ def test_a_retry_says_what_it_runs_again_and_what_it_takes_over_in_any_case(shop
     # Then
     assert reasons(start) == {"rates": "ADOPTED", "prices": "ADOPTED", "report": "STEP_FAILED"}
     assert reasons(rerun) == {"rates": "RAN_AGAIN", "prices": "RAN_AGAIN", "report": "RAN_AGAIN"}
-    (said,) = (group.members[0].record.reason for group in rerun.groups if group.name == "rates")
+    (said,) = (group.members[0].reason for group in rerun.groups if group.name == "rates")
     assert said is not None
     assert said.text.startswith("it was asked to run again")
     assert (again.id, again.new) == (rerun.job.id, False), "the same retry twice is one job"
@@ -192,7 +192,7 @@ groups:
     assert reasons(rate) == {**told, **same, "given": "RAN_AGAIN", "after": "RAN_AGAIN"}
     same = {"given": "ADOPTED", "after": "ADOPTED"}
     assert reasons(price) == {**told, **same, "looked": "RAN_AGAIN", "asked": "RAN_AGAIN"}
-    said = {group.name: group.members[0].record.reason for group in price.groups}
+    said = {group.name: group.members[0].reason for group in price.groups}
     assert said["looked"] == Reason("RAN_AGAIN", f"its parameter price changed since job {failed.id}, so it ran again")
     assert said["asked"] == said["looked"]
     warehouse = str(shop.folder / "warehouse")
@@ -253,5 +253,5 @@ def test_code_that_was_mended_while_the_workers_run_is_what_runs_and_what_counts
 
     # Then: no restart was needed, and other workers find the same code
     assert (ended.job.status, again.job.status) == (Status.FINISHED, Status.FINISHED)
-    assert [view.groups[0].members[0].record.epoch for view in (ended, again)] == [1, 1]
+    assert [view.groups[0].members[0].attempt for view in (ended, again)] == [1, 1]
     assert duckdb.read_parquet(published_files(str(shop.folder / "warehouse"), "report")).fetchall() == [(7,)]

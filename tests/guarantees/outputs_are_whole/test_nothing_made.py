@@ -89,7 +89,7 @@ def project(redis_server: RedisServer, tmp_path: Path) -> Iterator[Project]:
 
 
 def reasons(view: JobView) -> dict[str, Reason | None]:
-    return {member.id: member.record.reason for group in view.groups for member in group.members}
+    return {member.id: member.reason for group in view.groups for member in group.members}
 
 
 def test_a_retry_does_nothing_again_that_a_group_did_which_made_nothing(project: Project) -> None:

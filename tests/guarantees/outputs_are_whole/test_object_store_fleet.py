@@ -198,7 +198,7 @@ def test_a_retry_takes_over_work_on_s3_and_the_sweep_leaves_what_counts(lake: La
 
     # Then: the marker of the first group is taken over, and nothing of it runs again
     assert retried.job.status is Status.FINISHED
-    reasons = {group.name: group.members[0].record.reason for group in retried.groups}
+    reasons = {group.name: group.members[0].reason for group in retried.groups}
     assert reasons["first"] is not None
     assert reasons["first"].code == "ADOPTED"
     assert lake.ran() == ["first", "second", "second"]

@@ -78,8 +78,8 @@ def test_one_output_of_three_breaks_its_limit_and_nothing_of_the_package_appears
 
     failed = run(2)
     assert failed.job.status is Status.FAILED
-    record = failed.groups[0].members[0].record
-    assert record.epoch == 1, "no retry would help"
+    record = failed.groups[0].members[0]
+    assert record.attempt == 1, "no retry would help"
     assert record.reason is not None
     assert record.reason.code == "TOO_MANY_REJECTED_ROWS"
     assert "2 of 100 rows of middle were rejected" in record.reason.text
@@ -129,7 +129,7 @@ def test_the_ratio_counts_by_member_of_a_fork_and_rows_of_all_members(whole: Fle
 
 def test_expectations_and_columns_that_change(whole: Fleet) -> None:
     def code(view: JobView) -> str:
-        reasons = (view.job.reason, view.groups[0].members[0].record.reason)
+        reasons = (view.job.reason, view.groups[0].members[0].reason)
         return next((one.code for one in reversed(reasons) if one is not None), "")
 
     fresh = {"column": "day", "within": "2d"}

@@ -91,9 +91,9 @@ def given(running: str, tmp_path: Path) -> Fleet:
 def refusal(view: JobView) -> tuple[str, str]:
     """Code and text of the group that was refused, in its first attempt."""
     assert view.job.status is Status.FAILED, view.job.reason
-    (record,) = [member.record for group in view.groups for member in group.members if member.record.reason]
+    (record,) = [member for group in view.groups for member in group.members if member.reason]
     assert record.reason is not None
-    assert record.epoch == 1, "no retry would help"
+    assert record.attempt == 1, "no retry would help"
     return record.reason.code, record.reason.text
 
 

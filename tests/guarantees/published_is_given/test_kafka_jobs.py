@@ -98,7 +98,7 @@ def finished(view: JobView) -> JobView:
 
 def failed(view: JobView) -> tuple[str, str]:
     assert view.job.status is Status.FAILED, view
-    reason = view.groups[0].members[0].record.reason
+    reason = view.groups[0].members[0].reason
     assert reason is not None
     return reason.code, reason.text
 
@@ -110,7 +110,7 @@ def test_each_job_publishes_the_messages_that_no_job_before_it_has_published(top
     assert topic.ids() == [1, 2, 3]
     topic.arrive(4, partition=1)
     view = finished(topic.load())
-    assert view.groups[0].members[0].record.results == {"events": {"messages": 1}}
+    assert view.groups[0].members[0].results == {"events": {"messages": 1}}
     assert topic.ids() == [1, 2, 3, 4]
     environ = {"UNSTUCK_REDIS_URL": topic.fleet.server.url, "UNSTUCK_WAREHOUSE": topic.warehouse, "COLUMNS": "200"}
     told = CliRunner().invoke(app, ["datasets", "loads", "--sources"], env=environ).stdout
@@ -136,7 +136,7 @@ def test_the_members_of_a_fork_read_the_partitions_of_a_topic_once_together(topi
     topic.arrive(1, 2)
     topic.arrive(3, partition=2)
     topic.arrive(4, partition=3)
-    results = [one.record.results for one in forked().groups[0].members]
+    results = [one.results for one in forked().groups[0].members]
     assert [one and one["events"]["messages"] for one in results] == [3, 0, 1], "partitions 0 and 3, 1, and 2"
     topic.arrive(5, partition=1)
     forked()

@@ -78,8 +78,8 @@ def test_late_rows_of_another_day_fail_the_attempt_and_erase_nothing(days: Days)
     failed = days.load(FOURTH, 100, {SECOND: 19, "2013-01-03": 1}, partitions={"day": ":day"})
 
     assert failed.job.status is Status.FAILED
-    record = failed.groups[0].members[0].record
-    assert record.epoch == 1, "no retry would help"
+    record = failed.groups[0].members[0]
+    assert record.attempt == 1, "no retry would help"
     assert record.reason is not None
     assert record.reason.code == "ROWS_OUTSIDE"
     assert "20 of 120 rows of flights" in record.reason.text
@@ -154,7 +154,7 @@ def test_a_value_that_is_none_of_its_column_is_named(days: Days, day: str, says:
     step = {"python": STEP, "output": "flights", "params": {"rows": 1, "day": FOURTH}}
     failed = days.run({"name": "load", "steps": [step]}, params={"empty": ""}, outputs={"flights": {**BY_DAY, **named}})
 
-    reason = failed.groups[0].members[0].record.reason
+    reason = failed.groups[0].members[0].reason
     assert reason is not None
     assert reason.code == "OUTPUT_INVALID"
     assert says in reason.text

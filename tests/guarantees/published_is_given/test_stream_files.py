@@ -90,7 +90,7 @@ class Load:
         """Returns the counts of the stream."""
         view = self.run(output, **events)
         assert view.job.status is Status.FINISHED, view
-        results = view.groups[0].members[0].record.results
+        results = view.groups[0].members[0].results
         assert results is not None
         return results["events"]  # type: ignore[no-any-return]
 
@@ -100,9 +100,9 @@ class Load:
         view = self.run(**events)
         assert view.job.status is Status.FAILED, view
         assert self.warehouse.head() == before
-        record = view.groups[0].members[0].record
+        record = view.groups[0].members[0]
         assert record.reason is not None
-        assert record.epoch == 1, "no retry mends a file"
+        assert record.attempt == 1, "no retry mends a file"
         return record.reason.code, record.reason.text
 
     def rows(self, dataset: str = "loads") -> list[dict[str, Any]]:
@@ -286,7 +286,7 @@ def test_the_members_of_a_fork_load_each_file_once_together_and_the_next_job_goe
     load.files({"bad.csv": "id,name\nx,ann\n"})
     view = forked(on_bad_file="skip")
     assert view.job.status is Status.FINISHED, view
-    results = [one.record.results for one in view.groups[0].members]
+    results = [one.results for one in view.groups[0].members]
     counts = [one["events"] for one in results if one is not None]
     assert sum(one["files"] for one in counts) == 12
     assert max(one["files"] for one in counts) < 12

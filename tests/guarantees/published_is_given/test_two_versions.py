@@ -283,12 +283,12 @@ def test_a_version_says_what_made_it_and_a_retry_on_another_python_does_the_work
     again = coordinator.client.retry(job, reason="b is mended").id
     run(again, "import dataclasses; runner.runs_on = dataclasses.replace(runner.runs_on, python='3.99.1')")
     (a,) = coordinator.show(again).groups[0].members
-    assert not a.record.adopted
-    assert a.record.reason is not None
-    assert "ran it on another version of Spark or Python" in a.record.reason.text
+    assert not a.adopted
+    assert a.reason is not None
+    assert "ran it on another version of Spark or Python" in a.reason.text
     third = coordinator.client.retry(again).id
     run(third, "import dataclasses; runner.runs_on = dataclasses.replace(runner.runs_on, python='3.99.2')")
-    assert coordinator.show(third).groups[0].members[0].record.adopted, "a patch release makes no difference"
+    assert coordinator.show(third).groups[0].members[0].adopted, "a patch release makes no difference"
 
     whole = coordinator.submit(made, name="whole")
     run(whole)

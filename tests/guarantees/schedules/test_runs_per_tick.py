@@ -150,7 +150,7 @@ def test_a_failed_run_is_retried_as_a_retry_does_it_under_the_key_of_its_tick(co
     assert coordinator.status(first) is Status.FAILED
     second = next_run(coordinator, 1)
     job = coordinator.show(second).job
-    assert (job.retry_of, job.key) == (first, f"{coordinator.show(first).job.key}/2")
+    assert (job.retry_of, coordinator.client._job_record(second).key) == (first, f"{coordinator.show(first).job.key}/2")
     standing = view(coordinator).record
     assert (standing.status, standing.failures) == ("RETRYING", 1)
     assert standing.last_error is not None
@@ -325,7 +325,7 @@ def test_a_job_that_publishes_a_dataset_makes_the_schedule_that_follows_it_run_o
     publish()
     coordinator.sweep.run()
     (job,) = runs(coordinator)
-    assert coordinator.show(job).job.base == 2
+    assert coordinator.client._job_record(job).base == 2
     coordinator.drive(job)
     coordinator.sweep.run()
     assert runs(coordinator) == [job]
@@ -345,7 +345,7 @@ def test_a_version_that_a_person_has_restored_makes_the_schedule_that_follows_it
         assert coordinator.client.restore("out", 1).version == 3
     coordinator.sweep.run()
     (job,) = runs(coordinator)
-    assert coordinator.show(job).job.base == 3
+    assert coordinator.client._job_record(job).base == 3
     coordinator.drive(job)
     coordinator.client.restore("out", 1)
     coordinator.sweep.run()

@@ -126,7 +126,7 @@ def test_a_rule_with_a_time_makes_the_job_due_at_that_time_and_the_sweep_tells_i
     coordinator.read()
     assert 85 < coordinator.due_in(job) <= 90
     record = coordinator.redis.hget(coordinator.keys.of(job).groups, "a")
-    since = coordinator.show(job).groups[0].members[0].record.since
+    since = coordinator.show(job).groups[0].members[0].since
     moved = str(record).replace(f"{since}", f"{since - 90}")
     coordinator.redis.hset(coordinator.keys.of(job).groups, "a", moved)
     coordinator.reconciler.cache.clear()

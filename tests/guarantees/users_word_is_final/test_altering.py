@@ -35,7 +35,7 @@ def states(coordinator: Coordinator, job: str) -> dict[str, str]:
         member.id: str(member.state)
         for fork in coordinator.show(job).groups
         for member in fork.members
-        if member.record.epoch
+        if member.attempt
     } | {fork.name: "SKIPPED" for fork in coordinator.show(job).groups if fork.census.get("SKIPPED")}
 
 
@@ -72,9 +72,9 @@ def test_fixed_credentials_are_used_by_the_next_attempt_and_healthy_siblings_are
     assert (again.group, again.epoch) == ("bad", 2)
     assert order(coordinator, again).params["password"] == "right"
     view = coordinator.show(job)
-    assert [g.members[0].record.revision for g in view.groups[:2] if g.members] == [0, 0]
+    assert [g.members[0].revision for g in view.groups[:2] if g.members] == [0, 0]
     coordinator.read()
-    assert coordinator.show(job).groups[1].members[0].record.revision == 1, "and the record says what it ran with"
+    assert coordinator.show(job).groups[1].members[0].revision == 1, "and the record says what it ran with"
 
 
 def test_an_attempt_in_recovery_that_runs_is_ended_and_started_with_the_new_values(coordinator: Coordinator) -> None:
@@ -99,7 +99,7 @@ def test_an_attempt_in_recovery_that_runs_is_ended_and_started_with_the_new_valu
     assert (third.group, third.epoch) == ("bad", 3)
     assert order(coordinator, third, "runner2").params["password"] == "right"
     assert coordinator.lease.renew(offers["good"].held_by("runner1"), "w") == "CONTINUE"
-    record = coordinator.show(job).groups[1].members[0].record
+    record = coordinator.show(job).groups[1].members[0]
     assert record.failures == 1, "being altered is charged to nobody"
 
 

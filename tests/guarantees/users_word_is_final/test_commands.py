@@ -119,9 +119,9 @@ def test_every_command_in_every_state_ends_where_the_user_wanted(
 def test_the_same_command_twice_is_done_then_already_and_one_event(coordinator: Coordinator, given: Command) -> None:
     job = running(coordinator)
     assert coordinator.client.command(job, given).answer == "DONE"
-    commit = coordinator.show(job).job.commit
+    commit = coordinator.client._job_record(job).commit
     assert coordinator.client.command(job, given).answer == "ALREADY"
-    assert coordinator.show(job).job.commit == commit
+    assert coordinator.client._job_record(job).commit == commit
     assert coordinator.events(job).count(f"USER_{given.name}") == 1
 
 
@@ -164,7 +164,7 @@ def test_a_pause_that_meets_a_failure_stands_until_the_resume(
         assert coordinator.status(job) is Status.FAILED
     else:
         assert [offer.epoch for offer in coordinator.sent] == [2], "and then it goes on, exactly once"
-        record = coordinator.show(job).groups[0].members[0].record
+        record = coordinator.show(job).groups[0].members[0]
         assert (record.failures, record.losses) == (0, 0), "with its full budget"
 
 
@@ -259,7 +259,7 @@ def test_pause_now_hands_running_attempts_back_and_charges_nothing(coordinator: 
     coordinator.finish(token, Outcome(OutcomeKind.RELEASED))
     act(coordinator, job)
     assert coordinator.status(job) is Status.PAUSED
-    record = coordinator.show(job).groups[0].members[0].record
+    record = coordinator.show(job).groups[0].members[0]
     assert (record.failures, record.losses, record.releases) == (0, 0, 1)
 
 
@@ -289,7 +289,7 @@ def test_a_cancel_whose_worker_is_dead_ends_at_the_deadline_by_itself(
     finally:
         coordinator.consumer.stopping.set()
         consumer.join()
-    record = coordinator.show(job).groups[0].members[0].record
+    record = coordinator.show(job).groups[0].members[0]
     assert record.reason is not None
     assert record.reason.code == "UNCONFIRMED"
     assert "host:runner1" in record.reason.text
@@ -326,12 +326,12 @@ def test_resume_of_what_retries_or_has_ended_is_refused_and_of_what_goes_on_chan
 ) -> None:
     retrying, going = backoff(coordinator), running(coordinator)
     for job, state, answer in ((retrying, "RETRYING", "REFUSED"), (going, "RUNNING", "ALREADY")):
-        commit = coordinator.show(job).job.commit
+        commit = coordinator.client._job_record(job).commit
         answered = coordinator.client.resume(job)
         assert answered.answer == answer
         assert job in answered.text
         assert state in answered.text
-        assert coordinator.show(job).job.commit == commit
+        assert coordinator.client._job_record(job).commit == commit
     done = coordinator.submit(group("only"))
     coordinator.drive(done)
     refused = coordinator.client.resume(done)
@@ -435,7 +435,7 @@ def test_nothing_that_was_claimed_before_a_pause_reads_as_if_it_had_begun_after_
     coordinator.client.pause(job)
     act(coordinator, job)
     view = coordinator.show(job)
-    (claimed_at,) = [member.attempt.claimed_at for member in view.groups[0].members if member.attempt]
+    (claimed_at,) = [member.claimed_at for member in view.groups[0].members if member.claimed_at]
     assert claimed_at < view.job.intent_at
     at = {event["kind"]: event["at"] for _, event in coordinator.client.events(job)}
     assert at["RUNNING"] == pytest.approx(claimed_at, abs=1e-5)

@@ -12,7 +12,7 @@ from unstuck.coordinator.views.job_views import JobView
 
 
 def record(view: JobView, name: str) -> Any:
-    (found,) = [member.record for fork in view.groups for member in fork.members if member.id == name]
+    (found,) = [member for fork in view.groups for member in fork.members if member.id == name]
     return found
 
 

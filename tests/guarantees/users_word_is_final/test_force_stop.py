@@ -11,11 +11,12 @@ import pytest
 from tests.guarantees.users_word_is_final.test_commands import running
 from tests.support.coordinator import Coordinator, group
 from unstuck import Refused, Status
-from unstuck.coordinator.commands.job_commands import Command, Commanded
+from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.views.job_facts import CommandResult
 
 GARBAGE = '{"'
-OTHERS: dict[str, Callable[[Coordinator, str], Commanded]] = {
+OTHERS: dict[str, Callable[[Coordinator, str], CommandResult]] = {
     **{given: lambda coordinator, job, given=given: coordinator.client.command(job, given) for given in Command},  # type: ignore[misc]
     "alter": lambda coordinator, job: coordinator.client.alter(job, {"max_parallel": 2}),
     "skip": lambda coordinator, job: coordinator.client.skip(job, "a"),

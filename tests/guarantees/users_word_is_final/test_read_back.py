@@ -155,7 +155,7 @@ def test_what_submit_accepts_can_be_read_back_and_ended(
     shown(coordinator, job)
     decided(coordinator, job)
     shown(coordinator, job)
-    assert JobSpec.model_validate(coordinator.show(job).job.written()) == asked
+    assert JobSpec.model_validate(coordinator.client.written(job)) == asked
     for offer in coordinator.offers(job):
         claim = coordinator.claim(offer)
         assert claim.work_order is not None

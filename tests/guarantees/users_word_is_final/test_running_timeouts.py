@@ -51,8 +51,8 @@ def test_a_timeout_that_is_set_while_a_group_runs_ends_it(
     job = running(coordinator, {"python": "fleet_steps:wait_for_cancel"}, retry={"max": 0})
     assert coordinator.client.alter(job, {f"groups.g.{path}": "1s"}).answer == "DONE"
     (group,) = ended(coordinator, job).groups
-    assert group.members[0].record.last_error.code == code
-    assert "its timeout of 1s" in group.members[0].record.last_error.text
+    assert group.members[0].last_error.code == code
+    assert "its timeout of 1s" in group.members[0].last_error.text
 
 
 def test_a_timeout_that_is_raised_while_a_group_runs_does_not_end_it(

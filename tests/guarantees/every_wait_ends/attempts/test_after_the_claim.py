@@ -108,7 +108,7 @@ def test_a_runner_that_cannot_begin_says_so_and_is_replaced_and_no_retry_is_used
         assert runner.said() == ["replaced", "lost APPLIED"]
     coordinator.read()
     assert coordinator.status(job) is Status.RETRYING
-    record = coordinator.show(job).groups[0].members[0].record
+    record = coordinator.show(job).groups[0].members[0]
     assert (record.failures, record.losses) == (0, 1)
     for told in (record.first_error, record.last_error, record.reason):
         assert told is not None
@@ -129,9 +129,9 @@ def test_an_order_that_no_runner_can_read_uses_up_the_retries_and_is_no_poison(
     coordinator.read()
     assert coordinator.status(job) is Status.FAILED
     (member,) = coordinator.show(job).groups[0].members
-    assert member.record.reason is not None
-    assert (member.record.reason.code, member.record.losses) == ("WORK_ORDER_UNREADABLE", 0)
-    assert "all 1 retries are used up" in member.record.reason.text
+    assert member.reason is not None
+    assert (member.reason.code, member.losses) == ("WORK_ORDER_UNREADABLE", 0)
+    assert "all 1 retries are used up" in member.reason.text
 
 
 # The end of an attempt fails after its outcome was recorded, and the next one was taken with it.

@@ -23,8 +23,8 @@ from unstuck import Client, Settings, Status
 from unstuck.coordinator.local.local_fleet import LocalFleet
 from unstuck.coordinator.local.process import Program
 from unstuck.coordinator.local.programs import Size
-from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.views.job_facts import GroupView
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Offer
 
@@ -94,13 +94,13 @@ def effects(tmp_path: Path) -> dict[str, list[str]]:
     return {file.name: file.read_text().split() for file in (tmp_path / "effects").iterdir()}
 
 
-def members(client: Client, job: str, name: str = "") -> list[tuple[GroupState, GroupRecord]]:
+def members(client: Client, job: str, name: str = "") -> list[tuple[GroupState, GroupView]]:
     """Of one group, or of all."""
     groups = [group for group in client.show(job).groups if name in ("", group.name)]
-    return [(member.state, member.record) for group in groups for member in group.members]
+    return [(member.state, member) for group in groups for member in group.members]
 
 
-def charged(record: GroupRecord) -> tuple[int, int]:
+def charged(record: GroupView) -> tuple[int, int]:
     return record.failures, record.losses
 
 
@@ -121,7 +121,7 @@ def test_an_attempt_that_outlasts_the_grace_is_handed_back_and_another_worker_fi
 
             def again() -> bool:
                 ((state, record),) = members(client, job)
-                return state is GroupState.RUNNING and record.epoch == 2
+                return state is GroupState.RUNNING and record.attempt == 2
 
             wait_until(again, 20, "the other worker to run it")
             assert limit.kept, limit
