@@ -164,7 +164,7 @@ def _export_views(
     if kind is None:
         raise BadRequest("--to and --keep belong to --export-views duckdb or --export-views spark")
     if keep:
-        if name or version or to:
+        if name or version is not None or to:
             raise BadRequest("--keep writes the newest version of all datasets: leave out NAME, --version and --to")
         at = write_views(place, kind.value)
         path = view_path(kind.value)

@@ -23,6 +23,7 @@ from unstuck.coordinator.cli.submit import SPEC
 from unstuck.coordinator.cli.watch import FRAMES, event_text, outcome
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.staging_gc import folder_of
+from unstuck.coordinator.spec.selection import select
 from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.settings import Settings
 
@@ -56,7 +57,8 @@ def run(
 
     job_spec, settings = read_spec(spec, param), Settings()
     console = for_people(as_json)
-    for sentence in told(job_spec):
+    groups = only or (), after or (), until or ()
+    for sentence in told(job_spec, select(job_spec, *groups) if any(groups) else None):
         stderr.print(f"Note: {sentence}", soft_wrap=True)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # whoever reads a pipe sees at once what a step prints
@@ -68,9 +70,9 @@ def run(
         _log_to_standard_error()
         ended = here.run(
             job_spec,
-            only=only or (),
-            from_=after or (),
-            until=until or (),
+            only=groups[0],
+            from_=groups[1],
+            until=groups[2],
             keep=keep,
             on_change=display.show,
             on_input=display.step_aside,

@@ -107,11 +107,14 @@ class PublishRequest:
         return Entry(n, n - 1, self.publish_id, kind, self.job, self.job_name, self.at, **more)
 
 
-def publish(request: PublishRequest, answered: Callable[[], None] = lambda: None) -> PublishResult:
+def publish(
+    request: PublishRequest, answered: Callable[[], None] = lambda: None, *, now: float | None = None
+) -> PublishResult:
     """Make the outputs of a job visible, all in one entry of the warehouse log.
 
     Args:
         answered: called after each answer of the warehouse, of which there may be tens of thousands.
+        now: seconds since the epoch by the clock of the job, if it has one of its own; for `expect.fresh`.
 
     Returns:
         What the entry says. ``failed``: it can never be published; final, and the same on every repeat.
@@ -129,7 +132,7 @@ def publish(request: PublishRequest, answered: Callable[[], None] = lambda: None
     reach(Point.BEFORE_PACKAGE, request.job)
     try:
         package = _package(warehouse.storage, request)
-        check_expectations(request.outputs, package.expected, request.at)
+        check_expectations(request.outputs, package.expected, request.at if now is None else now)
         idle = dict.fromkeys(output.nothing_new for output in package.outputs.values() if output.nothing_new)
         if idle:
             package = package._replace(outputs=with_news(package.outputs, warehouse.state()))

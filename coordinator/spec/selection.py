@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from unstuck.coordinator.spec.plan import Plan, PlannedGroup, compile_plan
 from unstuck.coordinator.spec.problems import Problem, SpecError, listed, suggestion
 from unstuck.tasks.protocol.token import split_member
 from unstuck.tasks.spec.fields import ForkValue
+from unstuck.tasks.spec.group import fork_key
 
 _OF_THE_WHOLE = ("schedule", "notify", "groups", "publish", "outputs")
 _CHECKS = ("quality", "columns", "expect")
@@ -145,11 +147,8 @@ def _values(planned: PlannedGroup, values: list[ForkValue]) -> dict[str, Any]:
     """``for_each`` of these members alone. Raises: SpecError: they are not all combinations of their values."""
     names = planned.spec.fork_params
     rows = [value if isinstance(value, tuple) else (value,) for value in values]
-    columns = {name: list(dict.fromkeys(row[at] for row in rows)) for at, name in enumerate(names)}
-    total = 1
-    for column in columns.values():
-        total *= len(column)
-    if total != len(set(rows)):
+    columns = {name: list({fork_key(row[at]): row[at] for row in rows}.values()) for at, name in enumerate(names)}
+    if math.prod(map(len, columns.values())) != len(set(map(fork_key, rows))):
         raise SpecError([Problem(f"select one member of {planned.name} at a time: it is forked over several lists")])
     return columns
 

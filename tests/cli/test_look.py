@@ -538,7 +538,12 @@ def test_views_for_bi_tools_are_printed_written_or_kept_in_the_warehouse(
     assert [path.name for path in tmp_path.glob(".views*")] == []
     assert "Each publish rewrites it" in cli("datasets", "--export-views", "duckdb", "--keep").stdout
     assert Path(published.storage.uri("_views/duckdb.sql")).read_text() == printed
-    for wrong in (("monthly", "--export-views", "spark", "--keep"), ("--keep",), ("--to", "x.sql")):
+    for wrong in (
+        ("--version", "0", "--export-views", "spark", "--keep"),
+        ("monthly", "--export-views", "spark", "--keep"),
+        ("--keep",),
+        ("--to", "x.sql"),
+    ):
         assert cli("datasets", *wrong).returncode == 2
 
 

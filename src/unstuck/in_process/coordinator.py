@@ -6,7 +6,7 @@ import datetime
 import os
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -15,12 +15,13 @@ import redis
 from unstuck.coordinator.commands.job_commands import Answer, Command, command
 from unstuck.coordinator.decide.receipts import Delivered
 from unstuck.coordinator.explain.job import explain
-from unstuck.coordinator.model.decision import Acks, Decision, Environment
+from unstuck.coordinator.model.decision import Acks, Decision, Environment, PublishResult
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.background_tries import Warehouses
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
+from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
 from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.spec.model import JobSpec
@@ -49,14 +50,28 @@ class JumpingClock:
 
     def __init__(self, now: datetime.datetime | None = None) -> None:
         """``now``: where it begins."""
-        self._ahead = 0.0 if now is None else now.timestamp() - time.time()
+        self._ahead, self._jumped = 0.0 if now is None else now.timestamp() - time.time(), 0.0
 
     def __call__(self) -> float:
         """Seconds since the epoch."""
+        return self.without_jumps() + self._jumped
+
+    def without_jumps(self) -> float:
+        """Seconds since the epoch, if no wait had been jumped over."""
         return time.time() + self._ahead
 
     def jump(self, seconds: float) -> None:
-        self._ahead += max(0.0, seconds)
+        self._jumped += max(0.0, seconds)
+
+
+class _WarehousesHere(Warehouses):
+    """Judges how old rows are by the clock of the job, of which a test says where it begins."""
+
+    def __init__(self, clock: JumpingClock) -> None:
+        self._clock = clock
+
+    def publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
+        return publish(PublishRequest.of(state, time.time()), answered, now=self._clock.without_jumps())
 
 
 class Reported:
@@ -173,7 +188,7 @@ class Coordinator:
         self.store = ReferenceStore(clock, self._reports, lock_ttl=settings.lock_ttl, lease_ttl=settings.lease_ttl)
         store = cast(Store, StoreHere(self.store))
         self._reconciler = Reconciler(
-            *(store, lambda wake_ups: None, Warehouses(), settings, _mint, cast(Background, AtOnce())),
+            *(store, lambda wake_ups: None, _WarehousesHere(clock), settings, _mint, cast(Background, AtOnce())),
             sleep=clock.jump,
             clock=clock,
         )

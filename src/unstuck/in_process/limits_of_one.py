@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import listed
+from unstuck.coordinator.spec.selection import Selection
+from unstuck.tasks.spec.outputs import OutputSpec
 
 
 def refuse_what_needs_a_fleet(spec: JobSpec) -> None:
@@ -18,11 +20,17 @@ def refuse_what_needs_a_fleet(spec: JobSpec) -> None:
         )
 
 
-def told(spec: JobSpec) -> Iterator[str]:
-    """Sentences about what the spec says and one process does not do."""
+def told(spec: JobSpec, part: Selection | None = None) -> Iterator[str]:
+    """Sentences about what the spec says and one process, or the ``part`` of it that runs, does not do."""
     if spec.schedule is not None:
         yield "schedule: has no effect here: the job runs once, now"
     if spec.notify:
         yield "notify: has no effect here: nobody is told of anything"
     if fresh := [group.name for group in spec.groups if group.fresh]:
         yield f"fresh: true has no effect here: {listed(fresh)} runs in this process, on the one Spark session"
+    for dataset, (reader, maker) in part.reads.items() if part is not None else ():
+        if (mode := spec.outputs.get(dataset, OutputSpec()).mode) != "replace":
+            yield (
+                f"{reader} reads all rows of {dataset} that are published, those of earlier runs too (mode: {mode}). "
+                f"Run {maker} as well, and it has those of this run alone"
+            )

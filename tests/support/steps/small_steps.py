@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import shutil
 import time
 from pathlib import Path
@@ -20,6 +21,10 @@ def doubled(spark: None, ctx: Any, of: str) -> pa.Table:
     numbers = ctx.input(of)["n"].to_pylist()
     ctx.result("sum", 2 * sum(numbers))
     return pa.table({"n": [2 * n for n in numbers]})
+
+
+def made_at(spark: None, ctx: Any, at: str) -> pa.Table:
+    return pa.table({"at": [datetime.datetime.fromisoformat(at).replace(tzinfo=datetime.UTC)]})
 
 
 def of_member(spark: None, ctx: Any, day: int) -> pa.Table:

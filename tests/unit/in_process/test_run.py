@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from unstuck import Job, JobSpec, Status
 from unstuck.coordinator.cli.render.job_tree import lines_of
 from unstuck.coordinator.errors import BadRequest, NoSuchGroup
 from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.spec.selection import select
 from unstuck.coordinator.views.job_views import JobView
 from unstuck.in_process.limits_of_one import told
 from unstuck.in_process.run import Ended, InProcess
@@ -61,6 +63,17 @@ def test_backoffs_are_jumped_over_and_retries_are_those_of_the_spec(here: InProc
     assert ended.finished
     assert ended.group("rows").attempts == 4
     assert here.clock() - began > 3 * 7200
+
+
+def test_how_old_rows_are_is_judged_by_the_clock_of_the_job_without_the_waits_it_jumped_over(tmp_path: Path) -> None:
+    made = {**group("now", "made_at", output="now", params={"at": "2020-01-01T00:00:00"}), "retry": {"backoff": "2h"}}
+    fresh = {"now": {"expect": {"fresh": {"column": "at", "within": "1h"}}}}
+    spec = {"name": "tiny", "groups": [made], "outputs": fresh}
+    with InProcess(tmp_path / "warehouse", now=datetime.datetime(2020, 1, 1, 0, 30, tzinfo=datetime.UTC)) as here:
+        ended = here.run(spec, fail={"now": TimeoutError("no answer")})
+        assert ended.finished, ended.why()
+    with InProcess(tmp_path / "warehouse", now=datetime.datetime(2020, 1, 1, 2, tzinfo=datetime.UTC)) as here:
+        assert "2h00m old" in here.run(spec).why()
 
 
 def test_a_step_that_fails_for_good_publishes_nothing_and_says_why(here: InProcess) -> None:
@@ -165,6 +178,17 @@ def test_people_are_told_what_has_no_effect_in_one_process() -> None:
     }
     told_of = list(told(JobSpec.from_values({"name": "tiny", **spec}, None)))
     assert [line.partition(":")[0] for line in told_of] == ["schedule", "notify", "fresh"]
+
+
+def test_people_are_told_where_a_part_reads_the_rows_of_earlier_runs_too() -> None:
+    how = {"rows": {"mode": "append"}, "twice": {"mode": "append"}}
+    spec = JobSpec.from_values(
+        {"name": "tiny", "groups": [THREE, DOUBLED], "outputs": how, "publish": ["rows", "twice"]}, None
+    )
+    [sentence] = told(spec, select(spec, ["twice"], (), ()))
+    assert sentence.startswith("twice reads all rows of rows that are published, those of earlier runs too")
+    replaced = spec.model_copy(update={"outputs": {}})
+    assert list(told(replaced, select(replaced, ["twice"], (), ()))) == []
 
 
 def test_a_job_in_python_runs_itself(tmp_path: Path) -> None:

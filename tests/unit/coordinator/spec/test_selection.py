@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -70,6 +71,14 @@ def test_how_outputs_are_published_stays_and_of_one_that_is_not_its_checks() -> 
     member = selected(*CHAIN, only=["by_month[1]", "load_a"], **whole).spec
     assert member.outputs["load_a"].mode != "append"
     assert member.outputs["load_a"].expect is not None
+
+
+@pytest.mark.parametrize("value", [{"model": "small", "depth": 2}, 1, True, "1"])
+def test_a_single_member_has_its_value_whatever_that_is(value: Any) -> None:
+    fork = group("each", for_each={"of": [True, 1, "1", {"model": "small", "depth": 2}]})
+    at = [json.dumps(one) for one in fork["for_each"]["of"]].index(json.dumps(value))
+    both = selected(fork, only=[f"each[{at}]", "each[0]"]).spec.groups[0].fork_values
+    assert list(map(repr, both or ())) == list(dict.fromkeys([repr(value), "True"]))
 
 
 def test_a_single_member_of_a_fork_runs_alone_and_nothing_is_published() -> None:
