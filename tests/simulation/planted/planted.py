@@ -18,7 +18,7 @@ from tests.simulation.model.stored import StoredJob
 from tests.simulation.planted.mutants import MUTANTS
 from tests.simulation.planted.planting import Patches, Planted
 from tests.simulation.rules.broken import FORGOTTEN, LATE_CANCEL, MISSED_DUE, ONE, SHOWN, TOLD, WHOLE, WORD
-from unstuck.coordinator import client_commands
+from unstuck.coordinator import client, client_commands
 from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.job_commands import Answer, Commanded
 from unstuck.coordinator.decide import attempts, decide, intent, joins, requests
@@ -139,7 +139,7 @@ class RetriesWhatRuns(ModelStore):
 
 def _retries_all() -> Patches:
     """The other half of it, where the record is read."""
-    return [(client_commands, "RETRY_LEGAL", frozenset(Status))]
+    return [(client, "RETRY_LEGAL", frozenset(Status))]
 
 
 def _not_found_is_success() -> Patches:
