@@ -245,13 +245,17 @@ class Job:
             warehouse: where it publishes; by default that of the settings of the environment.
             only, from_, until: the groups that run, if not all; see `InProcess.run`.
             keep: leave its staging, with the logs of its attempts.
+
+        Raises:
+            KeyboardInterrupt: by Ctrl-C, once the job is canceled; or BdbQuit, by leaving the debugger.
+            SpecError, BadRequest, HostUnfit: as ``unstuck run`` refuses it.
         """
         # Upwards, for this call alone: it is the convenience of whoever has a job in hand.
         from unstuck.in_process.run import InProcess
         from unstuck.tasks.settings import settings
 
         with InProcess(warehouse or settings().warehouse) as here:
-            return here.run(self, params=params, only=only, from_=from_, until=until, keep=keep)
+            return here.run_or_leave(self, params=params, only=only, from_=from_, until=until, keep=keep)
 
     def _add(
         self,

@@ -111,6 +111,8 @@ class RunnerHere(Runner):
 
     Attributes:
         interrupted: the user wants no more: by Ctrl-C, or by leaving the debugger.
+        left_with: the error by which the user said so, for callers who are to end as well.
+        leaves: errors that say so where a step raises them.
         on_input: is told when a step reads from the terminal.
     """
 
@@ -138,6 +140,8 @@ class RunnerHere(Runner):
         self.watchdog = self._limits = _Limits(self._over, shown)
         self.held: Held | None = None
         self.replaced = self.interrupted = self._on_spark = self._found = False
+        self.left_with: BaseException | None = None
+        self.leaves: tuple[type[BaseException], ...] = (KeyboardInterrupt, bdb.BdbQuit)
         self.on_input: Callable[[], None] = lambda: None
         self._shared_driver = driver
         self._code = Code(watched=False)
@@ -234,7 +238,7 @@ class RunnerHere(Runner):
         if held is None or held.ended:
             if self.interrupted:
                 raise KeyboardInterrupt  # a second time
-            self.interrupted = True
+            self.leave()
             return
         if held.instruction is None and not self._limits.off:  # else a debugger has its own use of Ctrl-C
             self.leave()
@@ -243,10 +247,10 @@ class RunnerHere(Runner):
                 return
         raise KeyboardInterrupt
 
-    def leave(self) -> None:
-        """The user wants no more: end the attempt that runs, too."""
-        self.interrupted = True
-        if self.held is not None:
+    def leave(self, error: BaseException | None = None) -> None:
+        """The user wants no more, and has said so by ``error`` or Ctrl-C: end the attempt that runs, too."""
+        self.interrupted, self.left_with = True, error or KeyboardInterrupt()
+        if self.held is not None and not self.held.ended:
             self._take_instruction(self.held.token, Instruction.CANCEL, None)
 
     def _over(self, clock: Clock) -> None:
@@ -281,6 +285,6 @@ class _AttemptHere(Attempt):
 
     def _ended_by(self, error: BaseException) -> Outcome | None:
         cause = error.error if isinstance(error, StepRaised) else error
-        if isinstance(cause, KeyboardInterrupt | bdb.BdbQuit) and self._held.instruction is None:
-            self._runner.leave()
+        if isinstance(cause, self._runner.leaves) and self._held.instruction is None:
+            self._runner.leave(cause)
         return super()._ended_by(error)

@@ -145,6 +145,18 @@ class InProcess:
     def close(self) -> None:
         self._runner.close()
 
+    def run_or_leave(self, *given: Any, leaves: tuple[type[BaseException], ...] = (), **named: Any) -> Ended:
+        """As `run`, for a program: where the user ended the job, by Ctrl-C say, the caller ends by the same error.
+
+        Args:
+            leaves: more errors of a step that end the caller, too, and are no failure of the step.
+        """
+        self._runner.leaves += leaves
+        ended = self.run(*given, **named)
+        if self._runner.left_with is not None:
+            raise self._runner.left_with
+        return ended
+
     def __enter__(self) -> InProcess:
         return self
 

@@ -8,6 +8,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.in_process.attempts import Failing
 from unstuck.in_process.run import InProcess
@@ -21,6 +23,9 @@ from unstuck.testing.published_data import Mode, publish_frame
 from unstuck.testing.runs import JobRun, TickRun
 from unstuck.testing.shared_spark import SharedSpark
 from unstuck.testing.specs import Part, Spec, When, job_of, read_spec, tick_at, ticks_between
+
+# A limit of pytest-timeout, or the end of its debugger, is for the test and no failure of the step that it meets.
+_OF_PYTEST = (pytest.fail.Exception, pytest.skip.Exception, pytest.exit.Exception)
 
 
 class Unstuck:
@@ -181,7 +186,7 @@ class Unstuck:
         spark, place = self._spark, self._folder / "warehouse"
         with InProcess(place, settings=spark.settings, driver=lambda: spark.driver, now=now) as process:
             # `JobRun` reads what was staged.
-            ended = process.run(here, **part._asdict(), fail=fail, times=times, keep=True)
+            ended = process.run_or_leave(here, **part._asdict(), fail=fail, times=times, keep=True, leaves=_OF_PYTEST)
         done = JobRun(ended, here.values, self._log, lambda: self.spark)
         self._tell(done.why())
         return done

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HEAVY = {"celery", "duckdb", "kombu", "pandas", "py4j", "pyarrow", "pydantic", "pyspark", "redis"}
 
 
@@ -50,6 +52,23 @@ def test_an_assertion_that_fails_shows_why_the_job_did(tmp_path: Path) -> None:
         assert "where False = <shop is FAILED: GROUP_FAILED: group load failed: STEP_FAILED: TimeoutError" in shown
         assert "Captured unstuck call" in shown
         assert "load: FAILED: STEP_FAILED: TimeoutError: no answer of the shop" in shown
+
+
+def test_ctrl_c_and_the_end_of_a_test_by_pytest_are_no_failure_of_a_step(tmp_path: Path) -> None:
+    (tmp_path / "test_shop.py").write_text(
+        "import os, signal, time\nimport pytest\n"
+        "def skipped(spark, ctx):\n    pytest.skip('as a limit of pytest-timeout fails a test')\n"
+        "def interrupted(spark, ctx):\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(60)\n"
+        "def job(step):\n    group = {'name': 'g', 'spark': False, 'steps': [{'python': f'test_shop:{step}'}]}\n"
+        "    return {'name': 'shop', 'groups': [group]}\n"
+        "def test_skipped(unstuck):\n    unstuck.run(job('skipped'))\n    raise AssertionError\n"
+        "def test_interrupted(unstuck):\n    unstuck.run(job('interrupted'))\n"
+        "def test_after_it():\n    raise AssertionError\n"
+    )
+    done = run_pytest(tmp_path, "-q")
+    assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout
+    assert "1 skipped" in done.stdout
+    assert "KeyboardInterrupt" in done.stdout
 
 
 def test_without_pytest_the_package_says_what_to_install() -> None:
