@@ -69,6 +69,8 @@ def select(spec: JobSpec, only: Collection[str], after: Collection[str], until: 
         kept &= _before(plan, {name for one in until for name in _fitting(one, names, plan)})
     if not kept:
         raise NoSuchGroup("no group is left: each of --only, --from and --until must select the groups that run")
+    whole = {name for one in only for name in fnmatch.filter(names, one)}
+    members = {name: values for name, values in members.items() if name in kept.difference(whole)}
     reads: dict[str, tuple[str, str]] = {}
     written = {name: value for name, value in spec.dumped().items() if name not in _OF_THE_WHOLE}
     by_name = {group["name"]: group for group in spec.dumped()["groups"]}

@@ -28,6 +28,8 @@ def told(spec: JobSpec, part: Selection | None = None) -> Iterator[str]:
         yield "notify: has no effect here: nobody is told of anything"
     if fresh := [group.name for group in spec.groups if group.fresh]:
         yield f"fresh: true has no effect here: {listed(fresh)} runs in this process, on the one Spark session"
+    if part is not None and part.parts:
+        yield f"nothing is published: of {listed(part.parts)} single members run, whose rows are a part of the dataset"
     for dataset, (reader, maker) in part.reads.items() if part is not None else ():
         if (mode := spec.outputs.get(dataset, OutputSpec()).mode) != "replace":
             yield (

@@ -180,13 +180,17 @@ def test_people_are_told_what_has_no_effect_in_one_process() -> None:
     assert [line.partition(":")[0] for line in told_of] == ["schedule", "notify", "fresh"]
 
 
-def test_people_are_told_where_a_part_reads_the_rows_of_earlier_runs_too() -> None:
+def test_people_are_told_where_a_part_publishes_nothing_or_reads_the_rows_of_earlier_runs_too() -> None:
     how = {"rows": {"mode": "append"}, "twice": {"mode": "append"}}
     spec = JobSpec.from_values(
         {"name": "tiny", "groups": [THREE, DOUBLED], "outputs": how, "publish": ["rows", "twice"]}, None
     )
     [sentence] = told(spec, select(spec, ["twice"], (), ()))
     assert sentence.startswith("twice reads all rows of rows that are published, those of earlier runs too")
+    fork = JobSpec.from_values({"name": "tiny", "groups": [{**THREE, "for_each": {"first": [1, 2]}}]}, None)
+    assert next(told(fork, select(fork, ["rows[1]"], (), ()))).startswith(
+        "nothing is published: of rows single members"
+    )
     replaced = spec.model_copy(update={"outputs": {}})
     assert list(told(replaced, select(replaced, ["twice"], (), ()))) == []
 

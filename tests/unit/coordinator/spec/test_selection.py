@@ -73,6 +73,13 @@ def test_how_outputs_are_published_stays_and_of_one_that_is_not_its_checks() -> 
     assert member.outputs["load_a"].expect is not None
 
 
+def test_a_fork_that_is_selected_as_a_whole_too_runs_whole_and_is_published() -> None:
+    for only in (["by_month", "by_month[1]"], ["by_month[1]", "*"]):
+        part = selected(*CHAIN[:3], only=only)
+        assert (part.parts, part.spec.publish) == ((), None)
+    assert selected(*CHAIN, only=["by_month[1]", "total"], after=["total"]).parts == ()
+
+
 @pytest.mark.parametrize("value", [{"model": "small", "depth": 2}, 1, True, "1"])
 def test_a_single_member_has_its_value_whatever_that_is(value: Any) -> None:
     fork = group("each", for_each={"of": [True, 1, "1", {"model": "small", "depth": 2}]})
