@@ -75,7 +75,7 @@ check: lint test  ## lint, then test
 
 simulate: setup  ## run simulated histories (SEEDS=500 SEED_START=0)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(SEED_START)
-	$(BIN)/python -m tests.simulation --schedules --seeds $$(($(SEEDS) / 4)) --start $(SEED_START)
+	$(BIN)/python -m tests.simulation --schedules --seeds $$(($(SEEDS) / 8)) --start $(SEED_START)
 
 mirror: setup  ## the same histories on the real store and its scripts too (SEEDS=500)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(SEED_START) --mirror

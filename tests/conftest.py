@@ -19,6 +19,7 @@ from tests.support.spark.spark_classes import java_options
 
 if TYPE_CHECKING:
     from tests.support.coordinator import Coordinator
+    from unstuck.testing.shared_spark import SharedSpark
 
 
 pytest_plugins = [f"tests.support.suite.{name}" for name in ("logging_kept", "order", "suite_limits")]
@@ -88,6 +89,16 @@ def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
     server.start()
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="module")
+def _unstuck_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSpark]:
+    """The session of `unstuck.testing`, for one file alone: other files start and stop sessions of their own."""
+    from unstuck.testing.shared_spark import SharedSpark
+
+    shared = SharedSpark(tmp_path_factory.mktemp("unstuck-spark"))
+    yield shared
+    shared.stop()
 
 
 @pytest.fixture

@@ -588,7 +588,7 @@ def test_the_sources_of_a_dataset_are_the_files_of_its_stream_and_one_can_be_ski
     file = landing / "a.json"
     file.write_text("{}")
     path = "_staging/job3/load/1-n-c/events.position"
-    position = FilesPosition({str(file): (2, str(file.stat().st_mtime_ns))}, {str(file): 5})
+    position = FilesPosition({str(file): f"2 {file.stat().st_mtime_ns}"}, {str(file): 5})
     size = write_position(published.storage, path, position)
     checkpoint = Checkpoint(path, size, str(landing), 1, "", "files", {"looked": 1, "files": 1})
     change = {"monthly": Change("append", [], [], 0, SCHEMA, checkpoint=checkpoint)}
