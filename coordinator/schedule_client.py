@@ -30,6 +30,7 @@ from unstuck.coordinator.schedules.schedule_commands import (
     goes_on,
     set_again,
 )
+from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
 from unstuck.coordinator.schedules.schedule_view import ScheduleView, view_of
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.answers import CommitAnswer
@@ -55,7 +56,7 @@ class ScheduleClient:
         self._submitter, self._settings = submitter, submitter.settings
         self._store = ScheduleStore(submitter.client, Keys(self._settings.prefix))
 
-    def set(self, spec: Spec, *, reason: str = "", by: str | None = None) -> ScheduleCommanded:
+    def set(self, spec: Spec, *, reason: str = "", by: str | None = None) -> ScheduleResult:
         """Make a schedule of a job spec, under its name, or change the one that there is. The same spec is no change.
 
         A schedule that is not there goes on from its last run that the warehouse knows: Redis may have lost it.
@@ -117,9 +118,7 @@ class ScheduleClient:
         )
         return replace(new, last_success=found), told
 
-    def command(
-        self, name: str, given: ScheduleCommand, *, reason: str = "", by: str | None = None
-    ) -> ScheduleCommanded:
+    def command(self, name: str, given: ScheduleCommand, *, reason: str = "", by: str | None = None) -> ScheduleResult:
         """Pause, resume, run or stop a schedule. Durable and idempotent: repeating it changes nothing.
 
         Returns: DONE, ALREADY or REFUSED, with a sentence that says what holds and what can be done.
@@ -130,19 +129,19 @@ class ScheduleClient:
         """
         return self._write(lambda now: command(self._record(name), given, now, by or user_here(), reason))
 
-    def pause(self, name: str, *, reason: str = "", by: str | None = None) -> ScheduleCommanded:
+    def pause(self, name: str, *, reason: str = "", by: str | None = None) -> ScheduleResult:
         """Start no run any more, until `resume`; one that goes on may end. See `command`."""
         return self.command(name, ScheduleCommand.PAUSE, reason=reason, by=by)
 
-    def resume(self, name: str, *, reason: str = "", by: str | None = None) -> ScheduleCommanded:
+    def resume(self, name: str, *, reason: str = "", by: str | None = None) -> ScheduleResult:
         """Go on with a schedule that is PAUSED or HALTED, with its full retry budget. See `command`."""
         return self.command(name, ScheduleCommand.RESUME, reason=reason, by=by)
 
-    def run(self, name: str, *, reason: str = "", by: str | None = None) -> ScheduleCommanded:
+    def run(self, name: str, *, reason: str = "", by: str | None = None) -> ScheduleResult:
         """Run now: what has failed is tried at once, or a run is made that belongs to no tick. See `command`."""
         return self.command(name, ScheduleCommand.RUN, reason=reason, by=by)
 
-    def stop(self, name: str, *, reason: str = "", by: str | None = None) -> ScheduleCommanded:
+    def stop(self, name: str, *, reason: str = "", by: str | None = None) -> ScheduleResult:
         """End a schedule for good; a run that goes on may end. See `command`."""
         return self.command(name, ScheduleCommand.STOP, reason=reason, by=by)
 
@@ -157,7 +156,7 @@ class ScheduleClient:
         backwards: bool = False,
         reason: str = "",
         by: str | None = None,
-    ) -> ScheduleCommanded:
+    ) -> ScheduleResult:
         """Run the ticks of a time that is past. Coordinators do so; giving it again changes nothing.
 
         Args:
@@ -198,7 +197,7 @@ class ScheduleClient:
 
     def command_backfill(
         self, name: str, given: BackfillCommand, *, reason: str = "", by: str | None = None
-    ) -> ScheduleCommanded:
+    ) -> ScheduleResult:
         """Pause, resume or cancel the backfill of a schedule; runs that go on may end. See `command`."""
         return self._write(lambda now: backfill_command(self._record(name), given, now, by or user_here(), reason))
 
@@ -251,7 +250,7 @@ class ScheduleClient:
     def why(self, name: str) -> ScheduleExplanation:
         """Explain where a schedule stands, and what would help. Raises: NoSuchSchedule."""
         view = self.show(name)
-        jobs = {run.job: self._why_job(run.job) for run in view.record.going_on if run.job}
+        jobs = {run.job: self._why_job(run.job) for run in view.schedule.going_on if run.job}
         return explain_schedule(view, self._queries.idle(view.at), jobs)
 
     def events(self, name: str, most: int = 100) -> list[dict[str, Any]]:
@@ -277,19 +276,19 @@ class ScheduleClient:
             raise NoSuchSchedule(text)
         return record
 
-    def _write(self, judge: Callable[[float], ScheduleCommanded]) -> ScheduleCommanded:
+    def _write(self, judge: Callable[[float], ScheduleCommanded]) -> ScheduleResult:
         """Judge and write a command until it is on record or refused, with one id for all tries."""
         command_id = secrets.token_hex(8)
         while True:
             now = self._store.now()
             result = judge(now)
             if result.answer is not Answer.DONE:
-                return result
+                return ScheduleResult.of(result)
             record = settled(result.record, now)
             change = ScheduleChange(command_id, record.commit, record, result.events, due=now, commanded=True)
             if self._store.commit(change) is CommitAnswer.APPLIED:
                 self._submitter.make_durable(f"schedule {record.name}")
-                return result
+                return ScheduleResult.of(replace(result, record=record))
 
 
 def _wanted(record: ScheduleRecord, first: Bound, last: Bound, **more: Any) -> Wanted:

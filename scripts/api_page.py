@@ -19,6 +19,9 @@ from pydantic import BaseModel
 import unstuck
 from unstuck.coordinator.notices.outbox import Notices
 from unstuck.coordinator.schedule_client import ScheduleClient
+from unstuck.coordinator.schedules.explain import ScheduleExplanation
+from unstuck.coordinator.schedules.schedule_facts import BackfillView, RunView, ScheduleFacts, ScheduleResult
+from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.store.pool_store import Pools, PoolView
 from unstuck.coordinator.views.job_facts import CommandResult, GroupView, JobFacts
@@ -53,6 +56,9 @@ SECTIONS: dict[str, tuple[tuple[str, Any], ...]] = {
     "Answers of the client": (
         *(("JobView", JobView), ("JobFacts", JobFacts), ("ForkView", ForkView), ("GroupView", GroupView)),
         *(("CommandResult", CommandResult), ("ListedJob", ListedJob), ("PoolView", PoolView)),
+        *(("ScheduleView", ScheduleView), ("ScheduleFacts", ScheduleFacts), ("RunView", RunView)),
+        *(("BackfillView", BackfillView), ("ScheduleResult", ScheduleResult)),
+        ("ScheduleExplanation", ScheduleExplanation),
     ),
     "Steps": (("StepContext", unstuck.StepContext), ("ctx.output(name)", OutputSlot)),
     "Warehouse": (("published", unstuck.published), ("published_files", unstuck.published_files)),

@@ -32,7 +32,8 @@ from unstuck.coordinator.commands.job_commands import Answer
 from unstuck.coordinator.errors import NoSuchSchedule, Refused
 from unstuck.coordinator.model.schedule_record import Redo
 from unstuck.coordinator.schedules.explain import backlog_facts
-from unstuck.coordinator.schedules.schedule_commands import BackfillCommand, ScheduleCommand, ScheduleCommanded
+from unstuck.coordinator.schedules.schedule_commands import BackfillCommand, ScheduleCommand
+from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
 
 schedule = typer.Typer(help="Jobs that repeat: each run of a schedule is an ordinary job.", no_args_is_help=True)
 
@@ -72,11 +73,11 @@ def list_schedules(as_json: AsJson = False) -> None:
     shown = table("NAME", "STATUS", "TRIGGER", "NEXT", "LAST SUCCESS", "WAITS")
     for view in views:
         ticks = view.next_ticks(1)
-        well = view.record.last_success
+        one, well = view.schedule, view.schedule.last_success
         next_at = clock(ticks[0].timestamp()) if ticks else ""
-        cells = (view.record.name, coloured(view.record.status), view.trigger, next_at)
-        backfill = view.record.backfill
-        fills = f"; backfill {backfill.status}: {backfill.told}" if backfill is not None and not backfill.over else ""
+        cells = (one.name, coloured(one.status), one.trigger, next_at)
+        fill = one.backfill
+        fills = "" if fill is None or fill.over else f"; backfill {fill.status}: {fill.progress}"
         shown.add_row(*cells, clock(well.at) if well else "", one_line(view.waits + fills))
     stdout.print(shown)
 
@@ -95,18 +96,18 @@ def show_schedule(
     if as_json:
         emit({**schedule_json(view, count), "runs": [listed_json(job) for job in runs], "events": events})
         return
-    record = view.record
-    stdout.print(f"{record.name}  ", coloured(record.status), f"  {view.trigger}", sep="")
+    one = view.schedule
+    stdout.print(f"{one.name}  ", coloured(one.status), f"  {one.trigger}", sep="")
     stdout.print(f"  {view.waits}")
     for tick in view.next_ticks(count):
         stdout.print(f"  next      {tick.astimezone(view.zone).isoformat(sep=' ')}")
     for fact in backlog_facts(view):
         stdout.print(f"  {fact.what:<9} {one_line(fact.text)} {clock(fact.at)}".rstrip())
-    if backfill := record.backfill:
-        stdout.print("  backfill  ", coloured(backfill.status), f"  {backfill.told}", sep="")
-    if well := record.last_success:
+    if backfill := one.backfill:
+        stdout.print("  backfill  ", coloured(backfill.status), f"  {backfill.progress}", sep="")
+    if well := one.last_success:
         stdout.print(f"  last well {clock(well.at)}  job {well.job}, version {well.version or 'none'}")
-    if failed := record.last_error:
+    if failed := one.last_error:
         stdout.print(f"  failed    {clock(failed.at)}  {one_line(failed.text)}   unstuck logs {failed.job}")
     for job in runs:
         stdout.print(f"  run       {clock(job.submitted_at)}  job {job.id}  ", coloured(job.status), sep="")
@@ -170,7 +171,7 @@ def _command(given: ScheduleCommand, summary: str) -> Callable[..., None]:
     return run
 
 
-def _asked(client: Client, name: str, given: ScheduleCommand, reason: str, by: str | None) -> ScheduleCommanded | str:
+def _asked(client: Client, name: str, given: ScheduleCommand, reason: str, by: str | None) -> ScheduleResult | str:
     try:
         return client.schedules.command(name, given, reason=reason, by=by)
     except NoSuchSchedule as error:
@@ -254,7 +255,7 @@ def remove_schedules(names: Names, reason: Because = "", by: By = None) -> None:
     raise typer.Exit(code)
 
 
-def _answer(results: Sequence[tuple[str, ScheduleCommanded | str]], as_json: bool) -> None:
+def _answer(results: Sequence[tuple[str, ScheduleResult | str]], as_json: bool) -> None:
     """Say what became of each schedule; leave with the worst code."""
     out, code = for_people(as_json), ExitCode.FINE
     answers = []
@@ -266,7 +267,7 @@ def _answer(results: Sequence[tuple[str, ScheduleCommanded | str]], as_json: boo
             continue
         if result.answer is Answer.REFUSED:
             code = max(code, ExitCode.REFUSED)
-        answers.append({"name": name, "answer": result.answer, "status": result.record.status, "text": result.text})
+        answers.append({"name": name, "answer": result.answer, "status": result.schedule.status, "text": result.text})
         (stderr if result.answer is Answer.REFUSED else out).print(f"{result.text}.")
     if as_json:
         emit(answers)

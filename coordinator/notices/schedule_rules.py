@@ -14,7 +14,6 @@ from unstuck.coordinator.model.schedule_record import ScheduleRecord, ScheduleSt
 from unstuck.coordinator.notices.late_deadlines import Deadlines, deadlines
 from unstuck.coordinator.notices.rules import Subscriptions, Telling
 from unstuck.coordinator.notices.schedule_wording import words
-from unstuck.coordinator.schedules.decide_schedule import policy_of
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.spec.notify_spec import Condition, Late
 
@@ -22,18 +21,19 @@ from unstuck.coordinator.spec.notify_spec import Condition, Late
 def tell_of_schedule(
     asked: Subscriptions,
     before: ScheduleRecord,
+    after: ScheduleRecord,
     view: ScheduleView,
     events: Sequence[Mapping[str, Any]],
     zone: str,
 ) -> Telling:
-    """Judge the commit that leads from ``before`` to the record of ``view``, with ``events``.
+    """Judge the commit that leads from ``before`` to ``after``, which ``view`` shows, with ``events``.
 
     Args:
         zone: of local times, where neither the rule nor the schedule names one.
     """
-    one = _Telling(asked, before, view, events, policy_of(view.record.policy).zone or zone)
+    one = _Telling(asked, before, after, view, events, view.schedule.policy.zone or zone)
     one.runs()
-    if view.record.status.terminal:
+    if after.status.terminal:
         one.ended()
     else:
         one.failing()
@@ -48,15 +48,16 @@ class _Telling:
         self,
         asked: Subscriptions,
         before: ScheduleRecord,
+        after: ScheduleRecord,
         view: ScheduleView,
         events: Sequence[Mapping[str, Any]],
         zone: str,
     ) -> None:
         self._asked, self._before, self._view, self._zone = asked, before, view, zone
-        self._record, self._now = view.record, view.at
+        self._record, self._now = after, view.at
         self._runs = {kind: [one for one in events if one["kind"] == kind] for kind in ("RUN_FINISHED", "RUN_FAILED")}
         self._events = events
-        self.told = dict(view.record.told)
+        self.told = dict(after.told)
         self.notices: list[Notice] = []
         self.look_at: float | None = None
         self._over: list[str] = []

@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from unstuck.coordinator.explain.explanation import AT_WORK
-from unstuck.coordinator.model.schedule_record import ScheduleRecord, ScheduleStatus, tick_text
+from unstuck.coordinator.model.schedule_record import ScheduleStatus, tick_text
 from unstuck.coordinator.notices.late_deadlines import Deadlines, zone_name
 from unstuck.coordinator.schedules.explain import Fact, explain_schedule
+from unstuck.coordinator.schedules.schedule_facts import ScheduleFacts
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.spec.notify_spec import Late
 from unstuck.coordinator.spec.schedule_spec import zone_of
@@ -40,42 +41,42 @@ def words(
         job: that of the run of which it is told; ``of_backfill``: its backfill is what is told of.
         late, deadline: of an event ``late``; ``zone``: where ``late`` names none.
     """
-    record, explained = view.record, explain_schedule(view, AT_WORK, {})
-    text, backfill = explained.what, record.backfill
+    schedule, explained = view.schedule, explain_schedule(view, AT_WORK, {})
+    text, backfill = explained.what, schedule.backfill
     if of_backfill and backfill is not None:
         error, why = backfill.last_error, f": {backfill.halted.text}" if backfill.halted is not None else ""
-        resume = (f"unstuck schedule backfill {record.name} --resume",) if why else ()
+        resume = (f"unstuck schedule backfill {schedule.name} --resume",) if why else ()
         return Words(
-            f"its backfill is {backfill.status}, {backfill.told}{why}"[:MAX_TEXT],
+            f"its backfill is {backfill.status}, {backfill.progress}{why}"[:MAX_TEXT],
             "" if error is None else f"{error.code}: {error.text}"[:MAX_TEXT],
             "",
-            (f"unstuck schedule show {record.name}", *resume),
+            (f"unstuck schedule show {schedule.name}", *resume),
             "" if error is None else error.job,
         )
     if event == "late" and late is not None and deadline is not None:
-        text = f"{late_text(late, deadline, zone)}; {_last_success(record)}; {_holds(record)}{text}"
-    elif event == "failed" and record.last_error is not None:
-        text = f"its run of {tick_text(record.last_error.tick)} failed: {record.last_error.text}; {text}"
+        text = f"{late_text(late, deadline, zone)}; {_last_success(schedule)}; {_holds(schedule)}{text}"
+    elif event == "failed" and schedule.last_error is not None:
+        text = f"its run of {tick_text(schedule.last_error.tick)} failed: {schedule.last_error.text}; {text}"
     elif event == "retrying_for":
-        text = f"{record.failures} runs failed in a row; {text}" if record.failures > 1 else text
+        text = f"{schedule.failures} runs failed in a row; {text}" if schedule.failures > 1 else text
     elif event == "behind" and view.backlog is not None:
         told = "; ".join(f"{name}: {one.told(view.backlog.at)}" for name, one in view.backlog.streams.items())
         text = f"{told}; {text}"
     elif event == "read":
         text = f"nothing unread waits that long any more; {text}"
-    elif event in ("finished", "recovered") and (well := record.last_success) is not None:
+    elif event in ("finished", "recovered") and (well := schedule.last_success) is not None:
         version = f", version {well.version}" if well.version else ""
         done = f"job {well.job} has ended well{version}" if job in ("", well.job) else f"job {job} has ended well"
         text = f"{done}; {text}"
-    first = record.first_error
+    first = schedule.first_error
     comes = next((fact for fact in explained.facts if fact.what == "next"), None)
-    latest = record.last_error if event == "failed" else record.last_success if event == "recovered" else None
-    running = next((run.job for run in record.going_on if run.job), "")
+    latest = schedule.last_error if event == "failed" else schedule.last_success if event == "recovered" else None
+    running = next((run.job for run in schedule.going_on if run.job), "")
     return Words(
         text[:MAX_TEXT],
         "" if first is None else f"{first.code}: {first.text}"[:MAX_TEXT],
         "" if comes is None else _next(comes),
-        (f"unstuck schedule why {record.name}", *explained.help),
+        (f"unstuck schedule why {schedule.name}", *explained.help),
         job or (latest.job if latest is not None else running),
     )
 
@@ -87,16 +88,16 @@ def late_text(late: Late, deadline: Deadlines, zone: str) -> str:
     return f"no run has ended well by {late.hour:02}:{late.minute:02} of {day:%Y-%m-%d} ({name})"
 
 
-def _last_success(record: ScheduleRecord) -> str:
-    well = record.last_success
+def _last_success(schedule: ScheduleFacts) -> str:
+    well = schedule.last_success
     return "none has yet" if well is None else f"the last that did was that of {tick_text(well.tick)}"
 
 
-def _holds(record: ScheduleRecord) -> str:
+def _holds(schedule: ScheduleFacts) -> str:
     """Since when a person or the system holds it up; empty if nobody does."""
-    if record.status is ScheduleStatus.PAUSED:
-        return f"since {tick_text(int(record.intent_at))} "
-    return "it is HALTED: " if record.status is ScheduleStatus.HALTED else ""
+    if schedule.status is ScheduleStatus.PAUSED:
+        return f"since {tick_text(int(schedule.intent_at))} "
+    return "it is HALTED: " if schedule.status is ScheduleStatus.HALTED else ""
 
 
 def _next(fact: Fact) -> str:

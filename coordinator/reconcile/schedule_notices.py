@@ -54,7 +54,7 @@ class ScheduleNotices:
         if not asked.conditions and not after.told:
             return after, (), due
         view = view_of(after, now, due, published, jobs, backlog)
-        told = tell_of_schedule(asked, before, view, events, self.zone)
+        told = tell_of_schedule(asked, before, after, view, events, self.zone)
         after = replace(after, told=told.told)
         if told.look_at is not None and due is not None:
             due = min(due, told.look_at)

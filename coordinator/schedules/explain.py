@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from unstuck.coordinator.explain.explanation import Idle
 from unstuck.coordinator.model.backlog import Backlog
-from unstuck.coordinator.model.schedule_record import ScheduleIntent, ScheduleRecord, ScheduleStatus, tick_text
-from unstuck.coordinator.schedules.decide_schedule import policy_of
+from unstuck.coordinator.model.schedule_record import ScheduleIntent, ScheduleStatus, tick_text
+from unstuck.coordinator.schedules.schedule_facts import ScheduleFacts
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.tasks.duration import format_duration
 
@@ -42,27 +42,27 @@ def explain_schedule(view: ScheduleView, idle: Idle, jobs: Mapping[str, str]) ->
         idle: for how long no coordinator has looked at anything.
         jobs: of its runs that go on → what that job waits for.
     """
-    record, what, advice = view.record, view.waits, list(_help(view.record))
-    if idle.seconds > idle.limit and not record.status.terminal:
+    schedule, what, advice = view.schedule, view.waits, list(_help(view.schedule))
+    if idle.seconds > idle.limit and not schedule.status.terminal:
         what = f"no coordinator has looked for {format_duration(idle.seconds)}, and nothing happens before one does"
         advice.insert(0, "unstuck fleet")
-    facts = (*_facts(record, jobs), *backlog_facts(view), *_next(view))
+    facts = (*_facts(schedule, jobs), *backlog_facts(view), *_next(view))
     return ScheduleExplanation(
-        name=record.name,
-        status=record.status,
+        name=schedule.name,
+        status=schedule.status,
         what=what,
-        since=record.since,
+        since=schedule.since,
         facts=facts,
         help=tuple(advice),
         backlog=view.backlog,
     )
 
 
-def _facts(record: ScheduleRecord, jobs: Mapping[str, str]) -> Iterator[Fact]:
-    if record.intent is not ScheduleIntent.RUN:
-        why = f": {record.intent_why}" if record.intent_why else ""
-        yield Fact("asked", f"{record.intent} by {record.intent_by or 'somebody'}{why}", record.intent_at)
-    if (well := record.last_success) is None:
+def _facts(schedule: ScheduleFacts, jobs: Mapping[str, str]) -> Iterator[Fact]:
+    if schedule.intent is not ScheduleIntent.RUN:
+        why = f": {schedule.intent_why}" if schedule.intent_why else ""
+        yield Fact("asked", f"{schedule.intent} by {schedule.intent_by or 'somebody'}{why}", schedule.intent_at)
+    if (well := schedule.last_success) is None:
         yield Fact("well", "no run has ended well yet")
     else:
         rows = ", ".join(f"{name} {count:,} rows" for name, count in well.rows.items())
@@ -70,25 +70,25 @@ def _facts(record: ScheduleRecord, jobs: Mapping[str, str]) -> Iterator[Fact]:
         yield Fact("well", f"job {well.job}, {version}{f': {rows}' if rows else ''}", well.at)
         if well.left:
             yield Fact("left", f"{well.left:,} files or offsets, beyond the bound of one run; the next begins at once")
-    if record.failures:
-        tried = f"up to {policy_of(record.policy).retry.max} are tried again"
-        pending = record.retries or record.runs
-        yield Fact("failures", f"{record.failures} in a row; {tried if pending else 'no retry is pending'}")
-    first, last = record.first_error, record.last_error
+    if schedule.failures:
+        tried = f"up to {schedule.policy.retry.max} are tried again"
+        pending = schedule.retries or schedule.runs
+        yield Fact("failures", f"{schedule.failures} in a row; {tried if pending else 'no retry is pending'}")
+    first, last = schedule.first_error, schedule.last_error
     errors = {"error": last} if first in (None, last) else {"first error": first, "last error": last}
     for what, error in errors.items():
         if error is not None:
             yield Fact(what, f"{error.code}: {error.text}   unstuck logs {error.job}", error.at)
-    for run in record.going_on:
+    for run in schedule.going_on:
         if run.trouble is not None:
             yield Fact("trouble", f"{run.trouble.code}: {run.trouble.text}; tried {run.tries} times", run.at)
         elif run.job:
             why = f": {jobs[run.job]}" if jobs.get(run.job) else ""
             yield Fact("running", f"job {run.job}, of {tick_text(run.tick)}{why}", run.at)
-    if record.quiet is not None:
-        yield Fact("quiet", f"nothing new at {record.quiet.count:,} ticks; looked last", record.quiet.looked_at)
-    if record.backfill is not None and not record.backfill.over:
-        yield Fact("backfill", f"{record.backfill.status}: {record.backfill.told}")
+    if schedule.quiet is not None:
+        yield Fact("quiet", f"nothing new at {schedule.quiet.count:,} ticks; looked last", schedule.quiet.looked_at)
+    if schedule.backfill is not None and not schedule.backfill.over:
+        yield Fact("backfill", f"{schedule.backfill.status}: {schedule.backfill.progress}")
 
 
 def backlog_facts(view: ScheduleView) -> Iterator[Fact]:
@@ -101,17 +101,17 @@ def backlog_facts(view: ScheduleView) -> Iterator[Fact]:
 
 
 def _next(view: ScheduleView) -> Iterator[Fact]:
-    record = view.record
-    for run in record.retries if record.status is ScheduleStatus.RETRYING else ():
+    schedule = view.schedule
+    for run in schedule.retries if schedule.status is ScheduleStatus.RETRYING else ():
         yield Fact("next", f"try {run.number} of {tick_text(run.tick)}", run.next_at)
     for tick in view.next_ticks(1):
         yield Fact("next", f"the tick of {tick_text(tick.timestamp())}", tick.timestamp())
 
 
-def _help(record: ScheduleRecord) -> Iterator[str]:
+def _help(schedule: ScheduleFacts) -> Iterator[str]:
     """The commands that would help."""
-    name = record.name
-    match record.status:
+    name = schedule.name
+    match schedule.status:
         case ScheduleStatus.PAUSED:
             yield f"unstuck schedule resume {name}"
         case ScheduleStatus.HALTED:
@@ -121,7 +121,7 @@ def _help(record: ScheduleRecord) -> Iterator[str]:
             yield f"unstuck schedule remove {name}   # and set it again"
         case ScheduleStatus.RETRYING:
             yield f"unstuck schedule run {name}   # try at once"
-        case _ if record.failures:
+        case _ if schedule.failures:
             yield f"unstuck schedule run {name}   # another try"
-    if record.last_error is not None:
-        yield f"unstuck logs {record.last_error.job}"
+    if schedule.last_error is not None:
+        yield f"unstuck logs {schedule.last_error.job}"

@@ -13,8 +13,9 @@ from typing import Any
 from unstuck.coordinator.model.backlog import Backlog
 from unstuck.coordinator.model.schedule_record import ScheduleRecord, ScheduleStatus
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.schedules.decide_schedule import NOTHING, Published, Wait, decide_schedule, policy_of
+from unstuck.coordinator.schedules.decide_schedule import NOTHING, Published, Wait, decide_schedule
 from unstuck.coordinator.schedules.run_outcome import RunSeen
+from unstuck.coordinator.schedules.schedule_facts import ScheduleFacts
 from unstuck.coordinator.schedules.trigger import ticks
 
 _FAR = datetime.datetime(9000, 1, 1, tzinfo=datetime.UTC)
@@ -30,43 +31,28 @@ class ScheduleView:
         backlog: what its streams had unread when a coordinator looked last; None if none has looked.
     """
 
-    record: ScheduleRecord
+    schedule: ScheduleFacts
     at: float
     due: float | None
     waits: str
     backlog: Backlog | None = None
 
     @property
-    def trigger(self) -> str:
-        """When it runs, in words: ``every 10s``, ``30 2 * * * Europe/Berlin``."""
-        policy = json.loads(self.record.policy)
-        if policy.get("cron"):
-            return f"{policy['cron']} {policy['zone']}"
-        if policy.get("every"):
-            every = policy["every"]
-            return f"every {every if isinstance(every, str) else f'{every:g}s'}"
-        after = policy.get("after")
-        if after:
-            names = after if isinstance(after, list) else next(iter(after.values()))
-            return f"after {', '.join(names)}"
-        return "by hand"
-
-    @property
     def zone(self) -> datetime.tzinfo:
         """The zone in which people read its ticks, whatever the host has."""
-        return policy_of(self.record.policy).time_zone
+        return self.schedule.policy.time_zone
 
     def next_ticks(self, count: int) -> Sequence[datetime.datetime]:
         """Its next ticks, in UTC; none while it is not to run by itself."""
-        status = self.record.status
+        status = self.schedule.status
         if status.terminal or status in (ScheduleStatus.PAUSED, ScheduleStatus.HALTED):
             return []
-        after = datetime.datetime.fromtimestamp(max(self.at, self.record.cursor), datetime.UTC)
-        return list(islice(ticks(policy_of(self.record.policy), after, _FAR), count))
+        after = datetime.datetime.fromtimestamp(max(self.at, self.schedule.last_tick), datetime.UTC)
+        return list(islice(ticks(self.schedule.policy, after, _FAR), count))
 
     def spec(self) -> dict[str, Any]:
         """The job spec that it repeats."""
-        return dict(json.loads(self.record.spec))
+        return dict(json.loads(self.schedule.spec))
 
 
 def view_of(
@@ -86,4 +72,4 @@ def view_of(
     idle = record.status in (ScheduleStatus.WAITING, ScheduleStatus.RETRYING) and not record.runs
     if record.failures and idle and not record.retries:
         waits = f"its last run failed, and is not tried again; {waits}"
-    return ScheduleView(record, now, due, waits, backlog)
+    return ScheduleView(ScheduleFacts.of(record), now, due, waits, backlog)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 from unstuck.coordinator.commands.job_commands import Answer, Commanded
+from unstuck.coordinator.model.facts import facts_of
 from unstuck.coordinator.model.records import Alteration, AttemptRecord, GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.status import GroupState, Intent, Phase, Status
 from unstuck.tasks.protocol.replaced import Replaced
@@ -15,8 +16,6 @@ from unstuck.tasks.protocol.report import Failure
 from unstuck.tasks.protocol.token import split_member
 from unstuck.tasks.spec.fields import ForkItem
 from unstuck.tasks.spec.outputs import REJECTED
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ class JobFacts:
 
     @classmethod
     def of(cls, record: JobRecord) -> JobFacts:
-        return _of(cls, record, key=record.user_key, reruns=tuple(record.reruns))
+        return facts_of(cls, record, key=record.user_key, reruns=tuple(record.reruns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +156,7 @@ class GroupView:
         if attempt is not None:
             known |= {"claimed_at": attempt.claimed_at, "progress": attempt.shown_progress}
             known |= {"worker": attempt.worker or record.worker}
-        return _of(cls, record, **known)
+        return facts_of(cls, record, **known)
 
 
 def altered_while_running(job: JobFacts, member: GroupView) -> list[int]:
@@ -171,9 +170,3 @@ def altered_while_running(job: JobFacts, member: GroupView) -> list[int]:
         and (member.state in (GroupState.RUNNING, GroupState.CANCELING) or one.at < member.since)
         and any(timeout.fullmatch(change.path) for change in one.changes)
     ]
-
-
-def _of(kind: type[T], record: Any, **known: Any) -> T:
-    """A value of ``kind``, whose fields are those of ``record``, but for what is ``known`` better."""
-    names = [one.name for one in fields(kind)]  # type: ignore[arg-type]
-    return kind(**{name: known[name] if name in known else getattr(record, name) for name in names})

@@ -52,12 +52,10 @@ class StepStack:
     """The stack of the thread that runs the step. Times are seconds by the clock of Redis.
 
     Attributes:
-        token: of the attempt.
         at: when it was seen; ``since``: since when each look has found it at the same lines of the user's code.
         frames: those of the user's code, and where the innermost call stands; the innermost last.
     """
 
-    token: str
     at: float
     since: float
     frames: tuple[Frame, ...]  # one at least

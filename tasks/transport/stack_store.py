@@ -13,7 +13,7 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.step_stack import Frame, StepStack
 from unstuck.tasks.protocol.token import Token
 
-_STACK = TypeAdapter(StepStack)
+_STACK = TypeAdapter(tuple[str, StepStack])  # by the token of its attempt
 
 
 class StackStore:
@@ -34,8 +34,8 @@ class StackStore:
         at = seconds + micros / 1e6 - age
         key = self._keys.of(token.job).stacks
         with self._client.pipeline(transaction=True) as pipe:
-            stack = {**asdict(StepStack(str(token), at, at - stood, frames)), "stages": json.loads(stages or "[]")}
-            pipe.hset(key, token.group, json.dumps(stack))
+            stack = {**asdict(StepStack(at, at - stood, frames)), "stages": json.loads(stages or "[]")}
+            pipe.hset(key, token.group, json.dumps([str(token), stack]))
             pipe.expire(key, max(1, round(keep)))
             pipe.execute()
 
@@ -44,8 +44,8 @@ class StackStore:
         found = {}
         for text in cast(list[str], self._client.hvals(self._keys.of(job).stacks)):
             try:
-                stack = _STACK.validate_json(text)
+                token, stack = _STACK.validate_json(text)
             except ValidationError:
                 continue
-            found[stack.token] = stack
+            found[token] = stack
         return found

@@ -19,8 +19,9 @@ from unstuck.coordinator.cli.ops.demo import CHECKOUT, published_rows
 from unstuck.coordinator.cli.render.terminal import count_of, stderr, stdout, table
 from unstuck.coordinator.errors import FleetFailed
 from unstuck.coordinator.local.local_fleet import LocalFleet
-from unstuck.coordinator.model.schedule_record import ScheduleRecord, ScheduleStatus
+from unstuck.coordinator.model.schedule_record import ScheduleStatus
 from unstuck.coordinator.schedule_client import ScheduleClient
+from unstuck.coordinator.schedules.schedule_facts import ScheduleFacts
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
 
@@ -48,12 +49,12 @@ def run_stream(fleet: LocalFleet, settings: Settings) -> ExitCode:
         with connected(settings.model_copy(update={"redis_url": fleet.redis_url})) as connection:
             progress = _Progress(folder, settings.warehouse, connection.client.schedules)
             progress.until("the halt", progress.halted)
-            well = progress.record().last_success
+            well = progress.schedule().last_success
             _command("schedule", "why", LOAD)
             stdout.print(f"\nFiles go on arriving, and wait. The system that sends them sends {CUT} again, and whole:")
             subprocess.run(_feeder(folder, "--only", CUT), check=True)
             _command("schedule", "resume", LOAD, "--reason", f"{CUT} was sent again")
-            progress.until("a run that ends well", lambda: progress.record().last_success != well)
+            progress.until("a run that ends well", lambda: progress.schedule().last_success != well)
             stdout.print(f"\nNow {strange} comes, which has no flights and never will. The stream is to pass over it:")
             strange.write_text("503 Service Unavailable\n")
             progress.until("the halt", progress.halted)
@@ -103,17 +104,17 @@ class _Progress:
                 raise FleetFailed(f"After {LIMIT:g} s, {what} has not come; {self._last}")
             time.sleep(LOOK_EVERY)
 
-    def record(self) -> ScheduleRecord:
-        return self._schedules.show(LOAD).record
+    def schedule(self) -> ScheduleFacts:
+        return self._schedules.show(LOAD).schedule
 
     def halted(self) -> bool:
-        return self.record().status is ScheduleStatus.HALTED
+        return self.schedule().status is ScheduleStatus.HALTED
 
     def _tell(self) -> None:
         state = self._warehouse.state()
         rows, version = (state[LOAD].rows, state[LOAD].changed) if LOAD in state else (0, 0)
         report = f", report of version {state[REPORT].changed}" if REPORT in state else ""
-        line = f"{LOAD} {self.record().status}: {rows:,} flights in version {version}{report}"
+        line = f"{LOAD} {self.schedule().status}: {rows:,} flights in version {version}{report}"
         if line != self._last:
             stdout.print(f"  {count_of(len(list(self._folder.glob('*.csv'))), 'file')} came; {line}", soft_wrap=True)
         self._last = line

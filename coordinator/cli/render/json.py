@@ -9,8 +9,9 @@ from unstuck.coordinator.cli.render.terminal import iso
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.backlog import Backlog
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.model.schedule_record import Backfill, RunFailure, RunSuccess
+from unstuck.coordinator.model.schedule_record import RunFailure, RunSuccess
 from unstuck.coordinator.schedules.explain import ScheduleExplanation
+from unstuck.coordinator.schedules.schedule_facts import BackfillView
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.views.job_facts import GroupView
 from unstuck.coordinator.views.job_views import ForkView, JobView, ListedJob
@@ -98,17 +99,17 @@ def stack_json(stack: StepStack | None) -> dict[str, Any] | None:
 
 def schedule_json(view: ScheduleView, ticks: int = 1) -> dict[str, Any]:
     """How a schedule stands, with so many of its next ticks."""
-    record = view.record
+    one = view.schedule
     return {
-        **fields_of(record, "name status intent since set_at set_by intent_at intent_by intent_why failures halted"),
-        "trigger": view.trigger,
+        **fields_of(one, "name status intent since set_at set_by intent_at intent_by intent_why failures halted"),
+        "trigger": one.trigger,
         "waits": view.waits,
         "next": [iso(tick.timestamp()) for tick in view.next_ticks(ticks)],
-        "runs_now": [run.job or None for run in record.runs],
-        "backfill": _backfill(record.backfill),
+        "runs_now": [run.job or None for run in one.runs],
+        "backfill": _backfill(one.backfill),
         "backlog": _backlog(view.backlog),
-        "next_try": iso(min((run.next_at for run in record.retries if run.next_at), default=None)),
-        **{name: _run_end(getattr(record, name)) for name in ("last_success", "first_error", "last_error")},
+        "next_try": iso(min((run.next_at for run in one.retries if run.next_at), default=None)),
+        **{name: _run_end(getattr(one, name)) for name in ("last_success", "first_error", "last_error")},
     }
 
 
@@ -127,7 +128,7 @@ def _backlog(one: Backlog | None) -> dict[str, Any] | None:
     return {"looked_at": iso(one.at), "oldest": iso(one.since), "streams": streams}
 
 
-def _backfill(one: Backfill | None) -> dict[str, Any] | None:
+def _backfill(one: BackfillView | None) -> dict[str, Any] | None:
     if one is None:
         return None
     told = fields_of(one, "status total had well failed parallel redo backwards at by paused_by halted last_error")

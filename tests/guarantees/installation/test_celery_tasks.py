@@ -189,11 +189,12 @@ def test_schedules_are_set_and_run_by_message(asked: Asked, send: Send) -> None:
     assert by["SET"] == by["USER_RUN"] == f"a Celery task from {anon_nodename()}"
     for word, status in (("pause", "PAUSED"), ("resume", "RUNNING"), ("stop", "STOPPED")):
         send(f"{word}_schedule", name="by-message")
-        shows = lambda status=status: asked.client.schedules.show("by-message").record.status == status  # noqa: E731
+        shows = lambda status=status: asked.client.schedules.show("by-message").schedule.status == status  # noqa: E731
         wait_until(shows, 60, status)
-    (run,) = asked.client.schedules.show("by-message").record.runs
+    going_on = lambda: asked.client.schedules.show("by-message").schedule.runs  # noqa: E731
+    (run,) = going_on()
     asked.client.cancel(run.job)  # a schedule is removed when no run goes on
-    wait_until(lambda: not asked.client.schedules.show("by-message").record.runs, 60, "the end of the run to be noted")
+    wait_until(lambda: not going_on(), 60, "the end of the run to be noted")
     send("remove_schedule", name="by-message")
     wait_until(lambda: "by-message" not in asked.client.schedules.names(), 60, "the schedule to be removed")
 

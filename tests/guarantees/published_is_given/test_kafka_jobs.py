@@ -207,8 +207,8 @@ def test_a_schedule_runs_when_something_has_arrived_in_a_topic(topic: Topic) -> 
     topic.client.schedules.set({**topic.spec(), "schedule": {"every": "1s", "only_if": "arrived"}})
 
     def quiet(*ids: int) -> bool:
-        record = topic.client.schedules.show("load").record
-        return topic.version > 0 and topic.ids() == [*ids] and record.quiet is not None and record.quiet.count >= 1
+        found = topic.client.schedules.show("load").schedule.quiet
+        return topic.version > 0 and topic.ids() == [*ids] and found is not None and found.count >= 1
 
     try:
         wait_until(lambda: quiet(1), 60, "a run, and a tick with nothing new")
@@ -237,8 +237,8 @@ def test_a_schedule_tries_again_what_may_mend_and_halts_at_what_does_not(
     name = status.lower()
     topic.client.schedules.set({**topic.spec(**events), "name": name, "schedule": {"every": "1s"}})
     try:
-        wait_until(lambda: topic.client.schedules.show(name).record.status.value == status, 60, "a run to have failed")
-        error = topic.client.schedules.show(name).record.last_error
+        wait_until(lambda: topic.client.schedules.show(name).schedule.status == status, 60, "a run to have failed")
+        error = topic.client.schedules.show(name).schedule.last_error
         assert error is not None
         assert error.code == code
         assert topic.version == 0

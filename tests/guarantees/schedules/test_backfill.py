@@ -10,8 +10,9 @@ import pytest
 from tests.support.coordinator import Coordinator, group
 from tests.support.failpoints import Death, Died, armed
 from unstuck import Status
-from unstuck.coordinator.model.schedule_record import Backfill, tick_text
+from unstuck.coordinator.model.schedule_record import tick_text
 from unstuck.coordinator.schedules.schedule_commands import BackfillCommand
+from unstuck.coordinator.schedules.schedule_facts import BackfillView
 from unstuck.coordinator.views.job_views import folded
 from unstuck.tasks.failpoints import Point
 
@@ -28,10 +29,10 @@ def begun(coordinator: Coordinator, hours: int, **more: Any) -> None:
     assert given.answer == "DONE"
 
 
-def backfill(coordinator: Coordinator) -> Backfill:
-    record = coordinator.client.schedules.show("hourly").record
-    assert record.backfill is not None
-    return record.backfill
+def backfill(coordinator: Coordinator) -> BackfillView:
+    found = coordinator.client.schedules.show("hourly").schedule.backfill
+    assert found is not None
+    return found
 
 
 def sweep(coordinator: Coordinator) -> list[str]:
@@ -49,12 +50,12 @@ def test_each_of_its_ticks_is_one_job_of_low_priority_under_the_key_of_the_tick(
     shown = [coordinator.show(job).job for job in dict.fromkeys(jobs)]
     assert [job.key for job in shown] == [f"hourly@{tick_text(BEGIN + n * HOUR)}" for n in range(3)]
     assert {job.priority for job in shown} == {"low"}
-    assert backfill(coordinator).told == "3 of 3 ticks (3 well)"
+    assert backfill(coordinator).progress == "3 of 3 ticks (3 well)"
     coordinator.client.schedules.backfill("hourly", tick_text(BEGIN), tick_text(BEGIN + 3 * HOUR))
     while not backfill(coordinator).over:
         for job in sweep(coordinator):
             coordinator.drive(job)
-    assert backfill(coordinator).told == "4 of 4 ticks (1 well, 3 had a run before)"
+    assert backfill(coordinator).progress == "4 of 4 ticks (1 well, 3 had a run before)"
     assert len(coordinator.client.schedules.runs("hourly")) == 4
     listed = coordinator.client.schedules.backfill_ticks("hourly", tick_text(BEGIN - HOUR), tick_text(BEGIN))
     assert [job for _, job in listed] == ["", shown[0].id]

@@ -74,7 +74,7 @@ def test_each_tick_is_one_job_and_its_end_makes_the_schedule_due(coordinator: Co
     keys = [coordinator.show(job).job.key for job in (first, second)]
     assert keys[0] < keys[1]
     assert keys[0].startswith("ticking@20")
-    assert view(coordinator).record.last_success is not None
+    assert view(coordinator).schedule.last_success is not None
 
 
 @pytest.mark.parametrize("point", [Point.BEFORE_SUBMIT, Point.AFTER_SUBMIT])
@@ -93,7 +93,7 @@ def test_a_coordinator_that_dies_while_it_submits_a_run_leaves_one_job_of_the_ti
     assert [one.id for one in second.client.jobs()] == [job]
     assert second.drive(job) is Status.FINISHED
     second.sweep.run()
-    assert view(second).record.last_success is not None
+    assert view(second).schedule.last_success is not None
     assert len(second.client.jobs()) == 1
 
 
@@ -113,7 +113,7 @@ def test_two_coordinators_that_decide_one_tick_make_one_job(make_coordinator: Ca
     one.schedules._schedules.load = read_and_let_the_other_decide  # type: ignore[method-assign]
     one.schedules.decide("ticking")
     assert len(one.client.jobs()) == 1
-    assert len(view(one).record.runs) == 1
+    assert len(view(one).schedule.runs) == 1
 
 
 def test_a_lost_reply_to_a_command_or_a_decision_changes_nothing(
@@ -151,13 +151,13 @@ def test_a_failed_run_is_retried_as_a_retry_does_it_under_the_key_of_its_tick(co
     second = next_run(coordinator, 1)
     job = coordinator.show(second).job
     assert (job.retry_of, coordinator.client._job_record(second).key) == (first, f"{coordinator.show(first).job.key}/2")
-    standing = view(coordinator).record
+    standing = view(coordinator).schedule
     assert (standing.status, standing.failures) == ("RETRYING", 1)
     assert standing.last_error is not None
     assert standing.last_error.job == first
     assert coordinator.drive(second) is Status.FINISHED
     coordinator.sweep.run()
-    assert view(coordinator).record.status == "WAITING"
+    assert view(coordinator).schedule.status == "WAITING"
 
 
 def test_a_failure_in_the_code_halts_the_schedule_at_once(coordinator: Coordinator) -> None:
@@ -168,8 +168,15 @@ def test_a_failure_in_the_code_halts_the_schedule_at_once(coordinator: Coordinat
     coordinator.work(coordinator.offers(job)[0], failed("TOO_MANY_REJECTED_ROWS", recoverable=False))
     coordinator.read()
     coordinator.sweep.run()
-    standing = view(coordinator).record
+    standing = view(coordinator).schedule
     assert (standing.status, standing.halted and standing.halted.code) == ("HALTED", "TOO_MANY_REJECTED_ROWS")
+
+
+def test_a_command_answers_how_the_schedule_stands_after_it(coordinator: Coordinator) -> None:
+    schedules = coordinator.client.schedules
+    asked = (schedules.pause, schedules.pause, schedules.resume, schedules.stop)
+    answers = [schedules.set(spec()), *(one("ticking") for one in asked)]
+    assert [one.schedule.status for one in answers] == ["WAITING", "PAUSED", "PAUSED", "WAITING", "STOPPED"]
 
 
 def test_a_schedule_is_removed_only_when_no_run_of_it_goes_on(coordinator: Coordinator, client: redis.Redis) -> None:
@@ -237,9 +244,9 @@ def test_a_rolled_back_store_publishes_no_tick_twice(coordinator: Coordinator, w
         coordinator.finish(offer.held_by("runner2"), again)
         coordinator.read()
     wait_until(
-        lambda: coordinator.sweep.run() >= 0 and view(coordinator).record.last_success, 10, "the run to be noted"
+        lambda: coordinator.sweep.run() >= 0 and view(coordinator).schedule.last_success, 10, "the run to be noted"
     )
-    standing = view(coordinator).record
+    standing = view(coordinator).schedule
     assert standing.last_success is not None
     assert (standing.last_success.version, standing.last_success.rows) == (1, {"out": 3})
     warehouse = Warehouse(coordinator.settings.warehouse)
@@ -256,21 +263,21 @@ def test_a_tick_that_was_run_by_a_clock_that_was_ahead_is_not_published_again_at
     ahead = view(coordinator).at + 86400
 
     def decides(**more: Any) -> None:
-        record = replace(view(coordinator).record, runs=(Run(ahead),), **more)
+        record = replace(coordinator.client.schedules._record("ticking"), runs=(Run(ahead),), **more)
         assert schedules.commit(ScheduleChange(mint(), record.commit, record, due=0.0)) == "APPLIED"
 
     decides(cursor=ahead)
     first = next_run(coordinator, 0)
     publishes(coordinator, first)
-    wait_until(lambda: coordinator.sweep.run() >= 0 and view(coordinator).record.last_success, 10, "its end")
+    wait_until(lambda: coordinator.sweep.run() >= 0 and view(coordinator).schedule.last_success, 10, "its end")
     assert "resume ticking" in view(coordinator).waits
     assert coordinator.client.schedules.resume("ticking").answer == "DONE"
-    assert view(coordinator).record.cursor < ahead - 86000
+    assert view(coordinator).schedule.last_tick < ahead - 86000
     coordinator.redis.delete(coordinator.keys.of(first).job, coordinator.keys.submit_key(Run(ahead).key("ticking")))
     publishes(coordinator, coordinator.submit(group("a"), name="other", outputs={"out": {"mode": "append"}}))
     decides(last_success=None)
     wait_until(
-        lambda: coordinator.sweep.run() >= 0 and view(coordinator).record.last_success, 10, "the run to be noted"
+        lambda: coordinator.sweep.run() >= 0 and view(coordinator).schedule.last_success, 10, "the run to be noted"
     )
     assert Warehouse(coordinator.settings.warehouse).head() == 2
 
@@ -362,7 +369,7 @@ def test_a_tick_at_which_nothing_has_arrived_makes_no_job(coordinator: Coordinat
 
     def quiet() -> int:
         coordinator.sweep.run()
-        return 0 if view(coordinator).record.quiet is None else view(coordinator).record.quiet.count  # type: ignore[union-attr]
+        return 0 if view(coordinator).schedule.quiet is None else view(coordinator).schedule.quiet.count  # type: ignore[union-attr]
 
     wait_until(lambda: quiet() >= 2, 20, "two ticks with nothing new")
     assert coordinator.client.jobs() == []
@@ -400,15 +407,15 @@ def test_a_schedule_that_is_set_again_after_the_loss_of_redis_goes_on_from_its_l
     coordinator.claim(offer)
     coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, "out"))
     coordinator.read()
-    tick = view(coordinator).record.runs[0].tick
+    tick = view(coordinator).schedule.runs[0].tick
     client.flushall()
     coordinator.stream.open()
     done = coordinator.client.schedules.set(append)
     assert done.answer == "DONE"
     assert f"goes on from its last run, job {job}, which has published version 1" in done.text
     assert "no two may have one name in a warehouse" in done.text, "it may be the run of another fleet"
-    standing = view(coordinator).record
-    assert standing.cursor == tick
+    standing = view(coordinator).schedule
+    assert standing.last_tick == tick
     assert standing.last_success is not None
     assert (standing.last_success.job, standing.last_success.rows) == (job, {"out": 3})
     again = next_run(coordinator, 0)
@@ -437,8 +444,8 @@ def test_a_stream_that_does_not_answer_is_told_and_holds_up_no_other_schedule(
     coordinator.client.schedules.set(hangs)
     coordinator.client.schedules.set({**spec(), "name": "other"})
     try:
-        wait_until(lambda: coordinator.schedules.run() >= 0 and view(coordinator).record.trouble, 20, "the trouble")
-        assert view(coordinator).record.status == "RETRYING"
+        wait_until(lambda: coordinator.schedules.run() >= 0 and view(coordinator).schedule.trouble, 20, "the trouble")
+        assert view(coordinator).schedule.status == "RETRYING"
         assert "see whether they are mounted" in view(coordinator).waits
         backlog = view(coordinator).backlog
         assert backlog is not None
@@ -503,7 +510,7 @@ def test_a_retry_whose_failed_job_cannot_be_read_halts_the_schedule_unless_a_new
     coordinator.work(coordinator.offers(job)[0], failed())
     coordinator.read()
     coordinator.sweep.run()
-    assert view(coordinator).record.retries
+    assert view(coordinator).schedule.retries
     if trouble == "JOB_DAMAGED":
         coordinator.redis.hset(coordinator.keys.of(job).groups, "a", "{")
     else:
@@ -512,10 +519,10 @@ def test_a_retry_whose_failed_job_cannot_be_read_halts_the_schedule_unless_a_new
 
     def told() -> Any:
         coordinator.schedules.run()
-        return view(coordinator).record.halted or view(coordinator).record.trouble
+        return view(coordinator).schedule.halted or view(coordinator).schedule.trouble
 
     reason = wait_until(told, 20, "the trouble")
-    assert (view(coordinator).record.status, reason.code) == (status, trouble)
+    assert (view(coordinator).schedule.status, reason.code) == (status, trouble)
     assert job in reason.text
     assert [one.id for one in coordinator.client.jobs()] == [job]
     if status == "HALTED":
@@ -526,7 +533,7 @@ def test_a_retry_whose_failed_job_cannot_be_read_halts_the_schedule_unless_a_new
         assert (again.key.endswith("/2"), again.retry_of) == (True, "")
         assert coordinator.drive(second) is Status.FINISHED
         coordinator.sweep.run()
-        assert view(coordinator).record.status == "WAITING"
+        assert view(coordinator).schedule.status == "WAITING"
 
 
 def test_a_run_that_is_damaged_is_ended_by_force_as_why_says_and_its_schedule_goes_on(coordinator: Coordinator) -> None:
@@ -538,7 +545,7 @@ def test_a_run_that_is_damaged_is_ended_by_force_as_why_says_and_its_schedule_go
     facts = coordinator.client.schedules.why("ticking").facts
     assert any(f"unstuck force-stop {job}" in fact.text for fact in facts)
     coordinator.client.force_stop(job)
-    wait_until(lambda: coordinator.sweep.run() >= 0 and not view(coordinator).record.runs, 20, "its end")
+    wait_until(lambda: coordinator.sweep.run() >= 0 and not view(coordinator).schedule.runs, 20, "its end")
     coordinator.client.schedules.run("ticking")
     assert coordinator.drive(next_run(coordinator, 1)) is Status.FINISHED
 
@@ -550,13 +557,13 @@ def test_a_run_that_a_newer_release_stored_leaves_its_schedule_to_decide(coordin
     coordinator.redis.hset(coordinator.keys.of(job).job, "schema", 10**6)
     assert coordinator.client.schedules.stop("ticking").answer == "DONE"
     coordinator.schedules.decide("ticking")
-    assert [run.job for run in view(coordinator).record.runs] == [job], (
+    assert [run.job for run in view(coordinator).schedule.runs] == [job], (
         "it goes on, and a newer coordinator sees its end"
     )
     coordinator.redis.hset(coordinator.keys.of(job).job, "schema", JOB_SCHEMA)
     assert coordinator.drive(job) is Status.FINISHED
     coordinator.sweep.run()
-    assert view(coordinator).record.runs == ()
+    assert view(coordinator).schedule.runs == ()
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before the look", "after the look"])
@@ -567,7 +574,7 @@ def test_a_submit_that_a_stop_a_pause_or_a_cancel_has_overtaken_stores_no_job(
     """Or it would run for no schedule. However long the warehouse did not answer."""
     schedules = coordinator.client.schedules
     schedules.set(spec(every="1h"))
-    record = view(coordinator).record
+    record = schedules._record("ticking")
     if given == "cancel":
         schedules.backfill("ticking", "2026-01-01", "2026-01-01")
     else:
@@ -593,7 +600,7 @@ def test_a_submit_that_a_stop_a_pause_or_a_cancel_has_overtaken_stores_no_job(
     with nullcontext() if late else armed(once):
         wait_until(lambda: coordinator.sweep.run() >= 0 and once.at, 20, "the submit")
     assert coordinator.client.jobs() == []
-    assert len(view(coordinator).record.going_on) == (given == "pause"), "a resume submits it"
+    assert len(view(coordinator).schedule.going_on) == (given == "pause"), "a resume submits it"
     schedules.resume("ticking")
     coordinator.sweep.run()
     assert len(coordinator.client.jobs()) == (given == "pause")
@@ -618,10 +625,10 @@ def test_a_job_that_was_stored_before_a_stop_or_a_cancel_is_a_run_although_nobod
     else:
         schedules.stop("ticking")
     second.schedules.decide("ticking")
-    assert [run.job for run in view(second).record.going_on] == runs(second) == [job]
+    assert [run.job for run in view(second).schedule.going_on] == runs(second) == [job]
     assert second.drive(job) is Status.FINISHED
     second.sweep.run()
-    assert view(second).record.going_on == ()
+    assert view(second).schedule.going_on == ()
 
 
 def test_a_schedule_that_is_set_to_another_dataset_follows_the_old_one_no_more(coordinator: Coordinator) -> None:

@@ -1,0 +1,14 @@
+"""Copies what users may see of a record into a class that has these fields alone (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def facts_of(kind: type[T], record: Any, **known: Any) -> T:
+    """A value of ``kind``, whose fields are those of ``record``, but for what is ``known`` better."""
+    names = [one.name for one in fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: known[name] if name in known else getattr(record, name) for name in names})
