@@ -69,7 +69,7 @@ class Client(ClientCommands):
     Settings come from ``UNSTUCK_*`` unless given; where these name no Redis, it is that of the fleet which `unstuck up`
     runs in this folder. Any method may raise `Unreachable`.
 
-    >>> with Client() as client:  # doctest: +SKIP
+    >>> with Client() as client:
     ...     client.submit("sales.yaml", key="sales-2026-01-02").wait(timeout=3600).job.status
     <Status.FINISHED: 'FINISHED'>
     """

@@ -13,9 +13,18 @@ import pytest
 import unstuck
 from scripts import api_page
 from tests.support.servers import RedisServer
+from tests.support.stream_fleet import stream_fleet
 from unstuck import Client, Job, JobSpec, Settings, SpecError, Status, published_files
+from unstuck.coordinator.cli.ops.demo import published_rows
+from unstuck.tasks.settings import settings
 from unstuck.testing import Unstuck as Fixture
 
+LOAD = """
+import pyarrow
+
+def load(spark, ctx):
+    ctx.output("sales").write(pyarrow.table({"amount": [3]}))
+"""
 EXAMPLES = {name: member for name, member in api_page.examples() if ">>>" in (inspect.getdoc(member) or "")}
 
 
@@ -29,6 +38,7 @@ def test_every_public_name_and_method_is_on_the_page_with_a_docstring() -> None:
     assert missing == []
     silent = [name for name, member in api_page.examples() if not (inspect.getdoc(member) or "").strip()]
     assert silent == []
+    assert "+SKIP" not in page, "each example runs"
 
 
 @pytest.fixture
@@ -51,8 +61,40 @@ def names(client: object, redis_server: RedisServer, tmp_path: Path, unstuck: Fi
         }
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.fixture
+def fleet_here(
+    client: object, redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """A fleet to which the environment leads, and its folder, with a spec, as the working directory."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "sales.yaml").write_text(
+        "name: sales\ngroups: [{name: load, spark: false, steps: [{python: 'shop:load'}]}]\n"
+    )
+    given = {"UNSTUCK_REDIS_URL": redis_server.url, "UNSTUCK_WAREHOUSE": str(tmp_path / "published")}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(home)
+    settings.cache_clear()
+    try:
+        with stream_fleet(redis_server, home, {"shop": LOAD}, UNSTUCK_WAREHOUSE=given["UNSTUCK_WAREHOUSE"]):
+            yield
+    finally:
+        settings.cache_clear()
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "Client"])
 def test_each_example_of_the_page_runs_and_answers_as_it_says(name: str, names: dict[str, Any]) -> None:
+    answers_as_it_says(name, names)
+
+
+@pytest.mark.usefixtures("fleet_here")
+def test_the_example_of_the_client_runs_a_job_on_the_fleet_that_its_settings_name() -> None:
+    answers_as_it_says("Client", {"Client": Client})
+    assert [row["amount"] for row in published_rows(settings().warehouse, "sales")] == [3]
+
+
+def answers_as_it_says(name: str, names: dict[str, Any]) -> None:
     text = inspect.getdoc(EXAMPLES[name]) or ""
     example = doctest.DocTestParser().get_doctest(text, names, name, None, None)
     told: list[str] = []
