@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from unstuck.coordinator.spec.problems import SpecError as SpecError
     from unstuck.tasks.errors import DatasetNotFound as DatasetNotFound
     from unstuck.tasks.errors import ExpectationFailed as ExpectationFailed
+    from unstuck.tasks.errors import HostUnfit as HostUnfit
     from unstuck.tasks.errors import InputMissing as InputMissing
     from unstuck.tasks.errors import LogBroken as LogBroken
     from unstuck.tasks.errors import OutputInvalid as OutputInvalid
@@ -64,7 +65,7 @@ _NAMES = {
         "Unreachable WarehouseSilent"
     ),
     "unstuck.tasks.errors": (
-        "DatasetNotFound ExpectationFailed InputMissing LogBroken OutputInvalid RowsOutside RuleInvalid "
+        "DatasetNotFound ExpectationFailed HostUnfit InputMissing LogBroken OutputInvalid RowsOutside RuleInvalid "
         "SettingsInvalid SourceUnavailable TooManyRejectedRows Unrecoverable UnstuckError WarehouseMismatch "
         "WarehouseNewer WarehouseUnsafe WarehouseUnsupported"
     ),

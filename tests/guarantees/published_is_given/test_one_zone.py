@@ -15,8 +15,7 @@ import redis
 from tests.cli.conftest import ByHand, Cli
 from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer
-from unstuck import Settings, SpecError
-from unstuck.tasks.errors import HostUnfit
+from unstuck import HostUnfit, Settings, SpecError
 from unstuck.tasks.time_zone import use_zone
 
 GROUP = {"name": "g", "steps": [{"sql": "SELECT 1 AS one", "output": "x"}]}

@@ -99,7 +99,7 @@ def test_the_ci_script_runs_the_tests_last_and_can_be_run() -> None:
     assert re.findall(r"^stage \w+ (.*)$", script.read_text(), re.MULTILINE) == [
         "make lint",
         "make simulate SEEDS=2000",
-        "make mirror SEEDS=150",
+        "make mirror SEEDS=100",
         "make chaos MINUTES=1",
         "make test",
     ]
