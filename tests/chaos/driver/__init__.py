@@ -2,6 +2,6 @@
 
 ``python -m tests.chaos.driver run`` (``make chaos``), ``… recovery`` (``make recovery``), ``… loss`` (``make loss``).
 One noun a file: the ``proxy`` and the ``server`` that are broken, the ``fleet`` around them, the ``faults``, the
-``load`` with its ``schedules`` and ``steps``, the ``watch`` that times recoveries, the ``ledger`` and the account of
-what is ``repeated`` that judge, the ``screen``.
+``load`` with its ``schedules``, ``steps`` and ``person``, the ``watch`` that times recoveries, who was up (``uptime``),
+the ``ledger`` and the accounts of what is ``repeated``, was ``asked`` and came late that judge, the ``screen``.
 """

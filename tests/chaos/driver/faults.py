@@ -362,32 +362,47 @@ class Faults:
         return Injected("link cut", name, f"{number} connections reset")
 
 
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """A fault that is over: from when to when it lasted, in seconds since the epoch."""
+
+    fault: str
+    victim: str
+    begin: float
+    end: float
+
+
 class Injector:
-    """What is being done right now, and undoing it in time."""
+    """What is being done right now, and undoing it in time. ``past``: what is over."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
-        self._lasting: list[tuple[float, Injected]] = []
+        self._lasting: list[tuple[float, float, Injected]] = []  # until when by the monotonic clock, since when
+        self.past: list[Dealt] = []
 
     @property
     def lasting(self) -> list[Injected]:
-        return [injected for _, injected in self._lasting]
+        return [injected for _, _, injected in self._lasting]
 
     def inject(self) -> Injected | None:
+        begin = time.time()
         injected = self._faults.inject()
         if injected is not None and injected.undo is not None:
-            self._lasting.append((time.monotonic() + injected.lasts, injected))
+            self._lasting.append((time.monotonic() + injected.lasts, begin, injected))
+        elif injected is not None:
+            self.past.append(Dealt(injected.fault, injected.victim, begin, time.time()))
         return injected
 
     def undo_due(self, *, everything: bool = False) -> list[Injected]:
         """Undo what has lasted long enough; the last that was done is the first that is undone."""
         now = time.monotonic()
-        over = [(at, injected) for at, injected in self._lasting if everything or at <= now]
-        self._lasting = [pair for pair in self._lasting if pair not in over]
-        for _, injected in reversed(over):
+        over = [one for one in self._lasting if everything or one[0] <= now]
+        self._lasting = [one for one in self._lasting if one not in over]
+        for _, begin, injected in reversed(over):
             if injected.undo is not None:
                 injected.undo()
-        return [injected for _, injected in over]
+            self.past.append(Dealt(injected.fault, injected.victim, begin, time.time()))
+        return [injected for _, _, injected in over]
 
 
 def send(process: psutil.Process, number: signal.Signals) -> None:

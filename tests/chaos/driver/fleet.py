@@ -101,7 +101,7 @@ class ChaosFleet:
         self.patient = connect(self.server.url)  # for the ledger: by then the server is there
         self._stack.callback(self.patient.close)
         self.patient_queries = Queries(self.patient, self.keys)
-        local = Settings(warehouse=str(self.warehouse), **_fields(self._env))
+        self.settings = local = Settings(warehouse=str(self.warehouse), **_fields(self._env))
         programs = [
             replace(one, env={**one.env, **self._env, "UNSTUCK_REDIS_URL": self._url(one.name)})
             for one in program_list(self.size, self.server.url, local)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,7 @@ class Load:
     Attributes:
         accepted: job id → what was asked; only what was acknowledged.
         refused: how often a submit ended in an error and was tried again under its key.
+        took: the seconds that each submit took that was acknowledged at once.
     """
 
     fleet: ChaosFleet
@@ -94,6 +96,7 @@ class Load:
     rng: random.Random
     accepted: dict[str, Asked] = field(default_factory=dict)
     refused: int = 0
+    took: list[float] = field(default_factory=list)
     open: int = 0
     open_spark: int = 0
     ended: int = 0
@@ -144,9 +147,12 @@ class Load:
 
     def _submit(self, job: Asked) -> None:
         """Under a key, again and again until it is acknowledged: as an app does that must know."""
+        refused, began = self.refused, time.monotonic()
         while True:
             try:
                 self.accepted[self.client.submit(job.spec, key=job.name).id] = job
+                if self.refused == refused:
+                    self.took.append(time.monotonic() - began)
                 return
             except Unreachable:
                 self.refused += 1

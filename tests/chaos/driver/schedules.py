@@ -1,4 +1,4 @@
-"""The schedules of the load: one by the clock, one after its dataset, and one of files that arrive all the time."""
+"""The schedules of the load: by the clock, after a dataset, of files that arrive all the time, and a person's."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from typing import Any
 from tests.chaos.driver.fleet import ChaosFleet
 from tests.chaos.driver.load import PATIENT
 from unstuck import Unreachable
+from unstuck.coordinator.model.schedule_record import ScheduleIntent
 from unstuck.coordinator.store.schedule_store import ScheduleStore
 
 TICKS, FOLLOWS, ARRIVES = "ticks", "follows", "arrives"  # each the name of a schedule and of its dataset
-NAMES = (TICKS, FOLLOWS, ARRIVES)
+HELD, PAST = "held", "past"  # the one that a person pauses, and the one of which a person wants ticks of the past
+NAMES = (TICKS, FOLLOWS, ARRIVES, HELD, PAST)
 PAUSE = 0.4  # seconds between two files
 ROWS = 3  # of a file
 BROKEN_EVERY = 9  # one of so many files cannot be read, and is to be put aside
@@ -24,11 +26,12 @@ KEEP = 10_000  # runs: the judge wants all of them
 
 
 def specs(ran: Path, landing: Path) -> list[dict[str, Any]]:
-    """The three, each a job of one group that appends to its dataset."""
+    """Each a job of one group that appends to its dataset."""
     retry = {"max": 1000, "backoff": "1s", "max_backoff": "2s"}
 
-    def spec(name: str, inputs: dict[str, Any], **schedule: Any) -> dict[str, Any]:
-        step = {"python": f"tests.chaos.driver.steps:{name}", "params": {"ran": str(ran)}, "output": name}
+    def spec(name: str, inputs: dict[str, Any], function: str = "", **schedule: Any) -> dict[str, Any]:
+        python = f"tests.chaos.driver.steps:{function or name}"
+        step = {"python": python, "params": {"ran": str(ran)}, "output": name}
         return {
             "name": name,
             "priority": "high",
@@ -44,6 +47,9 @@ def specs(ran: Path, landing: Path) -> list[dict[str, Any]]:
         spec(TICKS, {}, every="3s"),
         spec(FOLLOWS, {TICKS: TICKS}, after=[TICKS]),
         spec(ARRIVES, {"files": stream}, every="2s", only_if="arrived"),
+        # No tick of it waits for the run before, so each shows how late a run may be.
+        spec(HELD, {}, TICKS, every="2s", overlap="allow", missed="all"),
+        spec(PAST, {}, TICKS, every="1d"),
     ]
 
 
@@ -53,10 +59,12 @@ class Schedules:
 
     Attributes:
         fed: the path of each file that has arrived → the ids in it; none of a file that is broken.
+        let_go: of each schedule the ticks whose run was not submitted yet when it was stopped.
     """
 
     fleet: ChaosFleet
     fed: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    let_go: dict[str, frozenset[float]] = field(default_factory=dict)
     _enough: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
     _over: float = 0.0  # when all faults were undone, and the last file had arrived
@@ -89,8 +97,9 @@ class Schedules:
         records = {record.name: record for record in store.load_all(NAMES)}
         if len(records) < len(NAMES):
             return False  # which the judge says
-        ticks, follows, arrives = (records[name] for name in NAMES)
+        ticks, follows, arrives, held, past = (records[name] for name in NAMES)
         came = store.published(ticks.warehouse, [TICKS])
+        paused = held.intent is ScheduleIntent.PAUSE
         well: dict[str, Callable[[], bool]] = {
             TICKS: lambda: ticks.last_success is not None and ticks.last_success.at > self._over,
             ARRIVES: lambda: arrives.quiet is not None and arrives.quiet.looked_at > self._over,
@@ -100,9 +109,13 @@ class Schedules:
                 and follows.seen.get(TICKS, 0) >= came.get(TICKS, (0, 0.0))[0]
                 and not follows.retries
             ),
+            HELD: lambda: paused or (held.last_success is not None and held.last_success.at > self._over),
+            PAST: lambda: past.backfill is not None and past.backfill.over,
         }
         for name, record in records.items():
-            if not record.status.terminal and not record.runs and well[name]():
+            goes_on = record.runs and name != HELD  # of which one run or another may always go on
+            if not record.status.terminal and not goes_on and well[name]():
+                self.let_go[name] = frozenset(run.tick for run in record.runs if not run.job)
                 self.fleet.client.schedules.stop(name, reason="the faults are over")
         return all(record.status.terminal and not record.going_on for record in records.values())
 

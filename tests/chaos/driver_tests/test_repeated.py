@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from tests.chaos.driver.judging.repeated import FoundSchedule, judge_schedules
-from tests.chaos.driver.schedules import ARRIVES, FOLLOWS, TICKS, specs
+from tests.chaos.driver.schedules import ARRIVES, FOLLOWS, HELD, PAST, TICKS, specs
 from unstuck import JobSpec, Status
 from unstuck.coordinator.model.schedule_record import (
+    Backfill,
     Quiet,
     Run,
     ScheduleIntent,
@@ -24,6 +25,7 @@ from unstuck.coordinator.model.schedule_record import (
 from unstuck.coordinator.views.job_views import ListedJob
 
 BEGAN = 1_800_000_000.0  # a tick of every three seconds, and of every two
+WANTED = [BEGAN // 86400 * 86400 - 86400, BEGAN // 86400 * 86400]  # of the past
 FED = {"/in/a.json": (0, 1), "/in/b.json": (2, 3), "/in/broken.json": ()}
 POLICIES = {
     spec["name"]: json.dumps(json.loads(JobSpec.of(spec, {}, scheduled=True).to_json())["schedule"])
@@ -35,15 +37,18 @@ def event(kind: str, **more: Any) -> dict[str, Any]:
     return {"kind": kind, "at": BEGAN, **more}
 
 
-def found(name: str, ticks: list[float], cursor: float, rows: list[dict[str, Any]]) -> FoundSchedule:
+def found(
+    name: str, ticks: list[float], cursor: float, rows: list[dict[str, Any]], backfill: str = ""
+) -> FoundSchedule:
     """A schedule that was stopped, with a run of each of ``ticks``, each over before the next."""
-    runs, events = [], []
+    runs, events, end = [], [], "BACKFILL_RUN_FINISHED" if backfill else "RUN_FINISHED"
     for tick in ticks:
         run = Run(tick)
         job = run.job_id(name)
         timing = (tick + 0.1, tick + 0.2, tick + 1)
-        runs.append(ListedJob(job, name, Status.FINISHED, *timing, {}, 1, 1, None, run.key(name), schedule=name))
-        events += [event("RUN_SUBMITTED", job=job, tick=tick_text(tick)), event("RUN_FINISHED", job=job)]
+        of = {"schedule": name, "backfill": backfill}
+        runs.append(ListedJob(job, name, Status.FINISHED, *timing, {}, 1, 1, None, run.key(name), **of))
+        events += [event("RUN_SUBMITTED", job=job, tick=tick_text(tick)), event(end, job=job)]
     record = ScheduleRecord(
         name,
         "c",
@@ -59,7 +64,7 @@ def found(name: str, ticks: list[float], cursor: float, rows: list[dict[str, Any
 
 
 def in_order() -> dict[str, FoundSchedule]:
-    """Four ticks by the clock, of which one was skipped; two versions followed; three files, one of them broken."""
+    """Four ticks, one of them skipped; two versions followed; three files, one of them broken; a pause; a backfill."""
     at = [BEGAN, BEGAN + 3, BEGAN + 9]
     ticks = found(TICKS, at, BEGAN + 9, [{"tick": tick_text(one)} for one in at])
     skipped = event("SKIPPED", code="OVERLAP", text=f"1 tick skipped, {tick_text(BEGAN + 6)}: the run was not over")
@@ -71,6 +76,18 @@ def in_order() -> dict[str, FoundSchedule]:
         job=arrives.runs[1].id,
         text=f"before it, 1 tick skipped, {tick_text(BEGAN + 2)}: nothing new lay there",
     )
+    # Paused from before its third tick to after its fifth, and stopped while it went on.
+    going_on = [BEGAN, BEGAN + 2, BEGAN + 10]
+    held = found(HELD, going_on, BEGAN + 10, [{"tick": tick_text(one)} for one in going_on])
+    span = f"{tick_text(BEGAN + 4)} to {tick_text(BEGAN + 8)}"
+    told = [
+        event("USER_PAUSE"),
+        event("USER_RESUME"),
+        event("SKIPPED", code="PAUSED", text=f"3 ticks skipped, {span}: paused"),
+        event("USER_STOP", was="WAITING", at=BEGAN + 29),
+    ]
+    past = found(PAST, WANTED, BEGAN, [{"tick": tick_text(one)} for one in WANTED], tick_text(BEGAN))
+    backfill = Backfill(WANTED[0], WANTED[-1], 2, BEGAN, "anna", None, POLICIES[PAST], well=2, ended_at=BEGAN + 9)
     return {
         TICKS: replace(ticks, events=[*ticks.events, skipped]),
         FOLLOWS: found(FOLLOWS, [BEGAN + 2.125, BEGAN + 10.25], 0.0, follows),
@@ -79,6 +96,8 @@ def in_order() -> dict[str, FoundSchedule]:
             record=replace(arrives.record, quiet=Quiet(BEGAN + 6, BEGAN + 8, 2, BEGAN + 8)),
             events=[*arrives.events[:2], quiet, arrives.events[3]],
         ),
+        HELD: replace(held, events=[*held.events, *told]),
+        PAST: record(backfill=backfill)(past),
     }
 
 
@@ -105,7 +124,7 @@ def without(kind: str) -> Plant:
 def test_an_account_in_order_is_kept() -> None:
     account = judge_schedules([*in_order().values()], FED, ["/in/broken.json"])
     assert not account.lost + account.doubled + account.stuck
-    assert (account.runs, account.skipped, account.files, account.aside) == (7, 1, 3, 1)
+    assert (account.runs, account.skipped, account.files, account.aside) == (12, 4, 3, 1)
 
 
 def again(one: FoundSchedule) -> FoundSchedule:
@@ -141,6 +160,10 @@ def again(one: FoundSchedule) -> FoundSchedule:
         ("stuck", TICKS, run(status=Status.RUNNING)),
         ("stuck", FOLLOWS, record(status=ScheduleStatus.RETRYING)),
         ("stuck", ARRIVES, record(runs=(Run(BEGAN + 8),))),
+        ("lost", HELD, without("SKIPPED")),
+        ("lost", HELD, lambda one: replace(one, runs=[*one.runs[:1], *one.runs[2:]])),
+        ("doubled", PAST, lambda one: replace(one, rows=[*one.rows, one.rows[0]])),
+        ("lost", PAST, without("BACKFILL_RUN_FINISHED")),
     ],
 )
 def test_what_is_planted_is_found(word: str, name: str, plant: Plant) -> None:

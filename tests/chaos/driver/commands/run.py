@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import statistics
 import sys
 import time
 from collections import Counter
@@ -13,13 +14,17 @@ import redis
 
 from tests.chaos.driver.faults import Faults, Injector
 from tests.chaos.driver.fleet import QUICK, ChaosFleet, plain
+from tests.chaos.driver.judging.asked import judge_backfill, judge_pauses
+from tests.chaos.driver.judging.lateness import judge_lateness
 from tests.chaos.driver.judging.ledger import Ledger, gather, judge
 from tests.chaos.driver.judging.pools import use_of
-from tests.chaos.driver.judging.repeated import gather_schedules
+from tests.chaos.driver.judging.repeated import gather_schedules, judge_schedules
 from tests.chaos.driver.judging.reports import transactions
 from tests.chaos.driver.load import Load
-from tests.chaos.driver.schedules import Schedules
+from tests.chaos.driver.person import PARALLEL, SECONDS_A_TICK, Person
+from tests.chaos.driver.schedules import HELD, PAST, Schedules
 from tests.chaos.driver.screen import Screen
+from tests.chaos.driver.uptime import Observer
 from tests.chaos.driver.watch import Watch
 from unstuck import Unreachable
 from unstuck.coordinator.local.programs import Size
@@ -42,6 +47,7 @@ def run(folder: Path, seed: int, seconds: float, settle: float, *, as_json: bool
         with (
             ChaosFleet(folder, QUICK, SIZE, screen.say) as fleet,
             Watch(fleet.eye, fleet.keys) as watch,
+            Observer(fleet) as observer,
         ):
             fleet.ready()
             screen.say("the fleet is ready")
@@ -49,19 +55,29 @@ def run(folder: Path, seed: int, seconds: float, settle: float, *, as_json: bool
             load.start()
             schedules = Schedules(fleet)
             schedules.start()
+            person = Person(fleet, random.Random(f"{seed} person"), max(1, round(seconds / SECONDS_A_TICK)))
+            person.start()
             injector = Injector(Faults(fleet, watch, random.Random(rng.random())))
             dealt = _deal(seconds, random.Random(rng.random()), injector, screen, fleet, load, watch)
             for injected in injector.undo_due(everything=True):
                 screen.undone(injected)
             screen.say("all faults are undone; the jobs that are open must end")
             ended = time.monotonic()
+            person.stop(settle)
             schedules.end_feed()
             load.stop(settle)
             _settle(ended + settle, screen, fleet, load, schedules, watch)
             settled = time.monotonic() - ended
             ledger = judge(load.accepted, gather(fleet, load.accepted))
-            repeated = gather_schedules(fleet, schedules)
-            ledger.schedules = str(repeated)
+            found, aside = gather_schedules(fleet, schedules)
+            by_name = {one.name: one for one in found}
+            repeated = judge_schedules(found, schedules.fed, aside)
+            judge_pauses(repeated, by_name[HELD], person.acts)
+            judge_backfill(repeated, by_name[PAST], person.wanted, PARALLEL)
+            uptime, submit = observer.seen(injector.past), statistics.median(load.took or [0.0])
+            lateness = judge_lateness(by_name[HELD], person.acts, uptime, fleet.settings, submit)
+            ledger.schedules, ledger.lateness = str(repeated), str(lateness)
+            ledger.disobeyed, ledger.late = repeated.disobeyed, lateness.late
             ledger.lost += repeated.lost
             ledger.doubled += repeated.doubled
             ledger.stuck += repeated.stuck

@@ -3,7 +3,8 @@
 # Lost: a job whose submit was acknowledged is not in the store, did not end FINISHED, or published too little.
 # Doubled: two jobs for one key, two entries in the warehouse log for one job, a group that succeeded twice, an
 # attempt that began twice, or rows that appear twice. Stuck: a job that has not ended within the stated time after
-# the faults. Overfull: more attempts of a pool held at once than it has slots (``pools``).
+# the faults. Overfull: more attempts of a pool held at once than it has slots (``pools``). Disobeyed: a schedule is not
+# as a person asked last (``asked``). Late: a run that nothing explains came too long after its tick (``lateness``).
 
 from __future__ import annotations
 
@@ -25,6 +26,7 @@ from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Entry
 
 Events = Sequence[Mapping[str, Any]]
+WORDS = ("lost", "doubled", "stuck", "overfull", "disobeyed", "late")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,11 @@ class Ledger:
     doubled: list[str] = field(default_factory=list)
     stuck: list[str] = field(default_factory=list)
     overfull: list[str] = field(default_factory=list)
+    disobeyed: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
     pools: str = ""
     schedules: str = ""
+    lateness: str = ""
     attempts: int = 0
     takeovers: int = 0
     relaunched: int = 0
@@ -75,7 +80,7 @@ class Ledger:
 
     @property
     def kept(self) -> bool:
-        return not (self.lost or self.doubled or self.stuck or self.overfull)
+        return not any(getattr(self, word) for word in WORDS)
 
     @property
     def slowest(self) -> Recovery | None:
@@ -84,7 +89,7 @@ class Ledger:
     def to_dict(self) -> dict[str, Any]:
         """For ``--json``: numbers first, sentences after them."""
         whole = asdict(self)
-        sentences = {name: whole.pop(name) for name in ("lost", "doubled", "stuck", "overfull")}
+        sentences = {name: whole.pop(name) for name in WORDS}
         whole["recoveries"] = {name: round(one.took, 2) for name, one in stated(self.recoveries).items()}
         counts = {name: len(found) for name, found in sentences.items()}
         return {**whole, **counts, "kept": self.kept, "sentences": sentences}
@@ -107,8 +112,11 @@ class Ledger:
                 else f"{len(self.stuck)}, {self.settled:.0f} s after the last fault",
             ),
             ("overfull", f"{len(self.overfull)}"),
+            ("disobeyed", f"{len(self.disobeyed)}"),
+            ("late", f"{len(self.late)}"),
             ("pools", self.pools),
             ("schedules", self.schedules),
+            ("lateness", self.lateness),
             (
                 "attempts",
                 f"{self.attempts} began; {self.relaunched} ended without an outcome that counts and ran again",
@@ -128,7 +136,7 @@ class Ledger:
             )
             rest = ", ".join(f"{name} {one.took:.1f}" for name, one in stated(self.recoveries).items())
             told.append(f"  {'per fault':<11} {rest} (seconds, the slowest of each)")
-        for word in ("lost", "doubled", "stuck", "overfull"):
+        for word in WORDS:
             sentences = getattr(self, word)
             told += [f"  {word.upper()}: {sentence}" for sentence in sentences]
         return told

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow.parquet
 
 from tests.chaos.driver.fleet import ChaosFleet
-from tests.chaos.driver.schedules import ARRIVES, FOLLOWS, NAMES, TICKS, Schedules, explained
+from tests.chaos.driver.schedules import ARRIVES, FOLLOWS, HELD, NAMES, PAST, TICKS, Schedules, explained
 from unstuck import Status, UnstuckError, published_files
 from unstuck.coordinator.model.schedule_record import ScheduleRecord, tick_text
 from unstuck.coordinator.schedules.decide_schedule import policy_of
@@ -40,6 +40,7 @@ class FoundSchedule:
         packages: job id → its entries in the warehouse log.
         rows: those of its dataset.
         waits: what it waits for, in words.
+        let_go: the ticks whose run was not submitted yet when it was stopped.
     """
 
     name: str
@@ -49,23 +50,28 @@ class FoundSchedule:
     packages: Mapping[str, int] = field(default_factory=dict)
     rows: Rows = ()
     waits: str = ""
+    let_go: frozenset[float] = frozenset()
 
 
 @dataclass(slots=True)
 class Repeated:
-    """The account of the schedules: a sentence for each that was lost, doubled or is stuck."""
+    """The account of the schedules: a sentence for each that was lost, doubled or is stuck, or was not as asked for."""
 
     runs: int = 0
     skipped: int = 0
     files: int = 0
     aside: int = 0
+    pauses: int = 0
+    backfilled: int = 0
     lost: list[str] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
     stuck: list[str] = field(default_factory=list)
+    disobeyed: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         files = f"{self.files} files were fed, {self.aside} of them put aside"
-        return f"{self.runs} runs; {self.skipped} ticks were told as skipped; {files}"
+        asked = f"{self.pauses} pauses, {self.backfilled} runs of a backfill"
+        return f"{self.runs} runs; {self.skipped} ticks were told as skipped; {asked}; {files}"
 
 
 def judge_schedules(
@@ -88,7 +94,7 @@ def judge_schedules(
         _judge_runs(account, one)
         if policy_of(one.record.policy).every:
             _judge_ticks(account, one, one.record)
-    for name in (TICKS, FOLLOWS):
+    for name in (TICKS, FOLLOWS, HELD, PAST):
         _judge_tick_rows(account, by_name[name])
     last = max((row["seen"] for row in by_name[FOLLOWS].rows), default=0)
     if last < len(by_name[TICKS].rows):
@@ -105,14 +111,14 @@ def _judge_runs(account: Repeated, one: FoundSchedule) -> None:
     account.lost += [
         f"{one.name}: job {job} was submitted, and is not in the store" for job in submitted if job not in stands
     ]
-    ticks_run = Counter(_tick_of(run) for run in one.runs if run.status is Status.FINISHED)
+    ticks_run = Counter(tick_of(run) for run in one.runs if run.status is Status.FINISHED)
     account.doubled += [f"{one.name}: {n} runs of {tick} are FINISHED" for tick, n in ticks_run.items() if n > 1]
     for run in one.runs:
         named = f"{run.key} ({run.id})"
         if not run.status.terminal:
             account.stuck.append(f"{named} is {run.status}")
             continue
-        kind = f"RUN_{run.status}"
+        kind = f"{'BACKFILL_' if run.backfill else ''}RUN_{run.status}"
         ends = [event for event in one.events if event["kind"] == kind and event.get("job") == run.id]
         for told, times in (("RUN_SUBMITTED", submitted[run.id]), (kind, len(ends))):
             if times != 1:
@@ -123,7 +129,9 @@ def _judge_runs(account: Repeated, one: FoundSchedule) -> None:
         if run.status is Status.FINISHED and packages not in wanted:
             words = account.doubled if packages else account.lost
             words.append(f"{named} is FINISHED with {packages} entries in the warehouse log")
-    in_order = sorted(one.runs, key=lambda run: run.submitted_at)
+    if one.record is not None and policy_of(one.record.policy).overlap == "allow":
+        return
+    in_order = sorted((run for run in one.runs if not run.backfill), key=lambda run: run.submitted_at)
     for before, run in pairwise(in_order):
         if before.ended_at == 0 or run.submitted_at < before.ended_at:
             account.doubled.append(f"{run.key} began while {before.key} went on")
@@ -133,7 +141,7 @@ def _judge_ticks(account: Repeated, one: FoundSchedule, record: ScheduleRecord) 
     """Each tick up to the cursor has a run that ended well, or an event that says why not; never both."""
     runs: dict[str, list[ListedJob]] = {}
     for run in one.runs:
-        runs.setdefault(_tick_of(run), []).append(run)
+        runs.setdefault(tick_of(run), []).append(run)
     skipped, quiet = list(_spans(one.events, "SKIPPED")), list(_spans(one.events, "RUN_SUBMITTED"))
     if record.quiet is not None:
         quiet.append((record.quiet.first, record.quiet.last))
@@ -151,13 +159,14 @@ def _judge_ticks(account: Repeated, one: FoundSchedule, record: ScheduleRecord) 
             if last.status.terminal and not (last.reason and last.reason.text):
                 account.lost.append(f"{one.name}: the run of {name} ended {last.status}, and nobody says why")
         in_quiet = any(first <= at <= last for first, last in quiet)
-        if not mine and not of_skip and not in_quiet and not (stopped and at == record.cursor):
+        let_go = at in one.let_go or (stopped and at == record.cursor)
+        if not mine and not of_skip and not in_quiet and not let_go:
             account.lost.append(f"{one.name}: the tick {name} has no run, and no event says why")
 
 
 def _judge_tick_rows(account: Repeated, one: FoundSchedule) -> None:
     """A row for each run that ended well."""
-    well = {_tick_of(run) for run in one.runs if run.status is Status.FINISHED}
+    well = {tick_of(run) for run in one.runs if run.status is Status.FINISHED}
     rows = Counter(tick_text(datetime.datetime.fromisoformat(row["tick"]).timestamp()) for row in one.rows)
     account.lost += [
         f"{one.name}: {tick} is FINISHED, and its row is not published" for tick in sorted(well - set(rows))
@@ -182,7 +191,13 @@ def _judge_files(account: Repeated, rows: Rows, fed: Mapping[str, Collection[int
     account.doubled += [f"file {path} was put aside, and is whole" for path in put]
 
 
-def _tick_of(run: ListedJob) -> str:
+def first_tries(one: FoundSchedule) -> dict[float, ListedJob]:
+    """Tick → its first run."""
+    tries = (run for run in one.runs if "/" not in run.key)
+    return {datetime.datetime.fromisoformat(tick_of(run)).timestamp(): run for run in tries}
+
+
+def tick_of(run: ListedJob) -> str:
     """As its key names it: ``ticks@2026-11-27T03:00:00Z/2`` is the second try of a tick."""
     return run.key.partition("@")[2].partition("/")[0]
 
@@ -199,8 +214,8 @@ def _at(seconds: float) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
 
 
-def gather_schedules(fleet: ChaosFleet, schedules: Schedules) -> Repeated:
-    """Read what there is, and judge it. Raises: redis.RedisError."""
+def gather_schedules(fleet: ChaosFleet, schedules: Schedules) -> tuple[list[FoundSchedule], list[str]]:
+    """Read what there is to judge; also the path of each file that was put aside. Raises: redis.RedisError."""
     warehouse, jobs = Warehouse(str(fleet.warehouse)), fleet.patient_queries.jobs(limit=None)
     entries = [entry for n in range(1, warehouse.head() + 1) if (entry := warehouse.entry(n)) is not None]
     packages = Counter(entry.job for entry in entries if entry.kind == "package")
@@ -214,11 +229,11 @@ def gather_schedules(fleet: ChaosFleet, schedules: Schedules) -> Repeated:
             packages,
             _rows(warehouse, name),
             explained(fleet, name),
+            schedules.let_go.get(name, frozenset()),
         )
         for name in NAMES
     ]
-    aside = [row["_file"] for row in _rows(warehouse, f"{ARRIVES}__rejected")]
-    return judge_schedules(found, schedules.fed, aside)
+    return found, [row["_file"] for row in _rows(warehouse, f"{ARRIVES}__rejected")]
 
 
 def _rows(warehouse: Warehouse, dataset: str) -> list[dict[str, Any]]:
