@@ -2,8 +2,9 @@
 
 # A schedule that is due is left to the coordinator that took it for the term of a lock. A run that was decided is left
 # to the coordinator that submits it until the next look, at the next tick at the latest. So if that coordinator dies,
-# another one that is up submits the run after the longer of the two, and one sweep period. The machine adds what it
-# kept plain timers and reads waiting in that time, and what a submit takes by itself in the same minutes: its median.
+# another one that is up submits the run after the longer of the two, and two sweep periods: the sweep that runs at that
+# moment may have passed the schedule already. The machine adds what it kept plain timers and reads waiting in that
+# time, and what a submit takes by itself in the same minutes: its median.
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ class Lateness:
 
 def term_of(every: float, settings: Settings) -> float:
     """Seconds within which the run of a tick is submitted, by the settings alone."""
-    return max(settings.lock_ttl, min(SUBMIT_LOOK, every)) + settings.sweep_every
+    return max(settings.lock_ttl, min(SUBMIT_LOOK, every)) + 2 * settings.sweep_every
 
 
 def judge_lateness(one: FoundSchedule, acts: list[Act], uptime: Uptime, settings: Settings, submit: float) -> Lateness:
