@@ -138,7 +138,7 @@ class DeadLetters:
 def unreadable(report: DeadLetter) -> str:
     """Why no coordinator of this release can read a dead letter; empty if it can."""
     if report.task:
-        return "a refused task is mended and sent again by whoever sent it"
+        return "a refused task is mended and sent again by its sender"
     try:
         if report.notice:
             Notice.from_json(report.notice)

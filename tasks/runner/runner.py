@@ -1,7 +1,6 @@
 """The runner: one prefork child of the worker, with its watchdog and its Spark driver.
 
-It owns what lasts from one attempt to the next, and ends the processes that a step leaves. A process has one runner at
-most, and the parent of the pool has none.
+It owns what lasts from one attempt to the next, and ends the processes that a step leaves. The pool's parent has none.
 """
 
 from __future__ import annotations
