@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from unstuck.coordinator.cli.control import alter, cancel, force_stop, pause, rerun, resume, retry, skip, stop
-from unstuck.coordinator.cli.datasets import datasets
-from unstuck.coordinator.cli.logs import logs
-from unstuck.coordinator.cli.look import list_jobs, show, why
+from unstuck.coordinator.cli.demo.demo import demo
+from unstuck.coordinator.cli.jobs.control import alter, cancel, force_stop, pause, rerun, resume, retry, skip, stop
+from unstuck.coordinator.cli.jobs.logs import logs
+from unstuck.coordinator.cli.jobs.look import list_jobs, show, why
+from unstuck.coordinator.cli.jobs.schedule import schedule
+from unstuck.coordinator.cli.jobs.watch import events, watch
 from unstuck.coordinator.cli.ops.dead_letters import dead
-from unstuck.coordinator.cli.ops.demo import demo
 from unstuck.coordinator.cli.ops.doctor import doctor
 from unstuck.coordinator.cli.ops.health import health
 from unstuck.coordinator.cli.ops.local import up
@@ -21,13 +22,12 @@ from unstuck.coordinator.cli.ops.metrics import metrics
 from unstuck.coordinator.cli.ops.notify import notify
 from unstuck.coordinator.cli.ops.pools import pool
 from unstuck.coordinator.cli.ops.show_fleet import fleet
-from unstuck.coordinator.cli.ops.streams import stream
-from unstuck.coordinator.cli.ops.warehouse import compact, restore, vacuum
-from unstuck.coordinator.cli.run import run
-from unstuck.coordinator.cli.schedule import schedule
-from unstuck.coordinator.cli.submit import submit
-from unstuck.coordinator.cli.validate import validate
-from unstuck.coordinator.cli.watch import events, watch
+from unstuck.coordinator.cli.specs.run import run
+from unstuck.coordinator.cli.specs.submit import submit
+from unstuck.coordinator.cli.specs.validate import validate
+from unstuck.coordinator.cli.warehouse.datasets import datasets
+from unstuck.coordinator.cli.warehouse.housekeeping import compact, restore, vacuum
+from unstuck.coordinator.cli.warehouse.streams import stream
 
 RUN, INSPECT, CONTROL, OPERATE = "Run", "Inspect", "Control", "Operate"
 COMMANDS: tuple[tuple[str, str, Callable[..., None], str], ...] = (

@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
-from unstuck.coordinator.cli.control import show_answers
+from unstuck.coordinator.cli.jobs.control import show_answers
 from unstuck.coordinator.cli.options import AsJson, Yes, confirm
 from unstuck.coordinator.cli.render.terminal import (
     Listing,

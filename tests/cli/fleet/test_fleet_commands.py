@@ -22,9 +22,9 @@ from tests.support.machine import seconds
 from tests.support.programs.processes import command_line, lives
 from tests.support.servers import wait_until
 from unstuck import published_files
+from unstuck.coordinator.cli.demo.demo import missing
+from unstuck.coordinator.cli.demo.demo_stream import compared
 from unstuck.coordinator.cli.exits import ExitCode
-from unstuck.coordinator.cli.ops.demo import missing
-from unstuck.coordinator.cli.ops.demo_stream import compared
 from unstuck.tasks.host import java_version
 
 

@@ -24,7 +24,7 @@ from tests.support.paths import PYTHONPATH
 from tests.support.programs.foreground import IGNORES_SIGTERM, PLAIN, Up
 from tests.support.servers import free_port, wait_until
 from unstuck import Client, Settings
-from unstuck.coordinator.cli.ops.demo import further
+from unstuck.coordinator.cli.demo.demo import further
 from unstuck.coordinator.cli.render.terminal import program
 from unstuck.coordinator.fleet_address import with_local_fleet
 from unstuck.coordinator.local.home import Home

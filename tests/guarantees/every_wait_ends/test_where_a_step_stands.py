@@ -17,7 +17,7 @@ from tests.support.coordinator import Coordinator, group
 from tests.support.programs.runner import SingleRunner, single_runner
 from tests.support.servers import wait_until
 from tests.support.steps import hanging_steps
-from unstuck.coordinator.cli.look import stacks_of
+from unstuck.coordinator.cli.jobs.look import stacks_of
 from unstuck.coordinator.cli.render.job_tree import lines_of
 from unstuck.coordinator.cli.render.json import explanation_json
 from unstuck.coordinator.explain.explanation import Explanation

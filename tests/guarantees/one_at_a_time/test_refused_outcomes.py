@@ -12,7 +12,7 @@ import unstuck.tasks.watchdog.watchdog as watchdog
 from tests.guarantees.one_at_a_time.test_attempts import LosesReplies, lapse, lossy, queued  # noqa: F401 - a fixture
 from tests.support.coordinator import SUCCEEDED, Coordinator, failed
 from unstuck import Status
-from unstuck.coordinator.cli.watch import event_text
+from unstuck.coordinator.cli.jobs.watch import event_text
 from unstuck.coordinator.decide.receipts import Delivered
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind, Report
 from unstuck.tasks.protocol.token import Token

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.coordinator import Coordinator, group
 from unstuck import BadKey, JobSpec, SpecError, Status
-from unstuck.coordinator.cli.look import diff_lines, errors_of
+from unstuck.coordinator.cli.jobs.look import diff_lines, errors_of
 from unstuck.coordinator.cli.render.job_tree import job_tree
 from unstuck.coordinator.cli.render.json import diff_json, job_json, listed_json
 from unstuck.coordinator.spec.job_params import MAX_KEY

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.paths import ROOT
 from tests.unit.project.test_project_files import PROJECT
-from unstuck.coordinator.cli.ops.demo import missing
+from unstuck.coordinator.cli.demo.demo import missing
 from unstuck.coordinator.errors import FleetFailed
 from unstuck.coordinator.local.programs import valkey
 

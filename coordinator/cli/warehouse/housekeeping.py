@@ -14,9 +14,9 @@ from rich import filesize
 from rich.progress import Progress
 
 from unstuck.coordinator.cli.connection import connected, settings_here
-from unstuck.coordinator.cli.datasets import warehouse_at
 from unstuck.coordinator.cli.options import AsJson, By
 from unstuck.coordinator.cli.render.terminal import emit, stderr, stdout
+from unstuck.coordinator.cli.warehouse.datasets import warehouse_at
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.publishing.vacuum import vacuum as remove_old_versions
 from unstuck.coordinator.store.staging_index import StagingIndex

@@ -13,9 +13,9 @@ from typing import Annotated
 import typer
 
 from unstuck.coordinator.cli.connection import connected
-from unstuck.coordinator.cli.datasets import warehouse_at
 from unstuck.coordinator.cli.options import Follow, JsonLines, LookArgument, resolve
 from unstuck.coordinator.cli.render.terminal import clock, emit_line, stderr
+from unstuck.coordinator.cli.warehouse.datasets import warehouse_at
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.views.job_logs import LogFile, find_logs, read_from

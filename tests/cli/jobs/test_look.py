@@ -18,9 +18,9 @@ from tests.cli.conftest import ByHand, Cli
 from tests.support.a_terminal import terminal
 from tests.support.servers import wait_until
 from unstuck import Status
-from unstuck.coordinator.cli.logs import shown_line
-from unstuck.coordinator.cli.look import print_listing
-from unstuck.coordinator.cli.watch import waiting
+from unstuck.coordinator.cli.jobs.logs import shown_line
+from unstuck.coordinator.cli.jobs.look import print_listing
+from unstuck.coordinator.cli.jobs.watch import waiting
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.store.reports import ReportStream
 from unstuck.coordinator.views.job_views import ListedJob

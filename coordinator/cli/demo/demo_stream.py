@@ -14,8 +14,8 @@ from datetime import datetime
 from pathlib import Path
 
 from unstuck.coordinator.cli.connection import connected
+from unstuck.coordinator.cli.demo.demo import CHECKOUT, published_rows
 from unstuck.coordinator.cli.exits import ExitCode
-from unstuck.coordinator.cli.ops.demo import CHECKOUT, published_rows
 from unstuck.coordinator.cli.render.terminal import count_of, stderr, stdout, table
 from unstuck.coordinator.errors import FleetFailed
 from unstuck.coordinator.local.local_fleet import LocalFleet

@@ -19,7 +19,6 @@ from rich.console import Console
 from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
-from unstuck.coordinator.cli.datasets import small_files_hint
 from unstuck.coordinator.cli.options import (
     JOB_IN_PYTHON,
     AsJson,
@@ -46,6 +45,7 @@ from unstuck.coordinator.cli.render.terminal import (
     stdout,
     table,
 )
+from unstuck.coordinator.cli.warehouse.datasets import small_files_hint
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.alter import in_words
 from unstuck.coordinator.doctor.host_facts import small_files

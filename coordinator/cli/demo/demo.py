@@ -15,8 +15,8 @@ import typer
 
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.exits import ExitCode
+from unstuck.coordinator.cli.jobs.watch import await_end
 from unstuck.coordinator.cli.render.terminal import can_live, program, stdout, table
-from unstuck.coordinator.cli.watch import await_end
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.local.home import Home
 from unstuck.coordinator.spec.model import JobSpec
@@ -45,7 +45,7 @@ def demo(
     if stream:  # what an earlier demo has loaded is no part of this one
         home /= f"stream-{datetime.now(UTC):%Y%m%dT%H%M%S}"
     _prepare(home)
-    from unstuck.coordinator.cli.ops.demo_stream import run_stream
+    from unstuck.coordinator.cli.demo.demo_stream import run_stream
     from unstuck.coordinator.local.local_fleet import SIGNAL_WITHIN, LocalFleet
     from unstuck.coordinator.local.programs import Size
 

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.cli.conftest import ByHand, Cli
-from tests.cli.test_wait import Terminal
+from tests.cli.jobs.test_wait import Terminal
 from unstuck.coordinator.model.status import Intent
 
 

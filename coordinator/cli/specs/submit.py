@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from unstuck.coordinator.cli.connection import connected, settings_here
-from unstuck.coordinator.cli.datasets import warehouse_at
 from unstuck.coordinator.cli.exits import ExitCode
+from unstuck.coordinator.cli.jobs.watch import await_end
 from unstuck.coordinator.cli.options import By, Params, read_spec
 from unstuck.coordinator.cli.render.json import job_json
 from unstuck.coordinator.cli.render.terminal import emit, for_people, stderr, stdout
-from unstuck.coordinator.cli.watch import await_end
+from unstuck.coordinator.cli.warehouse.datasets import warehouse_at
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.store.answers import Submitted
 

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from tests.cli.conftest import ByHand, Cli
-from tests.cli.test_wait import Terminal
+from tests.cli.jobs.test_wait import Terminal
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.store.reports import DeadLetter, ReportStream
 from unstuck.tasks.protocol.keys import Keys
