@@ -46,7 +46,7 @@ demo-night:  ## one night of a small fleet: five things go wrong, and a receiver
 first-hour: setup  ## do what docs/first-hour.md says, with a wheel in an empty folder, and print the seconds (a minute)
 	$(BIN)/python -m tests.first_hour
 
-test: setup $(SPARK_CLASSES)  ## run the whole test suite (ARGS="-k word" for a part of it)
+test: setup $(SPARK_CLASSES)  ## run the whole test suite (ARGS="-k word" for a part of it); the tests of the page drive a Chromium
 	$(BIN)/python -m pytest $(PYTEST_OPTIONS) $(ARGS)
 
 test-long: setup $(SPARK_CLASSES) jars  ## what takes minutes: a month of nights, TPC-H, Spark clusters, Spark on S3, two Sparks

@@ -7,9 +7,9 @@
 #   scripts/setup.sh check        the checks alone
 #   scripts/setup.sh java         install Java 17 or newer with this system's package manager
 #
-# Every missing thing is named in one sentence, with the way to get it; then the exit code is 2. The one system package
-# that demo and dev install by themselves is Java, with apt or dnf, and only where that needs no password (as root, or
-# with sudo -n). They say so first.
+# Every missing thing is named in one sentence, with the way to get it; then the exit code is 2. The system packages that
+# they install by themselves, with apt or dnf, are Java (demo and dev) and Chromium (dev), and only where that needs no
+# password (as root, or with sudo -n). They say so first. Without Chromium the tests of the page are skipped.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -101,16 +101,21 @@ java_command() {
     esac
 }
 
-install_java() {
+# "system_install COMMAND -n" asks for no password.
+system_install() {
     sudo=""
-    if [ "$(id -u)" != 0 ] && [ "$(package_manager)" != brew ]; then sudo="sudo ${1:-}"; fi
+    if [ "$(id -u)" != 0 ]; then sudo="sudo ${2:-}"; fi
+    # shellcheck disable=SC2086  # a command and its words
     case "$(package_manager)" in
-        apt-get)
-            $sudo apt-get update -qq &&
-                # shellcheck disable=SC2046  # a command and its words
-                $sudo env DEBIAN_FRONTEND=noninteractive $(java_command)
-            ;;
-        dnf) $sudo sh -c "$(java_command)" ;;
+        apt-get) $sudo apt-get update -qq && $sudo env DEBIAN_FRONTEND=noninteractive $1 ;;
+        dnf) $sudo sh -c "$1" ;;
+        *) return 1 ;;
+    esac
+}
+
+install_java() {
+    case "$(package_manager)" in
+        apt-get | dnf) system_install "$(java_command)" "${1:-}" ;;
         brew)
             brew install openjdk@17
             say "Then: export JAVA_HOME=$(brew --prefix openjdk@17)"
@@ -152,6 +157,29 @@ check_java() {
     lack "Java 17 or newer, which Spark runs on (found: $found). Get it with: $how; or run: make java"
 }
 
+# --- Chromium ---------------------------------------------------------------------------------------------------
+
+# The names that tests/support/browser.py looks for.
+has_browser() {
+    for candidate in chromium chromium-browser google-chrome google-chrome-stable; do
+        if command -v "$candidate" >/dev/null 2>&1; then return; fi
+    done
+    return 1
+}
+
+install_browser() {
+    if has_browser; then return; fi
+    if without_password; then
+        say "Chromium, which the tests of the page drive, is missing. $(package_manager) installs it now; no password is needed."
+        case "$(package_manager)" in
+            apt-get) packages="--no-install-recommends chromium fonts-dejavu-core" ;;
+            *) packages=chromium ;;
+        esac
+        system_install "$(package_manager) install -y $packages" -n >&2 || true
+    fi
+    has_browser || say "No Chromium here: the tests of the page that need a browser will be skipped."
+}
+
 # --- Room on the disk -------------------------------------------------------------------------------------------
 
 check_room() {
@@ -190,8 +218,11 @@ install() {
     python="$VENV/bin/python"
     say "Installing the project and its tested dependencies ($1) into $VENV; the first time takes some minutes."
     pip -e ".[$1]"
-    # Apart: each Celery process imports a Flower that it can find, which takes it a tenth of a second.
-    if [ "$1" = dev ]; then pip --upgrade --no-deps --target "$VENV/flower" -r tests/requirements-flower.txt; fi
+    if [ "$1" = dev ]; then
+        # Apart: each Celery process imports a Flower that it can find, which takes it a tenth of a second.
+        pip --upgrade --no-deps --target "$VENV/flower" -r tests/requirements-flower.txt
+        install_browser
+    fi
     wanted >"$VENV/.unstuck-$1"
 }
 

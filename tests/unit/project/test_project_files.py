@@ -338,6 +338,47 @@ def test_nothing_is_installed_twice_while_nothing_changed(machine: Machine) -> N
     assert "-e .[demo]" in calls.read_text().splitlines()[-1]
 
 
+def a_machine_that_makes_environments(machine: Machine, manager: str, user: int) -> Path:
+    """Its package manager notes how it was called, in the file that is returned, and brings what it is asked for."""
+    calls = machine.checkout / "calls"
+    machine.has("venv-python", 'case "$*" in *pip*) : > .venv/bin/unstuck; chmod +x .venv/bin/unstuck;; esac')
+    make_venv = "mkdir -p .venv/bin && cp " + str(machine.bin / "venv-python") + " .venv/bin/python"
+    machine.has("python3", f'case "$*" in "-m venv .venv") {make_venv};; -V) echo Python 3.11.7;; esac')
+    machine.has(manager, f'echo "$*" >> {calls}; case "$*" in *chromium*) : > {machine.bin}/chromium; esac')
+    machine.has("chmod", f'exec {shutil.which("chmod")} "$@"')
+    machine.has("id", f"echo {user}")
+    for tool in ("mkdir", "cp", "env"):
+        (machine.bin / tool).symlink_to(str(shutil.which(tool)))
+    return calls
+
+
+@pytest.mark.parametrize("manager", ["apt-get", "dnf"])
+def test_the_browser_of_the_tests_is_installed_where_that_needs_no_password(machine: Machine, manager: str) -> None:
+    calls = a_machine_that_makes_environments(machine, manager, user=0)
+
+    done = machine.setup("dev")
+
+    assert done.returncode == 0
+    assert f"the tests of the page drive, is missing. {manager} installs it now; no password is needed" in done.stderr
+    assert re.search(r"^install -y .*chromium", calls.read_text(), re.MULTILINE)
+    (machine.bin / "chromium").chmod(0o755)
+    asked = calls.read_text()
+    (machine.checkout / ".venv" / ".unstuck-dev").unlink()
+    assert machine.setup("dev").returncode == 0
+    assert calls.read_text() == asked  # it is there
+
+
+def test_a_setup_goes_on_without_a_browser_and_says_what_is_skipped(machine: Machine) -> None:
+    calls = a_machine_that_makes_environments(machine, "apt-get", user=1000)
+    machine.has("sudo", "exit 1")
+
+    done = machine.setup("dev")
+
+    assert done.returncode == 0
+    assert done.stderr.endswith("No Chromium here: the tests of the page that need a browser will be skipped.\n")
+    assert not calls.exists()
+
+
 def test_the_site_of_the_docs_needs_neither_java_nor_what_a_worker_needs(machine: Machine) -> None:
     calls = machine.checkout / "calls"
     pip = f'case "$*" in *pip*) echo "$*" >> {calls}; : > .venv/bin/unstuck; chmod +x .venv/bin/unstuck;; esac'
