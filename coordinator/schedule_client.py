@@ -15,7 +15,7 @@ from unstuck.coordinator.errors import BadRequest, NoSuchSchedule, Refused
 from unstuck.coordinator.model.schedule_record import Redo, ScheduleRecord, tick_text
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.notices.known_targets import unknown_targets
-from unstuck.coordinator.notices.schedule_rules import told_of_removal
+from unstuck.coordinator.notices.rules.schedule_rules import told_of_removal
 from unstuck.coordinator.publishing.last_run import last_run
 from unstuck.coordinator.schedules.backfill import MAX_TICKS, Bound, Wanted
 from unstuck.coordinator.schedules.decide_schedule import policy_of, settled

@@ -17,7 +17,7 @@ from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState, summary_of
-from unstuck.coordinator.notices.expected import expecting
+from unstuck.coordinator.notices.rules.expected import expecting
 from unstuck.coordinator.publishing.breaker import LISTING, CircuitBreaker
 from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
 from unstuck.coordinator.spec.model import JobSpec

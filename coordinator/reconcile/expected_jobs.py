@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from unstuck.coordinator.notices.expected import Came, Expected, judge, looks_back_to, names_of, stored_rules
-from unstuck.coordinator.notices.rules import Subscriptions, subscriptions
+from unstuck.coordinator.notices.rules.expected import Came, Expected, judge, looks_back_to, names_of, stored_rules
+from unstuck.coordinator.notices.rules.job_rules import Subscriptions, subscriptions
 from unstuck.coordinator.spec.notify_spec import FleetRule
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 from unstuck.coordinator.views.job_views import read_line

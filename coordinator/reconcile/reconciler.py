@@ -24,7 +24,7 @@ from unstuck.coordinator.model.loading import without_groups
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.model.status import GroupState, Intent
-from unstuck.coordinator.notices.rules import subscriptions, tell
+from unstuck.coordinator.notices.rules.job_rules import subscriptions, tell
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.background_tries import Publisher, Warehouses
 from unstuck.coordinator.spec.notify_spec import FleetRule

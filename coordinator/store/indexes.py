@@ -30,7 +30,7 @@ class Indexes:
         self._keys = keys
         self._record_key = keys.of("\0").job
         self._pattern = re.sub(r"([\\*?\[\]])", r"\\\1", self._record_key).replace("\0", "*")
-        self._script = Script(client, keys, __package__, "index_jobs")
+        self._script = Script(client, keys, __package__, "jobs/index_jobs")
         self._cursor, self._count = 0, KEYS_LOOKED_AT
 
     def repair(self) -> None:

@@ -68,9 +68,9 @@ class Store:
         self._lease_ttl = lease_ttl
         self._retention = retention
         self._released_after = released_after
-        of_passes = ("lock_job", "unlock_or_again", "commit", "acknowledge_reports")
-        names = (*of_passes, "command", "note_sweep", "free_slots")
-        self._scripts = {name: Script(client, keys, __package__, name) for name in names}
+        of_passes = ("jobs/lock_job", "jobs/unlock_or_again", "jobs/commit", "reports/acknowledge_reports")
+        names = (*of_passes, "jobs/command", "note_sweep", "free_slots")
+        self._scripts = {name.rpartition("/")[2]: Script(client, keys, __package__, name) for name in names}
 
     @classmethod
     def of(cls, settings: Settings, client: redis.Redis) -> Store:

@@ -25,7 +25,7 @@ class Submissions:
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._redis, self._keys = client, keys
-        self._submit = Script(client, keys, __package__, "submit")
+        self._submit = Script(client, keys, __package__, "jobs/submit")
 
     def submitted(self, key: str, fingerprint: str) -> str | None:
         """The id of the job that `submit` would answer with under ``key``; None if it would store a new one.

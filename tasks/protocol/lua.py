@@ -78,7 +78,8 @@ def load(package: str, name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]
     for kind, names in _DECLARED.findall(text):
         declared[kind] += names.split()
     for called in declared["calls"]:
-        text = f"local function {called}(...)\n{(folder / f'{called}.lua').read_text()}end\n{text}"
+        function = called.rpartition("/")[2]
+        text = f"local function {function}(...)\n{(folder / f'{called}.lua').read_text()}end\n{text}"
     _, *functions = (files(__package__) / "lua" / "prelude.lua").read_text().split("\n\n")
     for function in reversed(functions):  # each calls only functions that stand before it
         if (found := _FUNCTION.search(function)) and re.search(rf"\b{found[1]}\(", text):

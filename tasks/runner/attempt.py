@@ -57,7 +57,7 @@ from unstuck.tasks.steps.execute import StepRaised, run_step, users_code
 from unstuck.tasks.steps.loaded import loaded
 from unstuck.tasks.steps.step_inputs import PublishedDatasets, of_empty_forks, read_inputs, with_published
 from unstuck.tasks.steps.work import Work
-from unstuck.tasks.streams.fork_share import Share
+from unstuck.tasks.streams.arrived.fork_share import Share
 from unstuck.tasks.transport.lease import Claim
 from unstuck.tasks.transport.redis_client import persistently
 from unstuck.tasks.warehouse.files import Files

@@ -39,11 +39,11 @@ from unstuck.tasks.steps.beside import BesidePublished
 from unstuck.tasks.steps.error_budget import check_budget
 from unstuck.tasks.steps.step_inputs import Dataset, PublishedDatasets
 from unstuck.tasks.steps.step_params import Reads, noted
-from unstuck.tasks.streams.arriving_files import ArrivingFiles
-from unstuck.tasks.streams.fork_share import WHOLE, Share
-from unstuck.tasks.streams.group_stream import GroupStream, Reader, Source
-from unstuck.tasks.streams.kafka_read import KafkaTopic
-from unstuck.tasks.streams.structured import Resume, is_streaming, open_stream, stage_stream
+from unstuck.tasks.streams.arrived.fork_share import WHOLE, Share
+from unstuck.tasks.streams.read.arriving_files import ArrivingFiles
+from unstuck.tasks.streams.read.group_stream import GroupStream, Reader, Source
+from unstuck.tasks.streams.read.kafka_read import KafkaTopic
+from unstuck.tasks.streams.read.structured import Resume, is_streaming, open_stream, stage_stream
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
 

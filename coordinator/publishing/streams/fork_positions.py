@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.publishing.streams.stream_positions import CANNOT_RESUME
-from unstuck.tasks.streams.position import joined, read_position, write_position
+from unstuck.tasks.streams.arrived.position import joined, read_position, write_position
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Checkpoint
 

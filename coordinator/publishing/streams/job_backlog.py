@@ -8,7 +8,7 @@ from dataclasses import replace
 from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import compile_plan
-from unstuck.tasks.streams.stream_look import Look, Looks
+from unstuck.tasks.streams.arrived.stream_look import Look, Looks
 from unstuck.tasks.warehouse.log import Warehouse
 
 

@@ -15,9 +15,9 @@ from unstuck.coordinator.errors import Refused
 from unstuck.coordinator.spec.messages import PATTERNS, pattern_of
 from unstuck.tasks.errors import DatasetNotFound, WarehouseMismatch
 from unstuck.tasks.spec.fields import DatasetName
-from unstuck.tasks.streams.listing import fixed_folder, found_as
-from unstuck.tasks.streams.position import FilesPosition, read_position, write_position
-from unstuck.tasks.streams.skipped import Skipped, note_skipped
+from unstuck.tasks.streams.arrived.listing import fixed_folder, found_as
+from unstuck.tasks.streams.arrived.position import FilesPosition, read_position, write_position
+from unstuck.tasks.streams.arrived.skipped import Skipped, note_skipped
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, Entry, State, version_for
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unstuck.tasks.formats.arrived import size_of
-from unstuck.tasks.streams.position import FilesPosition, KafkaPosition, read_position
+from unstuck.tasks.streams.arrived.position import FilesPosition, KafkaPosition, read_position
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Entry
 from unstuck.tasks.warehouse.marker import Checkpoint

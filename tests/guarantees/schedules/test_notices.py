@@ -19,7 +19,7 @@ from tests.support.failpoints import Death, Died, armed
 from tests.support.servers import wait_until
 from unstuck import Status
 from unstuck.coordinator.model.notice import Notice
-from unstuck.coordinator.notices.expected import GIVEN_UP
+from unstuck.coordinator.notices.rules.expected import GIVEN_UP
 from unstuck.coordinator.reconcile import expected_jobs
 from unstuck.coordinator.spec.notify_spec import FleetRule
 from unstuck.tasks.failpoints import Point

@@ -17,7 +17,7 @@ from unstuck.coordinator.decide import dispatch, failures, intent, joins, publis
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.timers import backoff, clock, deadlines, leases, timeouts
 from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.notices.rules import _Telling
+from unstuck.coordinator.notices.rules.job_rules import _Telling
 from unstuck.coordinator.publishing.background_tries import Publisher
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.reconciler import Pass

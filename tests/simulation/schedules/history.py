@@ -23,7 +23,7 @@ from tests.simulation.stage.store_faults import StoreFault, StoreFaultActor, Sto
 from tests.simulation.stage.trouble import Trouble
 from unstuck.coordinator import schedule_client
 from unstuck.coordinator.model.schedule_record import tick_text
-from unstuck.coordinator.notices import schedule_rules
+from unstuck.coordinator.notices.rules import schedule_rules
 from unstuck.coordinator.reconcile.schedule_sweep import REPAIR_EVERY
 from unstuck.coordinator.schedule_client import ScheduleClient
 from unstuck.coordinator.schedules.decide_schedule import SUBMIT_LOOK

@@ -15,7 +15,7 @@ from tests.simulation.schedules.history import simulate_schedules
 from tests.simulation.schedules.store import ModelSchedules
 from tests.simulation.stage.history import HistoryResult
 from unstuck.coordinator.model.schedule_record import Run, derive
-from unstuck.coordinator.notices import schedule_rules
+from unstuck.coordinator.notices.rules import schedule_rules
 from unstuck.coordinator.reconcile import schedule_sweep
 from unstuck.coordinator.schedules import backfill, submission
 from unstuck.coordinator.schedules import decide_schedule as decide

@@ -13,7 +13,7 @@ import pytest
 import unstuck
 from scripts import api_page
 from tests.support.servers import RedisServer
-from tests.support.stream_fleet import stream_fleet
+from tests.support.streams.stream_fleet import stream_fleet
 from unstuck import Client, Job, JobSpec, Settings, SpecError, Status, published_files
 from unstuck.coordinator.cli.demo.demo import published_rows
 from unstuck.tasks.settings import settings

@@ -1,6 +1,6 @@
 -- note_published: a version that no job has published, as by a restore.
 --
--- calls: publish_versions
+-- calls: functions/publish_versions
 -- keys: published schedules_due
 -- args: field dataset version after
 --

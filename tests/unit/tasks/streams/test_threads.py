@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.unit.tasks.streams.test_listing import arrive, stream_of
+from tests.unit.tasks.streams.arrived.test_listing import arrive, stream_of
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.steps.step_inputs import PublishedDatasets
 from unstuck.tasks.steps.work import Work

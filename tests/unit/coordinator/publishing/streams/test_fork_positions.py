@@ -9,7 +9,7 @@ import pytest
 
 from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.publishing.streams.fork_positions import whole_checkpoint
-from unstuck.tasks.streams.position import FilesPosition, KafkaPosition, read_position, write_position
+from unstuck.tasks.streams.arrived.position import FilesPosition, KafkaPosition, read_position, write_position
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Checkpoint
 

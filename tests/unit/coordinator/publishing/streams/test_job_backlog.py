@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unstuck.coordinator.model.backlog import Backlog
 from unstuck.coordinator.publishing.streams.job_backlog import backlog_of
-from unstuck.tasks.streams.stream_look import Look
+from unstuck.tasks.streams.arrived.stream_look import Look
 
 
 def after(*looks: Look) -> Backlog:

@@ -26,9 +26,9 @@ from unstuck.tasks.failpoints import Point
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.spec.types import field
-from unstuck.tasks.streams.listing import arrivals
-from unstuck.tasks.streams.position import FilesPosition, read_position, write_position
-from unstuck.tasks.streams.stream_look import Look
+from unstuck.tasks.streams.arrived.listing import arrivals
+from unstuck.tasks.streams.arrived.position import FilesPosition, read_position, write_position
+from unstuck.tasks.streams.arrived.stream_look import Look
 from unstuck.tasks.warehouse.compact import compact
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import SNAPSHOT_EVERY, Warehouse

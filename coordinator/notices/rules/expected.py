@@ -1,0 +1,197 @@
+"""Lateness of jobs that no schedule submits, such as those of a crontab: also of one that never came (pure).
+
+A job is expected by its name: from its first submit with a rule ``late`` on, or since a rule of the fleet names it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TypeVar
+
+from pydantic import TypeAdapter
+
+from unstuck.coordinator.model.notice import Notice, Told, notice_id
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.notices.rules.job_rules import Subscriptions
+from unstuck.coordinator.notices.rules.late_deadlines import Deadlines, deadlines
+from unstuck.coordinator.notices.rules.schedule_wording import late_text
+from unstuck.coordinator.spec.notify_spec import FleetRule, Late, NotifyRule
+from unstuck.tasks.spec.fields import STORED
+
+Rule = TypeVar("Rule", bound=NotifyRule)
+GIVEN_UP = 7  # deadlines in a row without any job, after which a name is not expected any more
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """All that is known of an expected name.
+
+    Attributes:
+        since: from when on it is expected.
+        judged: condition → the last deadline that was judged.
+        told: by condition, the deadline that was told last.
+        absent: deadlines in a row for which no job had come.
+        by_fleet: a rule of the fleet names it, which another coordinator may not have.
+    """
+
+    since: float = 0.0
+    judged: dict[str, float] = field(default_factory=dict)
+    told: dict[str, Told] = field(default_factory=dict)
+    absent: int = 0
+    by_fleet: bool = False
+
+    @property
+    def stands(self) -> bool:
+        """Somebody was told that it is late, and of no end."""
+        return any(not told.over for told in self.told.values())
+
+    def to_json(self) -> str:
+        return json.dumps(_EXPECTED.dump_python(self, mode="json", exclude_defaults=True), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Expected:
+        return _EXPECTED.validate_json(text)
+
+
+_EXPECTED: TypeAdapter[Expected] = TypeAdapter(Expected)
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """A job of an expected name that was submitted; ``why``: it ended so."""
+
+    id: str
+    status: Status
+    submitted_at: float
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """An expected name after a look. ``forget``: it is not expected any more."""
+
+    expected: Expected
+    notices: tuple[Notice, ...] = ()
+    forget: bool = False
+
+
+@lru_cache(1024)
+def stored_rules(text: str) -> tuple[NotifyRule, ...]:
+    """The rules that a submit has left, as JSON."""
+    return tuple(NotifyRule.model_validate(one, context=STORED) for one in json.loads(text or "[]"))
+
+
+def expecting(rules: Sequence[Rule]) -> tuple[Rule, ...]:
+    """Those of ``rules`` that expect a job."""
+    return tuple(rule for rule in rules if any(condition.word == "late" for condition in rule.conditions))
+
+
+def names_of(rules: Sequence[FleetRule]) -> set[str]:
+    """The names that rules of the fleet expect: written out, since a pattern does not say which jobs there are."""
+    return {name for rule in expecting(rules) for name in rule.names if not set("*?[") & set(name)}
+
+
+def looks_back_to(asked: Subscriptions, expected: Expected, now: float, zone: str) -> float | None:
+    """From when on jobs must be known to judge the name at ``now``; None: nothing is to be judged."""
+    froms = []
+    for key, late in _lates(asked):
+        found, told = deadlines(late, zone, now), expected.told.get(key)
+        stands = told is not None and not told.over
+        if stands or (found.at > expected.since and expected.judged.get(key) != found.at):
+            froms.append(found.counts_from)
+    return min([*froms, *(told.at for _, told in _unwatched(asked, expected))], default=None)
+
+
+def judge(
+    name: str, asked: Subscriptions, expected: Expected, jobs: Sequence[Came], now: float, zone: str, given_up: bool
+) -> Judged:
+    """Judge an expected name.
+
+    Args:
+        jobs: those of this name since `looks_back_to`, the newest first.
+        given_up: whether a name that does not come any more is forgotten.
+    """
+    told, judged, absent = dict(expected.told), dict(expected.judged), expected.absent
+    notices: list[Notice] = []
+    forget = False
+
+    def over(key: str, last: Told, mine: Sequence[Came], done: Came) -> None:
+        told[key] = replace(last, over=now)
+        to = last.told_of_end(asked.recovered)
+        notices.extend(_notice(name, "recovered", key, to, last.since, now, mine, f"job {done.id} has ended well"))
+
+    for key, late in _lates(asked):
+        found, last = deadlines(late, zone, now), told.get(key)
+        mine = [job for job in jobs if job.submitted_at > found.counts_from]
+        done = next((job for job in mine if job.status is Status.FINISHED), None)
+        if last is not None and not last.over and done is not None:
+            over(key, last, mine, done)
+        if found.at <= expected.since or judged.get(key) == found.at:
+            continue
+        judged[key] = found.at
+        absent = 0 if mine else absent + 1
+        if done is None:
+            forget = given_up and absent >= GIVEN_UP
+            to = asked.conditions[key][1]
+            told[key] = Told(found.at, now, to, ends=tuple(target for target in to if target in asked.recovered))
+            text = f"{late_text(late, found, zone)}; {_stands(mine, found)}"
+            if forget:
+                text += f". It has not come {GIVEN_UP} times in a row: until it is submitted again, it is not expected"
+            notices += _notice(name, "late", key, to, found.at, now, mine, text)
+    for key, last in _unwatched(asked, expected):
+        mine = [job for job in jobs if job.submitted_at > last.at]
+        done = next((job for job in mine if job.status is Status.FINISHED), None)
+        if done is not None:
+            over(key, last, mine, done)
+    return Judged(replace(expected, judged=judged, told=told, absent=absent), tuple(notices), forget)
+
+
+def _lates(asked: Subscriptions) -> list[tuple[str, Late]]:
+    found = ((key, condition.value) for key, (condition, _) in asked.conditions.items())
+    return [(key, value) for key, value in found if isinstance(value, Late)]
+
+
+def _unwatched(asked: Subscriptions, expected: Expected) -> list[tuple[str, Told]]:
+    """The problems that stand of rules that were changed since."""
+    return [(key, told) for key, told in expected.told.items() if not told.over and key not in asked.conditions]
+
+
+def _stands(jobs: Sequence[Came], deadline: Deadlines) -> str:
+    if not jobs:
+        return "none was submitted in the day before it"
+    job = jobs[0]
+    return f"job {job.id}, the newest, is {job.status}{f': {job.why}' if job.why else ''}"
+
+
+def _notice(
+    name: str,
+    event: str,
+    key: str,
+    to: tuple[str, ...],
+    since: float,
+    now: float,
+    jobs: Sequence[Came],
+    text: str,
+) -> list[Notice]:
+    if not to:
+        return []
+    job, status = (jobs[0].id, str(jobs[0].status)) if jobs else ("", "ABSENT")
+    return [
+        Notice(
+            id=notice_id("expected", name, event, key, since),
+            to=to,
+            event=event,
+            kind="job",
+            name=name,
+            problem=f"expected:{name}",
+            at=now,
+            since=since,
+            job=job,
+            status=status,
+            text=text,
+            commands=(f"unstuck why {job}" if job else f"unstuck list --name {name}",),
+        )
+    ]

@@ -1,0 +1,289 @@
+"""Of which changes of a schedule somebody is told (pure): from its record before a commit and after it.
+
+A problem that was told stands on the record until a run ends well, so it is told once, not for each retry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from unstuck.coordinator.model.notice import TOLD_AGAIN_AFTER, Notice, Told, notice_id
+from unstuck.coordinator.model.schedule_record import ScheduleRecord, ScheduleStatus
+from unstuck.coordinator.notices.rules.job_rules import Subscriptions, Telling
+from unstuck.coordinator.notices.rules.late_deadlines import Deadlines, deadlines
+from unstuck.coordinator.notices.rules.schedule_wording import words
+from unstuck.coordinator.schedules.schedule_view import ScheduleView
+from unstuck.coordinator.spec.notify_spec import Condition, Late
+
+
+def tell_of_schedule(
+    asked: Subscriptions,
+    before: ScheduleRecord,
+    after: ScheduleRecord,
+    view: ScheduleView,
+    events: Sequence[Mapping[str, Any]],
+    zone: str,
+) -> Telling:
+    """Judge the commit that leads from ``before`` to ``after``, which ``view`` shows, with ``events``.
+
+    Args:
+        zone: of local times, where neither the rule nor the schedule names one.
+    """
+    one = _Telling(asked, before, after, view, events, view.schedule.policy.zone or zone)
+    one.runs()
+    if after.status.terminal:
+        one.ended()
+    else:
+        one.failing()
+        one.backfill()
+        one.waiting()
+    one.recovered()
+    return Telling(one.told, tuple(one.notices), one.look_at)
+
+
+class _Telling:
+    def __init__(
+        self,
+        asked: Subscriptions,
+        before: ScheduleRecord,
+        after: ScheduleRecord,
+        view: ScheduleView,
+        events: Sequence[Mapping[str, Any]],
+        zone: str,
+    ) -> None:
+        self._asked, self._before, self._view, self._zone = asked, before, view, zone
+        self._record, self._now = after, view.at
+        self._runs = {kind: [one for one in events if one["kind"] == kind] for kind in ("RUN_FINISHED", "RUN_FAILED")}
+        self._events = events
+        self.told = dict(after.told)
+        self.notices: list[Notice] = []
+        self.look_at: float | None = None
+        self._over: list[str] = []
+
+    def runs(self) -> None:
+        """Tell of each run that has ended well, and of a backfill that has."""
+        for event in self._runs["RUN_FINISHED"]:
+            self._tell("finished", str(event["job"]), self._asked.to("finished"), self._now, job=str(event["job"]))
+        backfill = self._record.backfill
+        for event in self._events:
+            if event["kind"] == "BACKFILL_ENDED" and backfill is not None:
+                key = f"backfill {backfill.at}"
+                self._tell("finished", key, self._asked.to("finished"), backfill.at, of_backfill=True)
+
+    def failing(self) -> None:
+        """Judge failures: a problem begins with the first one, and ends when a run ends well."""
+        record, before, failed = self._record, self._before, self._runs["RUN_FAILED"]
+        if self._runs["RUN_FINISHED"] and not record.failures and record.halted is None:
+            if failed and not self._stands("failed"):  # it failed and ended well within one look
+                self._open("failed", "failed", float(failed[0]["at"]), str(failed[0]["job"]))
+            for key in self._standing():
+                # What no rule watches any more would otherwise stand for ever, and keep each later end from being told.
+                if _ends_with_success(key) or (key != "backfill" and key not in self._asked.conditions):
+                    self._close(key)
+        if record.halted is not None and (before.halted is None or not self._stands("halted")):
+            # It was not halted before: a person's word has ended that, and it is told anew.
+            last = self.told.get("halted")
+            self._open("halted", "halted", self._now, *self._halted_by(), last.at if last else 0.0, again=True)
+        if record.failures and record.first_error is not None:
+            # Who is told that it is HALTED, which no run has mended yet, is not told of the failure as well.
+            halted = self.told["halted"].to if self._stands("halted") else ()
+            self._open("failed", "failed", record.first_error.at, record.first_error.job, but=halted)
+
+    def ended(self) -> None:
+        """The schedule has ended: nothing of it is a problem any more if its last run ended well, or it was STOPPED."""
+        stopped = self._record.status is ScheduleStatus.STOPPED
+        if stopped or self._runs["RUN_FINISHED"]:
+            for key in self._standing():
+                if stopped or key != "backfill":
+                    self._close(key)
+        if not stopped:
+            self.backfill()
+
+    def backfill(self) -> None:
+        """Judge the backfill: that it is HALTED is a problem until it goes on, or ends."""
+        one, to = self._record.backfill, self._asked.to("halted")
+        if one is not None and one.halted is not None and not one.over:
+            if to and not self._stands("backfill"):
+                failed = one.last_error.job if one.last_error is not None else str(one.next)
+                self.told["backfill"] = self._now_told(self._now, to)
+                self._tell("halted", "backfill", to, self._now, one.at, failed, of_backfill=True)
+        elif self._stands("backfill"):
+            self._close("backfill")
+
+    def waiting(self) -> None:
+        """Judge what holds for a time, and deadlines."""
+        for key, (condition, _) in self._asked.conditions.items():
+            if isinstance(condition.value, Late):
+                self._late(key, condition.value)
+            elif condition.word == "retrying_for":
+                self._retrying(key, condition)
+            elif condition.word == "behind":
+                self._behind(key, condition)
+
+    def recovered(self) -> None:
+        """Problems are over, and none that the same target was told of stands."""
+        if not self._over:
+            return
+        standing = {target for told in self.told.values() if not told.over for target in told.to}
+        asked = self._asked.recovered
+        targets = dict.fromkeys(target for key in self._over for target in self.told[key].told_of_end(asked))
+        to = tuple(target for target in targets if target not in standing)
+        since = min(self.told[key].since for key in self._over)
+        began = sorted(f"{key} {self.told[key].since}" for key in self._over)
+        stopped = self._record.status is ScheduleStatus.STOPPED and not self._runs["RUN_FINISHED"]
+        of = "read" if all(key.startswith("behind") for key in self._over) else "recovered"
+        of = "stopped" if stopped else of
+        self._tell(
+            "recovered", " ".join(self._over), to, since, *began, said=of, of_backfill=self._over == ["backfill"]
+        )
+
+    def _retrying(self, key: str, condition: Condition) -> None:
+        record, limit = self._record, condition.seconds
+        if record.status is not ScheduleStatus.RETRYING:
+            return
+        tried = [run for run in record.runs if run.trouble is not None]
+        since, mark = min((run.at, run.key(record.name)) for run in tried) if tried else (self._now, "")
+        if record.first_error is not None:
+            since, mark = record.first_error.at, record.first_error.job
+        since = min(since, self._now)
+        if self._now < since + limit:
+            self._look_by(since + limit)
+        else:
+            self._open(key, condition.word, since, mark)
+
+    def _behind(self, key: str, condition: Condition) -> None:
+        backlog, well, limit = self._view.backlog, self._record.last_success, condition.seconds
+        if backlog is None or (well is not None and backlog.at <= well.at):
+            return  # what it saw may have been read since
+        if backlog.since and backlog.at - backlog.since >= limit:
+            self._open(key, condition.word, backlog.since, str(backlog.since))
+        elif self._stands(key):
+            self._close(key)
+
+    def _late(self, key: str, late: Late) -> None:
+        record, told = self._record, self.told.get(key)
+        found = deadlines(late, self._zone, self._now, record.policy)
+        if found.next_at:
+            self._look_by(found.next_at)
+        well = record.last_success
+        if well is not None and well.tick > found.counts_from:
+            if self._stands(key):
+                self._close(key)
+        elif found.asks_for > record.made_at and (told is None or not found.at <= told.since <= self._now):
+            self._open(key, "late", found.at, str(found.at), again=True, late=late, deadline=found)
+
+    def _halted_by(self) -> tuple[str, str]:
+        """The run for which it is halted, and the spec with which it was tried."""
+        run = next((run for run in self._record.retries if run.final), None)
+        return "" if run is None else run.key(self._record.name), str(self._record.set_at)
+
+    def _standing(self) -> list[str]:
+        return [key for key, told in self.told.items() if not told.over]
+
+    def _stands(self, key: str) -> bool:
+        return key in self.told and not self.told[key].over
+
+    def _look_by(self, at: float) -> None:
+        self.look_at = at if self.look_at is None else min(self.look_at, at)
+
+    def _open(
+        self,
+        key: str,
+        word: str,
+        since: float,
+        *marks: str | float,
+        again: bool = False,
+        but: Sequence[str] = (),
+        late: Late | None = None,
+        deadline: Deadlines | None = None,
+    ) -> None:
+        """A problem stands: it is told, unless it was already, or a short while ago; ``again``: in any case."""
+        if key not in self._asked.conditions:
+            return
+        last = self.told.get(key)
+        if last is not None and not again:
+            if not last.over:
+                return
+            if last.at <= self._now < last.at + TOLD_AGAIN_AFTER:
+                self._look_by(last.at + TOLD_AGAIN_AFTER)
+                return
+        targets = tuple(target for target in self._asked.conditions[key][1] if target not in but)
+        if not targets:
+            return
+        self.told[key] = self._now_told(since, targets)
+        self._tell(word, key, targets, since, *marks, late=late, deadline=deadline)
+
+    def _now_told(self, since: float, to: tuple[str, ...]) -> Told:
+        return Told(since, self._now, to, ends=tuple(target for target in to if target in self._asked.recovered))
+
+    def _close(self, key: str) -> None:
+        self.told[key] = replace(self.told[key], over=self._now)
+        self._over.append(key)
+
+    def _tell(
+        self,
+        event: str,
+        key: str,
+        to: tuple[str, ...],
+        since: float,
+        *marks: str | float,
+        job: str = "",
+        said: str = "",
+        of_backfill: bool = False,
+        late: Late | None = None,
+        deadline: Deadlines | None = None,
+    ) -> None:
+        if not to:
+            return
+        record = self._record
+        more: dict[str, Any] = {"late": late, "deadline": deadline, "zone": self._zone}
+        told = words(self._view, said or event, job=job, of_backfill=of_backfill, **more)
+        self.notices.append(
+            Notice(
+                id=notice_id("schedule", record.name, event, key, *marks),
+                to=to,
+                event=event,
+                kind="schedule",
+                name=record.name,
+                job=job or told.job,
+                problem=f"schedule:{record.name}",
+                at=self._now,
+                since=since,
+                status=record.status,
+                text=told.text,
+                first_error=told.first_error,
+                next=told.next,
+                commands=told.commands,
+            )
+        )
+
+
+def told_of_removal(record: ScheduleRecord, by: str, now: float) -> tuple[Notice, ...]:
+    """The end of what stands of a schedule that is removed, to those who asked to be told of it: nobody else could."""
+    standing = [told for told in record.told.values() if not told.over and told.ends]
+    if not standing:
+        return ()
+    since = min(told.since for told in standing)
+    return (
+        Notice(
+            id=notice_id("schedule", record.name, "removed", record.commit, since),
+            to=tuple(dict.fromkeys(target for told in standing for target in told.ends)),
+            event="recovered",
+            kind="schedule",
+            name=record.name,
+            job="",
+            problem=f"schedule:{record.name}",
+            at=now,
+            since=since,
+            status="REMOVED",
+            text=f"{by} has removed it, though its problem stood: nothing of it is looked at any more",
+            commands=("unstuck schedule list",),
+        ),
+    )
+
+
+def _ends_with_success(key: str) -> bool:
+    """Whether a run that ends well ends the problem; lateness and backlogs have ends of their own."""
+    return key.partition(":")[0] in ("failed", "halted", "retrying_for")

@@ -1,0 +1,274 @@
+"""Kafka: which offsets of a topic a job reads, from its position up to where the topic stands now; needs no Arrow.
+
+No consumer group is used: where a stream goes on is part of the package, and a broker is told nothing of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from unstuck.tasks.errors import OffsetsOutOfRange, SourceReplaced, SourceUnavailable, Unrecoverable
+from unstuck.tasks.spec.streams.kafka_input import KafkaInput
+from unstuck.tasks.streams.arrived.fork_share import WHOLE, Share
+from unstuck.tasks.streams.arrived.position import KafkaPosition
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError
+
+SILENT_AFTER = 30.0  # seconds without a word of a broker, unless the option socket.timeout.ms says another number
+_GATHER = 0.01  # seconds for which messages are gathered that come after the first
+_FIRST, _END = -2, -1  # instants that stand for the first offset of a partition, and for its end
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic at one moment: by partition, the first offset that the broker has, and the one after the last.
+
+    The last is that of the last message before any open transaction.
+    """
+
+    id: str
+    first: Mapping[int, int]
+    end: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The part of a topic that one job reads: by partition, from one offset up to before another."""
+
+    topic_id: str
+    begin: Mapping[int, int]
+    end: Mapping[int, int]
+    lost: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    left: int = 0  # offsets that stay for the next job
+
+    @property
+    def open(self) -> dict[int, tuple[int, int]]:
+        """The partitions that have something to read."""
+        return {one: (begin, self.end[one]) for one, begin in self.begin.items() if begin < self.end[one]}
+
+    @property
+    def position(self) -> KafkaPosition:
+        """Where the stream stands once all of it is read."""
+        return KafkaPosition(dict(self.end), dict(self.begin), self.topic_id, dict(self.lost))
+
+
+class TopicClient:
+    """The connection of one process to the brokers of a topic, for the length of a block."""
+
+    def __init__(self, stream: KafkaInput, options: Mapping[str, str]) -> None:
+        """``options``: those of ``stream``, with their references resolved."""
+        self.stream = stream
+        self._conf: dict[str, Any] = {
+            "socket.timeout.ms": str(int(SILENT_AFTER * 1000)),
+            **options,
+            "bootstrap.servers": stream.brokers,
+            "log_level": 2,  # what it would say of errors is in our own
+        }
+        self.silent_after = float(self._conf["socket.timeout.ms"]) / 1000
+        self._errors: list[str] = []  # of the brokers, as the client told them
+
+    def __enter__(self) -> TopicClient:
+        try:
+            from confluent_kafka import Consumer, KafkaException
+        except ImportError as error:
+            raise SourceUnavailable(
+                f"{self.stream.stream} is read by confluent-kafka, which this process does not have: install "
+                "unstuck[kafka]"
+            ) from error
+        settings: dict[str, Any] = {
+            "group.id": "unstuck",  # the client wants one, and asks no broker for it
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "error_cb": lambda error: self._errors.append(str(error.str())),
+        }
+        try:
+            conf: dict[str, Any] = {**self._conf, **settings}
+            self.consumer: Consumer = Consumer(conf)
+        except KafkaException as error:
+            raise Unrecoverable(
+                f"{self.stream.stream} cannot be read with these options: {error.args[0].str()}"
+            ) from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.consumer.close()
+
+    def topic(self) -> Topic:
+        """The topic as it stands. Raises: SourceUnavailable."""
+        from confluent_kafka import TopicPartition
+
+        name = self.stream.topic
+        with self.asked():
+            found = self.consumer.list_topics(name, timeout=self.silent_after)
+        told = found.topics[name]
+        if told.error is not None:
+            raise self.unavailable(told.error)
+        partitions = sorted(told.partitions)
+
+        def offsets(which: int) -> dict[int, int]:
+            asked = [TopicPartition(name, one, which) for one in partitions]
+            with self.asked():
+                answers = self.consumer.offsets_for_times(asked, timeout=self.silent_after)
+            for one in answers:
+                if one.error is not None:
+                    raise self.unavailable(one.error, f"partition {one.partition}")
+            return {one.partition: one.offset for one in answers}
+
+        return Topic(self.topic_id(found), offsets(_FIRST), offsets(_END))
+
+    def topic_id(self, found: Any = None) -> str:
+        """The id of the topic; empty if its brokers give none. Raises: SourceUnavailable."""
+        from confluent_kafka import TopicCollection
+        from confluent_kafka.admin import AdminClient
+
+        with self.asked():
+            found = found or self.consumer.list_topics(self.stream.topic, timeout=self.silent_after)
+            if found.controller_id not in found.brokers:
+                return ""  # only a controller could say it
+            conf: dict[str, Any] = {**self._conf, "error_cb": lambda error: None}
+            admin = AdminClient(conf)
+            asked = admin.describe_topics(TopicCollection([self.stream.topic]), request_timeout=self.silent_after)
+            found_id = asked[self.stream.topic].result().topic_id
+            return str(found_id) if found_id.get_most_significant_bits() else ""  # a broker before 2.8 says zero
+
+    def messages(self, wanted: Mapping[int, tuple[int, int]], at_once: int) -> Iterator[list[Any]]:
+        """The messages of ``wanted``: of each partition those from one offset up to before another.
+
+        Between them may be offsets without a message: compacted ones, marks of transactions, and aborted messages.
+
+        Raises: OffsetsOutOfRange; SourceUnavailable: also if nothing comes for as long as the client waits.
+        """
+        from confluent_kafka import KafkaError, TopicPartition
+
+        topic, ends = self.stream.topic, {one: end for one, (_, end) in wanted.items()}
+        self.consumer.assign([TopicPartition(topic, one, begin) for one, (begin, _) in wanted.items()])
+        heard = time.monotonic()
+        while ends:
+            first = self.consumer.poll(0.5)
+            # Of both calls, this one alone waits until it has so many.
+            got: list[Any] = [] if first is None else [first, *self.consumer.consume(at_once, timeout=_GATHER)]
+            heard = time.monotonic() if got else heard
+            if time.monotonic() - heard > self.silent_after:
+                raise self.unavailable(None, f"no message came for {self.silent_after:g} s")
+            found, done = [], set[int]()
+            for message in got:
+                partition, error = message.partition(), message.error()
+                if (end := ends.get(partition)) is None:
+                    continue  # it is read to its end already
+                at, code = message.offset(), error and error.code()
+                if code is None and at < end:
+                    found.append(message)
+                    if at + 1 == end:
+                        done.add(partition)
+                elif code is None or code == KafkaError._PARTITION_EOF:
+                    if at >= end:  # a replica that is behind has an end before that
+                        done.add(partition)
+                elif code in (KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION):
+                    raise out_of_range(self.stream, {partition: max(at, wanted[partition][0])}, self.topic())
+                else:
+                    raise self.unavailable(error, f"partition {partition}")
+            if found:
+                yield found
+                heard = time.monotonic()  # whoever took them may have taken its time
+            if done := done & ends.keys():
+                self.consumer.pause([TopicPartition(topic, one) for one in done])
+                ends = {one: end for one, end in ends.items() if one not in done}
+
+    @contextmanager
+    def asked(self) -> Iterator[None]:
+        """Tell an error of the client as ours. Raises: SourceUnavailable."""
+        from confluent_kafka import KafkaException
+
+        try:
+            yield
+        except KafkaException as error:
+            raise self.unavailable(error.args[0]) from error
+
+    def unavailable(self, error: KafkaError | None, where: str = "") -> SourceUnavailable:
+        """``error`` of the client, with what the client has said of the brokers meanwhile."""
+        self.consumer.poll(0)  # so that it says it
+        parts = [where, error.str() if error is not None else "", *self._errors[-1:]]
+        why = ", ".join(filter(None, dict.fromkeys(parts)))
+        return SourceUnavailable(f"{self.stream.stream} cannot be read: {why}. A later try may read it")
+
+
+def reach_of(stream: KafkaInput, topic: Topic, position: KafkaPosition | None, share: Share = WHOLE) -> Reach:
+    """The part of ``topic`` that a job reads which goes on from ``position``; None: the stream begins.
+
+    A partition that is new begins at 0.
+
+    Raises: SourceReplaced, OffsetsOutOfRange.
+    """
+    if position is not None and (why := _replaced(topic, position)):
+        raise SourceReplaced(
+            f"the topic of {stream.stream} was deleted and made again since the stream was read from it: {why}. Its "
+            "messages are not those that the stream goes on with. To read the new topic from its beginning, say "
+            f"generation: {stream.generation + 1}"
+        )
+    begin = dict(topic.first) if position is None else {one: position.next.get(one, 0) for one in topic.first}
+    begin = {one: at for one, at in begin.items() if share.has(one)}
+    gone = {one: at for one, at in begin.items() if not topic.first[one] <= at <= topic.end[one]}
+    if gone and (stream.on_lost == "fail" or any(at > topic.end[one] for one, at in gone.items())):
+        raise out_of_range(stream, gone, topic)
+    lost = {one: (at, topic.first[one]) for one, at in gone.items()}
+    begin |= {one: first for one, (_, first) in lost.items()}
+    lengths = {one: topic.end[one] - at for one, at in begin.items()}
+    shares = _shares(lengths, stream.max_offsets_per_run)
+    left = sum(lengths.values()) - sum(shares.values())
+    return Reach(topic.id, begin, {one: at + shares[one] for one, at in begin.items()}, lost, left)
+
+
+def lag(topic: Topic, position: KafkaPosition | None) -> dict[int, int]:
+    """By partition, how many offsets of ``topic`` no job has read; a topic that was made again is unread as a whole."""
+    known = position.next if position is not None and not _replaced(topic, position) else {}
+    return {one: end - max(known.get(one, 0), topic.first[one]) for one, end in topic.end.items()}
+
+
+def out_of_range(stream: KafkaInput, at: Mapping[int, int], topic: Topic) -> OffsetsOutOfRange:
+    """Partitions that go ``at`` an offset that the broker does not have."""
+    told = "; ".join(
+        f"partition {one} goes on at offset {offset:,}, and has the offsets {topic.first[one]:,} to {topic.end[one]:,}"
+        for one, offset in sorted(at.items())[:5]
+    )
+    if any(offset > topic.end[one] for one, offset in at.items()):
+        cause = (
+            "The partition is shorter than what was read of it: its topic was made again, or its leader lost messages"
+        )
+        advice = "after you have looked for its cause"
+    else:
+        cause = "The broker has removed messages that no job has read, as its retention says"
+        advice = "or on_lost: skip to go on at the first message that is left"
+    return OffsetsOutOfRange(
+        f"{stream.stream} cannot be read on: {told}{'; …' if len(at) > 5 else ''}. {cause}. Nothing was published. Say "
+        f"generation: {stream.generation + 1} to read again all that is there, {advice}"
+    )
+
+
+def _replaced(topic: Topic, position: KafkaPosition) -> str:
+    """Why ``topic`` is not the one of ``position``; empty if it may be."""
+    if topic.id and position.topic_id and topic.id != position.topic_id:
+        return f"its id is {topic.id}, and was {position.topic_id}"
+    if gone := position.next.keys() - topic.end.keys():
+        return f"it has {len(topic.end)} partitions, and partition {min(gone)} was read"
+    return ""
+
+
+def _shares(lengths: Mapping[int, int], room: int) -> dict[int, int]:
+    """How much of each length fits into ``room``: the same of each, and what a short one leaves goes to the others."""
+    shares = {}
+    for left, (one, length) in zip(range(len(lengths), 0, -1), _shortest_first(lengths), strict=True):
+        shares[one] = min(length, room // left)
+        room -= shares[one]
+    return shares
+
+
+def _shortest_first(lengths: Mapping[int, int]) -> Iterable[tuple[int, int]]:
+    return sorted(lengths.items(), key=lambda one: one[1])

@@ -1,0 +1,61 @@
+"""Files that a person skipped before anything was loaded from their stream: the first load counts them as read.
+
+Once a dataset holds the position of its stream, this position says which files were skipped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import NamedTuple
+
+from unstuck.tasks.streams.arrived.listing import found_as
+from unstuck.tasks.warehouse.files import Files
+
+_FOLDER = "_skipped"
+
+
+class Skipped(NamedTuple):
+    """A skipped file: its content, and who skipped it and why."""
+
+    path: str
+    content: str
+    why: str
+
+
+def note_skipped(files: Files, dataset: str, one: Skipped) -> bool:
+    """Note a file for the first load of ``dataset``, durably; a repeat changes nothing. False if it was noted before.
+
+    Raises: OSError.
+    """
+    if any(known[:2] == one[:2] for known in _noted(files, [dataset])):
+        return False
+    name = sha256(one.path.encode()).hexdigest()[:16]
+    files.write_durable(f"{_FOLDER}/{dataset}/{name}.json", json.dumps(one).encode())
+    return True
+
+
+def skipped(files: Files, datasets: Iterable[str]) -> list[Skipped]:
+    """The files that the first load of ``datasets`` passes over: those that still are what they were.
+
+    Raises: SourceUnavailable, OSError.
+    """
+    return [one for one in _noted(files, datasets) if _stands(one)]
+
+
+def _stands(one: Skipped) -> bool:
+    try:
+        return found_as(one.path) == one.content
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _noted(files: Files, datasets: Iterable[str]) -> list[Skipped]:
+    folders = [f"{_FOLDER}/{dataset}" for dataset in datasets]
+    return [
+        Skipped(*json.loads(files.read(f"{folder}/{name}")))
+        for folder in folders
+        for name in files.names(folder)
+        if name.endswith(".json")
+    ]

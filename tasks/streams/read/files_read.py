@@ -1,0 +1,177 @@
+"""The files that have arrived for a stream, read into one frame: all rows of a file, or none.
+
+One decoder serves Spark and groups without it. A Spark frame reads the rows as Parquet that the decoder wrote, so no
+name of a file is a pattern, no conf changes a value, and what is wrong with a file is known before the first step.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from heapq import heapreplace
+from typing import Any
+
+from unstuck.tasks.errors import BadFile, FileUnsettled
+from unstuck.tasks.formats.arrived import ArrivedFile, PutAside
+from unstuck.tasks.formats.decode import decoded, shown_path
+from unstuck.tasks.formats.file_content import Gone, Unreadable
+from unstuck.tasks.formats.rows import Parts, Rows
+from unstuck.tasks.frames.spark import empty_table, read_parquet
+from unstuck.tasks.spec.inputs import StreamInput
+from unstuck.tasks.spec.schemas import schema_of
+from unstuck.tasks.spec.streams.stream_columns import declared
+from unstuck.tasks.streams.read.spark_tasks import in_tasks
+from unstuck.tasks.time_zone import UTC
+from unstuck.tasks.warehouse.files import Files
+
+log = logging.getLogger(__name__)
+_ON_DRIVER = 64 * 1024 * 1024  # bytes of files that are decoded without a job of Spark
+_OF_FILE = 32 * 1024  # bytes that take as long as it takes to open one
+_OF_TASK = 16 * 1024 * 1024  # bytes of the files of a task, at least
+_TASKS = 10_000
+_AGAIN = ". A retry reads what stands then. Write files elsewhere, and rename them into the folder"
+_HINT = (
+    ". Nothing was loaded. Mend the file; or pass over it: `unstuck stream skip DATASET FILE`, or for each such file "
+    "on_bad_file: skip"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFiles:
+    """The outcome of a reading.
+
+    Attributes:
+        frame: an Arrow table, or a Spark frame.
+        rows: by path, of each file that was read.
+    """
+
+    frame: Any
+    rows: dict[str, int]
+    put_aside: list[PutAside] = field(default_factory=list)
+
+
+def read_files(
+    session: Any, arrived: Sequence[ArrivedFile], stream: StreamInput, files: Files, folder: str
+) -> ReadFiles:
+    """Read the ``arrived`` files of ``stream``.
+
+    A column ``_file`` of the schema, a string, is the path of the file, unless the files have such a column.
+
+    Args:
+        session: of Spark, classic or Connect; None for an Arrow table.
+        folder: in the warehouse, below the attempt's staging: where the rows stand for Spark.
+
+    Raises:
+        BadFile: a file cannot be read as the spec says, and ``on_bad_file`` is ``fail``.
+        FileUnsettled: as that, for a file that is not there any more, or has changed.
+        OSError: a store failed.
+    """
+    zone, schema = os.environ.get("TZ") or UTC, schema_of(declared(stream.columns))
+    if session is None:
+        rows = Rows()
+        found = [_read_one(file, stream, zone, rows) for file in arrived]
+        return _in_order(arrived, rows.table(empty_table(schema)), found)
+    done = None
+    if len(arrived) > 1 and sum(map(_weight, arrived)) > _ON_DRIVER:
+        done = _in_tasks(session, arrived, stream, zone, files.uri(""), folder)
+    if done is None:
+        done = _read_some(arrived, stream, zone, files, folder)
+    found, written = done
+    return _in_order(arrived, read_parquet(session, [(schema, written)]), found)
+
+
+_Found = PutAside | tuple[str, int]
+
+
+def _in_order(arrived: Sequence[ArrivedFile], frame: Any, found: Iterable[_Found]) -> ReadFiles:
+    by_path = {one.path if isinstance(one, PutAside) else one[0]: one for one in found}
+    ordered = [by_path[file.path] for file in arrived]
+    rows = dict(one for one in ordered if not isinstance(one, PutAside))
+    return ReadFiles(frame, rows, [one for one in ordered if isinstance(one, PutAside)])
+
+
+def _read_one(file: ArrivedFile, stream: StreamInput, zone: str, rows: Rows) -> _Found:
+    """Raises: BadFile, FileUnsettled, OSError."""
+    count = 0
+    try:
+        for table in decoded(file, stream, zone):
+            rows.add(table)
+            count += len(table)
+    except Gone as gone:
+        aside = PutAside(file.path, str(gone), True, None, "")
+    except Unreadable as wrong:
+        aside = PutAside(file.path, str(wrong), False, wrong.line or None, wrong.text)
+    else:
+        rows.keep()
+        return file.path, count
+    rows.drop()
+    if stream.on_bad_file == "skip":
+        return aside
+    raise _refused(aside)
+
+
+def _refused(aside: PutAside) -> BadFile | FileUnsettled:
+    text = f"{shown_path(aside.path)}{f', line {aside.line:,}' if aside.line else ''}: {aside.error}"
+    return FileUnsettled(text + _AGAIN) if aside.gone else BadFile(text + _HINT)
+
+
+def _read_some(
+    arrived: Iterable[ArrivedFile], stream: StreamInput, zone: str, files: Files, folder: str
+) -> tuple[list[_Found], dict[str, int]]:
+    """The outcome of each file, and the URIs and bytes of the files with the rows. Raises: as `read_files`."""
+    parts = Parts(files, folder)
+    found = [_read_one(file, stream, zone, parts) for file in arrived]
+    return found, parts.written()
+
+
+# -- As a job of Spark ---------------------------------------------------------------------------------------------
+
+
+def _in_tasks(
+    session: Any, arrived: Sequence[ArrivedFile], stream: StreamInput, zone: str, warehouse: str, folder: str
+) -> tuple[list[_Found], dict[str, int]] | None:
+    """As `_read_some`, each task some of the files; None if the executors cannot. Raises: as `read_files`."""
+    parts = [partial(_task, share, stream, zone, warehouse, folder) for share in _shares(arrived)]
+    try:
+        answers = in_tasks(session, parts, (BadFile, FileUnsettled, OSError), f"the {len(arrived)} files of a stream")
+    except FileUnsettled as error:
+        answers, gone = [], [str(error)]
+    else:
+        gone = [one["error"] for answer in answers or [] for one in answer["put_aside"] if one["gone"]]
+    if answers is None:
+        return None
+    if gone:  # a folder of this host may not be one of theirs
+        log.warning("a task of Spark did not find a file as it was listed, so the driver reads all: %s", gone[0])
+        return None
+    found, written = list[_Found](), dict[str, int]()
+    for answer in answers:
+        found += [tuple(one) for one in answer["rows"]]
+        found += [PutAside(**one) for one in answer["put_aside"]]
+        written |= answer["written"]
+    return found, written
+
+
+def _shares(arrived: Sequence[ArrivedFile]) -> list[list[ArrivedFile]]:
+    """The files of each task: the largest come first, and each goes to the task that has least."""
+    count = min(len(arrived), sum(map(_weight, arrived)) // _OF_TASK + 1, _TASKS)
+    shares: list[tuple[int, int, list[ArrivedFile]]] = [(0, number, []) for number in range(count)]
+    for file in sorted(arrived, key=lambda file: -file.size):
+        size, number, share = shares[0]
+        share.append(file)
+        heapreplace(shares, (size + _weight(file), number, share))
+    return [share for _, _, share in shares if share]
+
+
+def _weight(file: ArrivedFile) -> int:
+    return file.size + _OF_FILE
+
+
+def _task(share: list[ArrivedFile], stream: StreamInput, zone: str, warehouse: str, folder: str) -> dict[str, Any]:
+    """Read the files of one task."""
+    found, written = _read_some(share, stream, zone, Files(warehouse), folder)
+    rows = [one for one in found if not isinstance(one, PutAside)]
+    aside = [asdict(one) for one in found if isinstance(one, PutAside)]
+    return {"rows": rows, "put_aside": aside, "written": written}

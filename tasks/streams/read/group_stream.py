@@ -1,0 +1,237 @@
+"""The stream of a group in one attempt: read once, and its position published with one of the group's outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+from unstuck.tasks.errors import InputMissing, OutputInvalid
+from unstuck.tasks.formats.arrived import PutAside
+from unstuck.tasks.spec.outputs import BAD_FILE, BAD_RECORD
+from unstuck.tasks.streams.arrived.fork_share import WHOLE, Share
+from unstuck.tasks.streams.arrived.position import (
+    FilesPosition,
+    KafkaPosition,
+    goes_on,
+    holder_of,
+    read_position,
+    write_position,
+)
+from unstuck.tasks.streams.arrived.skipped import skipped
+from unstuck.tasks.streams.read.put_aside import with_put_aside
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log_entry import DatasetState
+from unstuck.tasks.warehouse.marker import Checkpoint, StagedOutput
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The rows that have arrived, and the position after them.
+
+    Attributes:
+        frame: of Spark, or an Arrow table.
+        position: after it; None if it has not moved.
+        counts: for people: such as ``files`` and ``bytes``.
+        told: the same in words.
+        put_aside: of which no row was read.
+    """
+
+    frame: Any
+    position: FilesPosition | KafkaPosition | None
+    counts: Mapping[str, int] = field(default_factory=dict)
+    told: str = ""
+    put_aside: Sequence[PutAside] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """The attempt that reads a stream.
+
+    Attributes:
+        session: None for a group without Spark.
+        folder: where the rows stand for Spark, below the attempt's staging.
+        share: of what has arrived.
+    """
+
+    session: Any
+    files: Files
+    folder: str
+    share: Share = WHOLE
+
+
+class Spec(Protocol):
+    """The part of a stream input that its position depends on."""
+
+    @property
+    def identity(self) -> str:
+        """The address."""
+
+    @property
+    def kind(self) -> Literal["spark", "files", "kafka"]:
+        """Of its position."""
+
+    @property
+    def generation(self) -> int: ...
+
+
+class Source(Protocol):
+    """The place that a stream reads from."""
+
+    @property
+    def spec(self) -> Spec: ...
+
+    def take(self, position: FilesPosition | KafkaPosition | None) -> Taken:
+        """All that has arrived since ``position``; None: since ever."""
+
+
+class Published(Protocol):
+    """The published datasets, as of the submit of the job."""
+
+    def standing(self, dataset: str) -> DatasetState | None:
+        """Not noted as read."""
+
+    def checkpoint(self, dataset: str) -> Checkpoint | None:
+        """Noted as read."""
+
+
+class GroupStream:
+    """The stream ``name`` of one attempt. One output of the group holds its position, which all outputs share.
+
+    That is the output whose dataset holds the position already, or else the first one that is written.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: Source,
+        files: Files,
+        staging: str,
+        appended: Collection[str],
+        *,
+        skips: bool = False,
+        share: Share = WHOLE,
+    ) -> None:
+        """
+        Args:
+            appended: the outputs of the group that are published by appending to a dataset.
+            skips: what is bad is put aside.
+            share: of what has arrived, which ``source`` takes.
+        """
+        self.name, self._source, self._files, self._appended, self._skips = name, source, files, appended, skips
+        self._spec, self._share = source.spec, share
+        self._path, self._folder = f"{staging}/{name}.position", f"{staging}/{name}.arrived"
+        self._holder: str | None = None
+        self._before: Checkpoint | None = None
+        self._from = ""  # the path of the position that the reading goes on from
+        self._taken: Taken | None = None
+        self._written = False
+
+    def open(self, published: Published) -> Taken:
+        """The rows that have arrived; looked up once.
+
+        Raises:
+            Unrecoverable: the datasets were loaded from another stream, or from a later generation.
+            InputMissing: the published position is gone.
+            Exception: what the source raises.
+        """
+        if self._taken is None:
+            datasets = {name: published.standing(name) for name in self._appended}
+            self._holder = holder_of(datasets, self._spec.identity, self._spec.generation)
+            if self._holder is not None:
+                self._before = published.checkpoint(self._holder)
+            position = self._position()
+            if position is None and self._spec.kind == "files":
+                self._taken = self._first()
+            else:
+                self._taken = self._source.take(position)
+        return self._taken
+
+    def _first(self) -> Taken:
+        """All that has arrived since ever, without what was skipped; the position says who skipped it."""
+        passed = skipped(self._files, self._appended)
+        taken = self._source.take(FilesPosition({one.path: one.content for one in passed}))
+        # Noted by the member of a fork whose share it is, also if nothing else has arrived for this one.
+        own = [one for one in passed if self._share.has(one.path)]
+        after = taken.position if isinstance(taken.position, FilesPosition) else FilesPosition()
+        seen = {one.path: one.content for one in own} | after.seen
+        told = {one.path: one.why for one in own} | after.put_aside
+        return replace(taken, position=replace(after, seen=seen, put_aside=told)) if own else taken
+
+    def _position(self) -> FilesPosition | KafkaPosition | None:
+        before, spec = self._before, self._spec
+        if before is None or not goes_on(before, spec.identity, spec.generation, spec.kind):
+            return None
+        self._from = before.path
+        try:
+            return read_position(self._files, before.path)
+        except FileNotFoundError as error:
+            raise InputMissing(f"the position of a stream is gone: {self._files.uri(before.path)}") from error
+
+    def noted(
+        self, folder: str, made: Mapping[str, StagedOutput], partition_by: Sequence[str], published: Published
+    ) -> dict[str, StagedOutput]:
+        """The output in ``folder`` and its rejected rows, with the position.
+
+        What was put aside is among the rejected rows of the output that holds it. Others note it, so that they go on
+        from there if they are loaded alone one day. Raises: OSError.
+        """
+        name = folder.rpartition("/")[2]
+        if self._taken is None or name not in self._appended:
+            return dict(made)
+        if self._taken.position is None and not self._skips:
+            return self._noted_news(made, self._taken)
+        holds = self._holds(name, published)
+        bad = [one for one in self._taken.put_aside if not one.gone]
+        if self._skips and holds:
+            why = BAD_RECORD if self._spec.kind == "kafka" else BAD_FILE
+            made = with_put_aside(self._files, folder, made, bad, partition_by, why)
+        if self._taken.position is None:
+            return self._noted_news(made, self._taken)
+        if self._holder is None:
+            return dict(made)
+        self._written |= holds
+        at = replace(self._at(self._taken, self._taken.position), held_by="" if holds else self._holder)
+        return {**made, folder: replace(made[folder], checkpoint=at)}
+
+    def _at(self, taken: Taken, position: FilesPosition | KafkaPosition) -> Checkpoint:
+        """The position after all that was taken, in its file. Raises: OSError."""
+        size = write_position(self._files, self._path, position)
+        spec, after = self._spec, self._before.path if self._before is not None else ""
+        about = (spec.identity, spec.generation, after, spec.kind, dict(taken.counts), taken.told)
+        return Checkpoint(self._path, size, *about, adds_to=self._from if self._share.of > 1 else None)
+
+    @staticmethod
+    def _noted_news(made: Mapping[str, StagedOutput], taken: Taken) -> dict[str, StagedOutput]:
+        told = taken.told if taken.position is None else ""
+        return {one: replace(output, nothing_new="" if output.rows else told) for one, output in made.items()}
+
+    def _holds(self, name: str, published: Published) -> bool:
+        """Whether the output ``name`` holds the position; the first that can does."""
+        if self._holder is None:
+            before = published.checkpoint(name)
+            if before is not None and before.generation >= self._spec.generation and not before.held_by:
+                return False  # it holds the position of another stream
+            self._holder, self._before = name, before
+        return name == self._holder
+
+    def close(self) -> None:
+        """Remove the rows that only the steps of this attempt read. Raises: OSError."""
+        self._files.remove_tree(self._folder)
+
+    def check(self, outputs: Collection[str]) -> None:
+        """Raises: OutputInvalid: one of the ``outputs`` was written, and the one that holds the position was not."""
+        if self._taken is None or self._taken.position is None or self._written or not outputs:
+            return
+        wrote = f"the group read the stream {self.name} and wrote {', '.join(outputs)}"
+        if self._holder is not None:
+            raise OutputInvalid(
+                f"{wrote}, but not {self._holder}, whose dataset holds the position of the stream, so the next job "
+                f"would read the same again. Write {self._holder} too, be it a frame without rows"
+            )
+        how = f"{{{next(iter(outputs))}: {{mode: append}}}}"
+        raise OutputInvalid(
+            f"{wrote}, and none can hold the position of the stream: an output is not published by appending to a "
+            f"dataset of the warehouse, or holds the position of another stream. Say outputs: {how}, and name the "
+            "output under publish: if other groups need this one"
+        )

@@ -1,0 +1,236 @@
+"""The messages of a Kafka topic as rows: an Arrow table, or files for Spark, which tasks write if they are many."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from unstuck.tasks.errors import BadRecord, OffsetsOutOfRange, SourceReplaced, SourceUnavailable
+from unstuck.tasks.formats.arrived import PutAside
+from unstuck.tasks.formats.avro_records import avro_rows
+from unstuck.tasks.formats.json_records import arrow_schema, json_columns
+from unstuck.tasks.formats.rows import Parts, Rows
+from unstuck.tasks.frames.spark import read_parquet
+from unstuck.tasks.spec.schemas import schema_of
+from unstuck.tasks.spec.streams.kafka_input import KafkaInput
+from unstuck.tasks.streams.arrived.kafka import TopicClient, reach_of
+from unstuck.tasks.streams.arrived.position import FilesPosition, KafkaPosition
+from unstuck.tasks.streams.read.group_stream import Reader, Taken
+from unstuck.tasks.streams.read.spark_tasks import in_tasks
+from unstuck.tasks.warehouse.files import Files
+
+_MESSAGES = 10_000  # that are taken from the client at once
+_OF_TASK = 200_000  # offsets of one task of Spark; the driver reads so many by itself
+_TEXT = 300  # characters of a message that is no row
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMessages:
+    """The messages that were read.
+
+    Attributes:
+        frame: an Arrow table, or a Spark frame.
+        position: up to where.
+        left: offsets that stay for the next job.
+    """
+
+    frame: Any
+    rows: int
+    position: KafkaPosition
+    put_aside: list[PutAside]
+    left: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTopic:
+    """The topic of ``spec``, as `GroupStream` reads it.
+
+    Attributes:
+        options: those of ``spec``, with their references resolved.
+    """
+
+    spec: KafkaInput
+    reader: Reader
+    options: Mapping[str, str]
+
+    def take(self, position: FilesPosition | KafkaPosition | None) -> Taken:
+        """Raises: as `read_messages`."""
+        before = position if isinstance(position, KafkaPosition) else None
+        found = read_messages(self.reader, self.spec, self.options, before)
+        after, known = found.position, {} if before is None else before.next
+        moved = any(end != known.get(one, after.began[one]) for one, end in after.next.items())
+        if before is None and self.reader.share.of > 1:
+            moved = any(after.next.values())  # a partition without messages is known from now on
+        counts = {"messages": found.rows + len(found.put_aside)}
+        counts |= {"left": found.left} if found.left else {}
+        counts |= {"put_aside": len(found.put_aside)} if found.put_aside else {}
+        counts |= {"lost": lost} if (lost := sum(to - begin for begin, to in after.lost.values())) else {}
+        return Taken(found.frame, after if moved else None, counts, _told_of(self.spec, found), found.put_aside)
+
+
+def _told_of(spec: KafkaInput, found: ReadMessages) -> str:
+    read = sum(1 for one, end in found.position.next.items() if end > found.position.began[one])
+    text = f"{found.rows:,} messages of {read} of {len(found.position.next)} partitions are new in {spec.stream}"
+    text += f"; left for the next job, by max_offsets_per_run: {found.left:,} offsets" if found.left else ""
+    if found.put_aside:
+        first = found.put_aside[0]
+        text += f"; {len(found.put_aside):,} are no rows and were put aside, first {first.path} at {first.line}"
+        text += f": {first.error}"
+    for partition, (begin, end) in found.position.lost.items():
+        text += (
+            f"; of partition {partition} the offsets {begin:,} to {end:,} are passed over, which brokers have removed"
+        )
+    return text
+
+
+def read_messages(
+    reader: Reader, stream: KafkaInput, options: Mapping[str, str], position: KafkaPosition | None
+) -> ReadMessages:
+    """All that has arrived in a topic since ``position``, up to where it stood when this began.
+
+    Args:
+        options: those of ``stream``, with their references resolved.
+        position: None: the stream begins.
+
+    Raises:
+        BadRecord: a message is no row, and ``on_bad_record`` is ``fail``.
+        SourceUnavailable, SourceReplaced, OffsetsOutOfRange: the topic cannot be read, or not on from ``position``.
+        OSError: the warehouse failed.
+    """
+    session, files, folder = reader.session, reader.files, reader.folder
+    with TopicClient(stream, options) as client:
+        reach = reach_of(stream, client.topic(), position, reader.share)
+        schema = schema_of(stream.fields)
+        if session is None:
+            rows = Rows()
+            count, put_aside = _read(client, reach.open, rows)
+            frame = rows.table(arrow_schema(schema).empty_table())
+        else:
+            found = None
+            if len(pieces := _pieces(reach.open)) > 1:
+                parts = [partial(_task, stream, dict(options), piece, files.uri(""), folder) for piece in pieces]
+                found = in_tasks(session, parts, _ERRORS, stream.stream)
+            if found is None:
+                found = [_spooled(client, reach.open, files, folder)]
+            count = sum(one["rows"] for one in found)
+            put_aside = [PutAside(**aside) for one in found for aside in one["put_aside"]]
+            written = dict(chain.from_iterable(one["written"].items() for one in found))
+            frame = read_parquet(session, [(schema, written)])
+        if reach.topic_id and (now := client.topic_id()) != reach.topic_id:
+            raise SourceReplaced(
+                f"the topic of {stream.stream} was deleted and made again while it was read: its id is {now}, and was "
+                f"{reach.topic_id}. Nothing was published. To read the new topic from its beginning, say generation: "
+                f"{stream.generation + 1}"
+            )
+    return ReadMessages(frame, count, reach.position, put_aside, reach.left)
+
+
+_ERRORS = (BadRecord, OffsetsOutOfRange, SourceUnavailable, OSError)
+
+
+def _pieces(wanted: Mapping[int, tuple[int, int]]) -> list[dict[int, tuple[int, int]]]:
+    """The parts of ``wanted`` that tasks of Spark read; one of them if it is little."""
+    if sum(end - begin for begin, end in wanted.values()) <= _OF_TASK:
+        return [dict(wanted)]
+    return [
+        {partition: (at, min(at + _OF_TASK, end))}
+        for partition, (begin, end) in wanted.items()
+        for at in range(begin, end, _OF_TASK)
+    ]
+
+
+def _task(
+    stream: KafkaInput, options: dict[str, str], wanted: dict[int, tuple[int, int]], warehouse: str, folder: str
+) -> dict[str, Any]:
+    with TopicClient(stream, options) as client:
+        return _spooled(client, wanted, Files(warehouse), folder)
+
+
+def _spooled(client: TopicClient, wanted: Mapping[int, tuple[int, int]], files: Files, folder: str) -> dict[str, Any]:
+    """Write the rows of ``wanted`` into files for Spark. Raises: as `read_messages`."""
+    parts = Parts(files, folder)
+    rows, put_aside = _read(client, wanted, parts)
+    return {"rows": rows, "put_aside": [asdict(one) for one in put_aside], "written": parts.written()}
+
+
+def _read(client: TopicClient, wanted: Mapping[int, tuple[int, int]], rows: Rows) -> tuple[int, list[PutAside]]:
+    """Add ``wanted`` to ``rows``. Returns how many there are, and what is no row. Raises: as `read_messages`."""
+    count, put_aside = 0, list[PutAside]()
+    for table in _tables(client.stream, client.messages(wanted, _MESSAGES), put_aside):
+        rows.add(table)
+        rows.keep()
+        count += len(table)
+    return count, put_aside
+
+
+def _tables(stream: KafkaInput, batches: Iterator[list[Any]], put_aside: list[PutAside]) -> Iterator[Any]:
+    """The rows of each batch of messages. Raises: BadRecord."""
+    import pyarrow as pa
+
+    schema = arrow_schema(schema_of(stream.fields))
+    value_fields = stream.value_fields
+    beside = schema.names[len(value_fields) :]
+    for messages in batches:
+        values = [message.value() for message in messages]
+        if stream.format == "avro" and stream.columns is not None:
+            table, bad = avro_rows(stream.columns, values)
+        elif stream.columns is not None:
+            table, bad = json_columns(value_fields, values, stream.on_other_columns)
+        elif stream.format == "text":
+            table, bad = _text(values)
+        else:
+            table, bad = pa.table({"value": pa.array(values, pa.binary())}), {}
+        if bad:
+            told = [_aside(stream, messages[number], why) for number, why in sorted(bad.items())]
+            if stream.on_bad_record == "fail":
+                first, text = messages[min(bad)], json.dumps(told[0].text, ensure_ascii=False)
+                raise BadRecord(
+                    f"{stream.stream}: the message at offset {first.offset()} of partition {first.partition()} is no "
+                    f"row: {told[0].error}. It begins {text}. Nothing was published. Say on_bad_record: skip to put "
+                    "such messages aside, or mend what writes them"
+                )
+            put_aside += told
+            messages = [message for number, message in enumerate(messages) if number not in bad]
+        columns = [pa.array(_METADATA[name](messages), schema.field(name).type) for name in beside]
+        yield pa.table([*table.columns, *columns], schema=schema)
+
+
+def _text(values: Sequence[bytes | None]) -> tuple[Any, dict[int, str]]:
+    import pyarrow as pa
+
+    good, bad = list[str | None](), dict[int, str]()
+    for number, value in enumerate(values):
+        try:
+            good.append(None if value is None else value.decode())
+        except UnicodeDecodeError as error:
+            bad[number] = f"it is no text in UTF-8: {error.reason} at byte {error.start}"
+    return pa.table({"value": pa.array(good, pa.string())}), bad
+
+
+def _aside(stream: KafkaInput, message: Any, why: str) -> PutAside:
+    text = (message.value() or b"")[: 4 * _TEXT].decode(errors="replace")[:_TEXT]
+    return PutAside(f"{stream.stream}/{message.partition()}", why, False, message.offset(), text)
+
+
+def _instants(messages: Sequence[Any]) -> list[int | None]:
+    found = (message.timestamp() for message in messages)
+    return [at * 1000 if kind else None for kind, at in found]  # microseconds; a kind of 0: the message has none
+
+
+def _headers(messages: Sequence[Any]) -> list[list[dict[str, Any]] | None]:
+    found = (message.headers() for message in messages)
+    return [one and [{"key": key, "value": value} for key, value in one] for one in found]
+
+
+_METADATA: dict[str, Callable[[Sequence[Any]], list[Any]]] = {
+    "key": lambda messages: [message.key() for message in messages],
+    "headers": _headers,
+    "timestamp": _instants,
+    "partition": lambda messages: [message.partition() for message in messages],
+    "offset": lambda messages: [message.offset() for message in messages],
+    "topic": lambda messages: [message.topic() for message in messages],
+}

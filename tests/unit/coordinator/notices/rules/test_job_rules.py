@@ -1,0 +1,456 @@
+"""Of which changes of a job somebody is told, by the rules alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.support.jobs.job_in_memory import LOST, NO_JITTER, Job, failure, group
+from unstuck import Status
+from unstuck.coordinator.commands.job_commands import Command
+from unstuck.coordinator.commands.retry_job import retried
+from unstuck.coordinator.model.decision import Decision, Environment
+from unstuck.coordinator.model.notice import TOLD_AGAIN_AFTER, Notice
+from unstuck.coordinator.model.notice import Told as OpenProblem
+from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.notices.message import message_of
+from unstuck.coordinator.notices.rules.job_rules import Telling, subscriptions, tell
+from unstuck.coordinator.spec.notify_spec import FleetRule
+
+
+class Told(Job):
+    """A job in memory whose notices are kept as a coordinator keeps them."""
+
+    def __init__(self, *groups: Any, on: list[Any], fleet: tuple[FleetRule, ...] = (), **spec: Any) -> None:
+        super().__init__(*groups, notify=[{"on": on, "to": "ops"}] if on else [], **spec)
+        self.state.job = replace(self.state.job, commit="c1")
+        self.notices: list[Notice] = []
+        self.last = Telling({}, (), None)
+        self.usual = 0.0
+        self.fleet = fleet
+
+    def decide(self, *arguments: Any, **env: Any) -> Decision:
+        decision = super().decide(*arguments, **env)
+        self.told_with(decision)
+        return decision
+
+    def told_with(self, decision: Decision, state: JobState | None = None) -> None:
+        state = state or self.state
+        asked = subscriptions("job", self.plan.notify, self.fleet)
+        self.last = tell(asked, decision.old, state, Environment(self.now, ""), decision.due, usual=lambda: self.usual)
+        state.job = replace(state.job, told=self.last.told)
+        self.notices += self.last.notices
+
+    def events(self) -> list[str]:
+        return [notice.event for notice in self.notices]
+
+
+ALL = ["failed", "halted", "finished", "recovered", {"retrying_for": "15m"}, {"waiting_for_worker": "5m"}]
+
+
+def test_a_job_that_ends_well_is_told_once_if_that_is_asked_for() -> None:
+    job = Told(group("a"), on=["failed", "finished", "recovered"])
+    job.decide()
+    job.run("a", rows={})
+    assert job.status() is Status.FINISHED
+    (notice,) = job.notices
+    assert (notice.event, notice.to, notice.status, notice.job) == ("finished", ("ops",), "FINISHED", "j")
+    assert notice.text.startswith("all groups are done")
+
+
+def test_a_failure_is_told_with_the_sentence_of_why_its_first_error_and_what_helps() -> None:
+    job = Told(group("a", retry={"max": 0}), on=["failed"])
+    job.decide()
+    job.run("a", failure())
+    (notice,) = job.notices
+    assert (notice.event, notice.status, notice.problem) == ("failed", "FAILED", "job:j")
+    assert notice.text == "group a failed: BOOM: it went wrong"
+    assert notice.first_error == "group a: BOOM: it went wrong"
+    assert notice.next == "it has ended; this is final"
+    assert notice.commands[0] == "unstuck retry j"
+    assert Notice.from_json(notice.to_json()) == notice
+
+
+def queue_timeout(job: Told) -> None:
+    job.decide()
+    job.now += 60
+    job.decide()
+
+
+def job_timeout(job: Told) -> None:
+    job.decide()
+    job.claim("a")
+    job.decide()
+    job.now += 3600
+    job.renew("a")
+    job.decide()
+
+
+def lost_workers(job: Told) -> None:
+    job.decide()
+    while not job.state.job.terminal:
+        if "a" in job.state.attempts:
+            job.run("a", LOST)
+        job.now += 20
+        job.decide()
+
+
+def stopped(job: Told) -> None:
+    job.decide()
+    job.tell(Command.STOP)
+    job.decide()
+
+
+def canceled(job: Told) -> None:
+    job.decide()
+    job.claim("a")
+    job.decide()
+    job.tell(Command.CANCEL)
+    job.decide()
+    job.now += 61
+    job.decide()
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        (queue_timeout, "nobody"),
+        (job_timeout, "timeout of 1h00m"),
+        (lost_workers, "POISON"),
+        (stopped, "ada asked for stop"),
+        (canceled, "ada asked for cancel"),
+    ],
+)
+def test_every_way_to_end_without_the_result_is_told_as_failed(end: Any, words: str) -> None:
+    job = Told(group("a", queue_timeout="1m"), on=["failed"], timeout="1h")
+    end(job)
+    assert job.state.job.terminal
+    (notice,) = job.notices
+    assert (notice.event, notice.status) == ("failed", job.status())
+    assert words in notice.text or end is queue_timeout, notice.text
+
+
+def test_a_job_that_is_tried_again_for_a_time_is_told_at_that_time_and_its_end_once() -> None:
+    job = Told(group("a", retry={**NO_JITTER, "max": 1000, "backoff": 400}), on=["recovered", {"retrying_for": "15m"}])
+    job.decide()
+    job.run("a", failure())
+    began = job.now
+    assert job.notices == []
+    assert job.last.look_at == began + 900
+    for _ in range(2):
+        job.now += 400
+        job.decide()
+        job.run("a", failure())
+    assert job.notices == [], "13 minutes"
+    job.now = began + 900
+    job.decide()
+    job.decide()
+    (notice,) = job.notices
+    assert (notice.event, notice.since, notice.at) == ("retrying_for", began, began + 900)
+    assert notice.text == "a recovers (backoff, attempt 3) after: it went wrong"
+    assert notice.first_error == "group a: BOOM: it went wrong"
+    assert notice.next == "attempt 4, at 1970-01-01T00:35:00Z"
+    job.now += 400
+    job.decide()
+    job.run("a", rows={})
+    assert job.events() == ["retrying_for", "recovered"]
+    assert job.notices[1].problem == notice.problem
+    assert job.notices[1].id != notice.id
+
+
+def test_a_problem_that_comes_back_is_told_again_once_per_interval_and_not_lost() -> None:
+    retry = {**NO_JITTER, "backoff": 1.0, "max_backoff": 1.0}
+    job = Told(
+        *(group(f"g{n}", *([f"g{n - 1}"] if n else []), retry=retry) for n in range(60)),
+        on=["recovered", {"retrying_for": "1s"}],
+    )
+    began = job.now
+    for _ in range(60):
+        job.decide()
+        (name,) = job.state.attempts
+        job.run(name, failure())
+        job.now += 5
+        job.decide()
+        job.run(name)
+        job.now += 95
+    told_at = [notice.at - began for notice in job.notices if notice.event == "retrying_for"]
+    assert len(told_at) == 6000 // TOLD_AGAIN_AFTER + 1, "6,000 s in which 60 groups failed"
+    assert all(later - one >= TOLD_AGAIN_AFTER for one, later in pairwise(told_at))
+    assert job.events()[:4] == ["retrying_for", "recovered"] * 2
+
+
+def test_a_clock_that_is_set_back_by_a_day_keeps_no_problem_quiet_for_a_day() -> None:
+    job = Told(group("a", retry={**NO_JITTER, "backoff": 300}), on=[{"retrying_for": "1m"}])
+    job.decide()
+    yesterday = OpenProblem(since=job.now + 86_000, at=job.now + 86_400, to=("ops",), over=job.now + 86_401)
+    job.state.job = replace(job.state.job, told={"retrying_for:60": yesterday})
+    job.run("a", failure())
+    assert job.last.look_at == job.now + 60
+    job.now += 60
+    job.decide()
+    assert job.events() == ["retrying_for"]
+
+
+def test_a_queue_without_a_worker_is_told_with_the_queue_and_its_end_when_one_takes_the_offer() -> None:
+    job = Told(group("a", queue="heavy"), on=["recovered", {"waiting_for_worker": "5m"}])
+    job.decide()
+    began = job.now
+    assert job.last.look_at == began + 300
+    job.now += 300
+    job.decide()
+    (notice,) = job.notices
+    assert (notice.event, notice.since) == ("waiting_for_worker", began)
+    assert "heavy" in notice.text
+    assert "celery -A unstuck.tasks worker -Q heavy" in notice.commands
+    job.claim("a")
+    job.decide()
+    assert job.events() == ["waiting_for_worker", "recovered"]
+
+
+def test_an_offer_behind_others_of_the_job_does_not_wait_for_a_worker_until_none_goes_on() -> None:
+    job = Told(group("a"), group("b"), on=[{"waiting_for_worker": "5m"}])
+    job.decide()
+    job.claim("a")
+    job.decide()
+    job.now += 600
+    job.renew("a")
+    job.decide()
+    assert job.notices == [], "a runs on that queue"
+    job.run("a")
+    assert job.notices == [], "only since now"
+    job.now += 300
+    job.decide()
+    assert job.events() == ["waiting_for_worker"]
+
+
+def test_a_job_that_runs_for_longer_than_a_time_or_than_usual_is_told() -> None:
+    for on, usual in (("1h", 0.0), ("3 x usual", 1200.0)):
+        job = Told(group("a"), on=[{"running_for": on}, "recovered"])
+        job.usual = usual
+        job.decide()
+        job.now += 5000
+        job.decide()
+        assert job.notices == [], "it does not run"
+        job.claim("a")
+        job.decide()
+        began = job.now
+        assert job.last.look_at == began + 3600
+        job.now += 3600
+        job.renew("a")
+        job.decide()
+        assert job.events() == ["running_for"]
+        job.run("a", rows={})
+        assert job.events() == ["running_for", "recovered"]
+
+
+def test_the_time_in_which_a_job_is_paused_is_no_time_in_which_it_runs() -> None:
+    job = Told(group("a"), group("b", "a"), on=[{"running_for": "1h"}])
+    job.decide()
+    job.run("a")
+    job.tell(Command.PAUSE)
+    job.decide()
+    job.now += 10_000
+    job.decide()
+    job.tell(Command.RESUME)
+    job.decide()
+    assert job.notices == []
+    assert job.last.look_at == job.now + 3600
+
+
+def test_while_nothing_is_usual_nothing_is_longer_than_usual() -> None:
+    job = Told(group("a"), on=[{"running_for": "3 x usual"}])
+    job.decide()
+    job.claim("a")
+    job.decide()
+    job.now += 100_000
+    job.renew("a")
+    job.decide()
+    assert job.notices == []
+
+
+def halt(job: Told) -> None:
+    old = job.state.job
+    halted = Reason("UNDECIDABLE", "the coordinator could not decide this job")
+    job.state.job = replace(old, status=Status.HALTED, halted=halted, paused_at=old.paused_at or job.now)
+    job.told_with(Decision(job.state.job, old))
+
+
+def test_every_halt_is_told_and_the_resume_as_its_end() -> None:
+    job = Told(group("a"), on=["halted", "recovered"])
+    job.decide()
+    halt(job)
+    halt(job)
+    assert job.events() == ["halted"], "the same halt"
+    assert job.notices[0].text == "the coordinator could not decide this job"
+    assert "unstuck resume j" in job.notices[0].commands
+    job.now += 5
+    job.tell(Command.RESUME)
+    job.decide()
+    assert job.events() == ["halted", "recovered"]
+    halt(job)
+    job.now += 5
+    job.tell(Command.RESUME)
+    halt(job)
+    assert job.events() == ["halted", "recovered", "halted", "halted"], "somebody had resumed it before each"
+    assert len({notice.id for notice in job.notices}) == 4
+
+
+def test_who_is_told_that_a_job_failed_is_not_told_that_it_is_well_again() -> None:
+    job = Told(group("a", retry={"max": 1, "backoff": 2000}), on=["failed", "recovered", {"retrying_for": "15m"}])
+    job.decide()
+    job.run("a", failure())
+    job.now += 2000
+    job.decide()
+    job.run("a", failure())
+    assert job.status() is Status.FAILED
+    assert job.events() == ["retrying_for", "failed"]
+
+
+def test_who_asked_only_for_the_wait_is_told_of_its_end_however_the_job_ends() -> None:
+    job = Told(group("a"), on=["recovered", {"waiting_for_worker": "5m"}])
+    job.decide()
+    job.now += 300
+    job.decide()
+    job.tell(Command.CANCEL)
+    job.decide()
+    assert job.events() == ["waiting_for_worker", "recovered"]
+    assert job.notices[1].status == "CANCELED"
+    assert "ada asked for cancel" in job.notices[1].text
+
+
+def retry_of(failed: Told, *groups: Any, **options: Any) -> Told:
+    retry = Told(*groups, **options)
+    fields = retried(failed.state, (), False, "word").fields
+    retry.state.job = replace(retry.state.job, **fields, id="j2")
+    return retry
+
+
+def test_a_retry_that_ends_well_ends_the_problem_of_the_job_that_failed() -> None:
+    on = ["failed", "recovered", {"waiting_for_worker": "5m"}]
+    first = Told(group("a", retry={"max": 0}), on=on)
+    first.decide()
+    first.run("a", failure())
+    again = retry_of(first, group("a", retry={"max": 0}), on=on)
+    again.decide()
+    again.run("a", failure())
+    last = retry_of(again, group("a"), on=on)
+    last.decide()
+    last.now += 300
+    last.decide()
+    assert last.events() == ["waiting_for_worker"]
+    last.run("a", rows={})
+    assert [*first.events(), *again.events()] == ["failed", "failed"]
+    assert last.events() == ["waiting_for_worker", "recovered"], "not well again before the failure is mended"
+    assert {one.problem for one in (*first.notices, *again.notices, *last.notices)} == {"job:j"}
+    assert "its retry has ended well" in last.notices[1].text
+
+
+def test_a_retry_that_ends_well_tells_nobody_who_was_not_told_of_the_failure() -> None:
+    first = Told(group("a", retry={"max": 0}), on=["halted", "recovered"])
+    first.decide()
+    first.run("a", failure())
+    again = retry_of(first, group("a"), on=["failed", "recovered"])
+    again.decide()
+    again.run("a", rows={})
+    assert again.notices == []
+
+
+def rules_for(*targets: str) -> tuple[FleetRule, ...]:
+    on = ["failed", "halted", "recovered", {"retrying_for": "15m"}, {"waiting_for_worker": "5m"}]
+    return tuple(FleetRule.model_validate({"on": on, "to": one}) for one in targets)
+
+
+@pytest.mark.parametrize("left", [("boss",), ()], ids=["the rule stays", "no rule stays"])
+def test_a_target_that_is_taken_out_of_a_rule_hears_the_end_of_a_problem_of_which_it_was_told(
+    left: tuple[str, ...],
+) -> None:
+    def events(job: Told, target: str) -> list[str]:
+        return [notice.event for notice in job.notices if target in notice.to]
+
+    waits = Told(group("a"), group("b", "a"), on=[], fleet=rules_for("ops", "boss"))
+    waits.decide()
+    waits.now += 300
+    waits.decide()
+    waits.fleet = rules_for(*left)
+    waits.claim("a")
+    waits.decide()
+    assert not waits.state.job.terminal
+    assert events(waits, "ops") == events(waits, "boss") == ["waiting_for_worker", "recovered"]
+
+    halts = Told(group("a"), on=[], fleet=rules_for("ops", "boss"))
+    halts.decide()
+    halt(halts)
+    halts.fleet = rules_for(*left)
+    halts.now += 5
+    halts.tell(Command.RESUME)
+    halts.decide()
+    assert events(halts, "ops") == events(halts, "boss") == ["halted", "recovered"]
+
+    failed = Told(group("a", retry={"max": 0}), on=[], fleet=rules_for("ops", "boss"))
+    failed.decide()
+    failed.run("a", failure())
+    again = retry_of(failed, group("a", retry={"max": 0}), on=[], fleet=rules_for(*left))
+    again.decide()
+    again.run("a", failure())
+    assert events(again, "ops") == [], "it has not ended"
+    last = retry_of(again, group("a"), on=[], fleet=rules_for(*left))
+    last.decide()
+    last.run("a", rows={})
+    assert events(last, "ops") == events(last, "boss") == ["recovered"]
+
+
+def test_a_run_of_a_schedule_tells_what_happens_in_it_and_not_how_it_ends() -> None:
+    job = Told(group("a", retry={"max": 0}), on=ALL)
+    job.state.job = replace(job.state.job, schedule="nightly")
+    job.decide()
+    job.now += 300
+    job.decide()
+    job.run("a", failure())
+    assert job.state.job.terminal
+    assert job.events() == ["waiting_for_worker", "recovered"], "its failure is a problem of the schedule"
+    first, over = job.notices
+    assert first.problem == over.problem
+    assert message_of(over, "", job.now).title == f"job {over.name} is FAILED, which ends what was told before"
+
+
+def test_a_run_of_a_schedule_that_is_halted_is_told_since_its_schedule_does_not_see_it() -> None:
+    job = Told(group("a"), on=["halted", "recovered"])
+    job.state.job = replace(job.state.job, schedule="nightly")
+    job.decide()
+    halt(job)
+    job.now += 5
+    job.tell(Command.RESUME)
+    job.decide()
+    assert job.events() == ["halted", "recovered"]
+
+
+def test_rules_of_the_fleet_hold_for_jobs_whose_name_fits_and_a_target_is_told_once() -> None:
+    rules = (
+        FleetRule.model_validate({"on": ["failed"], "to": ["ops", "boss"], "names": ["j*"]}),
+        FleetRule.model_validate({"on": ["failed"], "to": "others", "names": ["other", "another*"]}),
+    )
+    job = Told(group("a", retry={"max": 0}), on=["failed"], fleet=rules)
+    job.decide()
+    job.run("a", failure())
+    (notice,) = job.notices
+    assert notice.to == ("ops", "boss")
+
+
+def test_the_same_history_makes_the_same_ids() -> None:
+    def ids() -> list[str]:
+        job = Told(group("a", retry={**NO_JITTER, "max": 1000, "backoff": 400}), on=ALL)
+        job.decide()
+        job.now += 300
+        job.decide()
+        job.run("a", failure())
+        job.now += 900
+        job.decide()
+        job.run("a", rows={})
+        return [notice.id for notice in job.notices]
+
+    assert ids() == ids()
+    assert len(set(ids())) == len(ids()) >= 4

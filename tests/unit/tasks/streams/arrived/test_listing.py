@@ -1,0 +1,212 @@
+"""The files that have arrived for a stream: which count, under which names, and what is told of the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from tests.support.s3_server import S3Server
+from unstuck.tasks.errors import FileChanged, FileNameInvalid, SourceUnavailable
+from unstuck.tasks.spec.inputs import StreamInput
+from unstuck.tasks.streams.arrived.listing import arrivals, listing
+from unstuck.tasks.streams.read.files_read import read_files
+from unstuck.tasks.warehouse.files import Files
+
+
+def stream_of(place: Path | str, **more: Any) -> StreamInput:
+    return StreamInput(stream=str(place), format="json", schema="id BIGINT", **more)
+
+
+def arrive(folder: Path, *names: str, text: str = "{}") -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def names_in(folder: Path, stream: StreamInput | None = None) -> list[str]:
+    found = listing(stream or stream_of(folder)).files
+    return sorted(path.removeprefix(f"{folder}/") for path in found)
+
+
+@pytest.mark.parametrize("spelled", ["{}", "{}/", "/.{}", "/{}", "file://{}", "file:{}", "file://{}/."])
+def test_one_place_is_one_stream_however_it_is_spelled(spelled: str) -> None:
+    spelled = spelled.format("/in/events")
+    if spelled.startswith("file:/in"):
+        spelled = spelled.replace("file:/in", "file:///in")
+    assert stream_of(spelled).stream == "/in/events"
+    assert stream_of("s3://bucket//in/./x/").stream == "s3://bucket/in/x"
+    assert stream_of("/in/a://b").stream == "/in/a:/b", "a colon is a letter"
+
+
+def test_names_that_are_written_still_do_not_count_and_are_counted_apart(tmp_path: Path) -> None:
+    arrive(tmp_path, "b.json", "a.json", "c.json.part", "d.tmp", "_SUCCESS", ".e.json", "_tmp/f.json", "sub/g.json")
+    found = listing(stream_of(tmp_path))
+    assert sorted(Path(path).name for path in found.files) == ["a.json", "b.json", "g.json"]
+    assert found.not_counted == 4
+    assert "c.json.part" in names_in(tmp_path, stream_of(tmp_path, ignore=[]))
+    (tmp_path / "c.json.part").rename(tmp_path / "c.json")
+    assert "c.json" in names_in(tmp_path)
+
+
+def test_every_letter_of_a_name_is_itself(tmp_path: Path) -> None:
+    nfc, nfd = (unicodedata.normalize(form, "über.json") for form in ("NFC", "NFD"))
+    names = ["a:b.json", "[ab].json", "{a,b}.json", "*.json", "a?.json", "a\\b.json", "a b.json", "100%.json", nfc, nfd]
+    arrive(tmp_path, *names)
+    assert sorted(names_in(tmp_path)) == sorted(names)
+
+
+def test_a_name_that_is_no_utf8_is_refused_with_its_bytes(tmp_path: Path) -> None:
+    (bad := os.fsencode(tmp_path) + b"/caf\xe9.json.part")
+    Path(os.fsdecode(bad)).write_text("{}")
+    assert names_in(tmp_path) == []
+    os.rename(bad, bad.removesuffix(b".part"))
+    with pytest.raises(FileNameInvalid, match=r"is no UTF-8: b'.*/caf\\xe9\.json'.*mv \$'.*/caf\\xe9\.json' NEWNAME"):
+        listing(stream_of(tmp_path))
+
+
+@pytest.mark.parametrize("locale", ["C", "en_US.ISO-8859-1"])
+def test_the_locale_of_the_process_changes_no_name(tmp_path: Path, locale: str) -> None:
+    arrive(tmp_path, "über.json")
+    code = (
+        "import sys; from unstuck.tasks.spec.inputs import StreamInput;"
+        "from unstuck.tasks.streams.arrived.listing import listing;"
+        "(f,) = listing(StreamInput(stream=sys.argv[1], format='json', schema='id INT')).files;"
+        "sys.stdout.buffer.write(f.encode())"
+    )
+    environ = {**os.environ, "LC_ALL": locale, "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    told = subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=environ, capture_output=True, check=True)
+    assert told.stdout.decode() == f"{tmp_path}/über.json"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*.json", ["a.json", "b1.json"]),
+        ("b[0-9].json", ["b1.json"]),
+        ("{a,b1}.json", ["a.json", "b1.json"]),
+        ("2026-*", ["2026-01/x/d.csv", "2026-02/e.json"]),
+        ("2026-*/*.json", ["2026-02/e.json"]),
+        ("*.xml", []),
+    ],
+)
+def test_a_pattern_chooses_files_and_folders_level_by_level(tmp_path: Path, pattern: str, expected: list[str]) -> None:
+    arrive(tmp_path, "a.json", "b1.json", "c.csv", "2026-01/x/d.csv", "2026-02/e.json")
+    assert names_in(tmp_path, stream_of(f"{tmp_path}/{pattern}")) == expected
+
+
+def test_a_link_that_leads_back_to_a_folder_above_is_followed_once(tmp_path: Path) -> None:
+    arrive(tmp_path, "sub/a.json")
+    (tmp_path / "sub" / "round").symlink_to(tmp_path)
+    (tmp_path / "nowhere.json").symlink_to(tmp_path / "gone")
+    os.mkfifo(tmp_path / "pipe")
+    assert "sub/a.json" in names_in(tmp_path)
+    assert len(names_in(tmp_path)) <= 2
+
+
+def test_a_folder_that_cannot_be_read_is_an_error_with_its_path_and_an_empty_one_is_none(tmp_path: Path) -> None:
+    assert arrivals(stream_of(tmp_path), {}).looked == 0
+    with pytest.raises(SourceUnavailable, match=rf"cannot read {tmp_path}/gone: No such file or directory"):
+        listing(stream_of(tmp_path / "gone"))
+    with pytest.raises(SourceUnavailable, match=rf"cannot read {tmp_path}/gone: No such file or directory"):
+        listing(stream_of(tmp_path / "gone" / "*.json"))
+    arrive(tmp_path, "file")
+    with pytest.raises(SourceUnavailable, match="Not a directory"):
+        listing(stream_of(tmp_path / "file"))
+
+
+@pytest.fixture
+def anybody() -> Iterator[Path]:
+    """A folder in which this process has the rights of an ordinary account, also if root runs the tests."""
+    root = os.geteuid() == 0
+    with TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        if root:
+            os.seteuid(65534)
+        try:
+            yield Path(folder)
+        finally:
+            if root:
+                os.seteuid(0)
+
+
+def test_a_folder_below_that_denies_access_stops_the_stream_with_its_path(anybody: Path) -> None:
+    arrive(anybody, "open/a.json", "closed/b.json")
+    (anybody / "closed").chmod(0)
+    try:
+        with pytest.raises(SourceUnavailable, match=rf"cannot read {anybody}/closed, below {anybody}: Permission"):
+            listing(stream_of(anybody))
+    finally:
+        (anybody / "closed").chmod(0o755)
+
+
+def test_a_file_is_new_by_its_path_also_if_its_name_sorts_before_those_that_were_read(tmp_path: Path) -> None:
+    arrive(tmp_path, "b.json", "c.json")
+    before = listing(stream_of(tmp_path)).files
+    arrive(tmp_path, "a.json")
+    (tmp_path / "c.json").rename(tmp_path / "d.json")
+    found = arrivals(stream_of(tmp_path), before)
+    assert [Path(file.path).name for file in found.new] == ["d.json", "a.json"], "the one written first"
+    assert (found.looked, found.changed) == (3, [])
+
+
+@pytest.mark.parametrize("same_size", [True, False])
+def test_a_file_with_other_content_is_told_or_read_again_or_passed_over_as_the_spec_says(
+    tmp_path: Path, same_size: bool
+) -> None:
+    arrive(tmp_path, "a.json", "b.json")
+    before = listing(stream_of(tmp_path)).files
+    arrive(tmp_path, "a.json", text="[]" if same_size else "[1, 2]")
+    os.utime(tmp_path / "a.json", ns=(1, 1))
+    arrive(tmp_path, "c.json")
+    with pytest.raises(FileChanged, match=rf"{tmp_path}/a.json \(read with 2 bytes, has .* changed: again"):
+        arrivals(stream_of(tmp_path), before)
+    again = arrivals(stream_of(tmp_path, changed="again"), before)
+    assert [Path(file.path).name for file in again.new] == ["a.json", "c.json"]
+    ignored = arrivals(stream_of(tmp_path, changed="ignore"), before)
+    assert [Path(file.path).name for file in ignored.new] == ["c.json"]
+    assert [Path(file.path).name for file in ignored.changed] == ["a.json"]
+
+
+def test_objects_are_known_by_their_etag() -> None:
+    place = "memory://landing-by-etag"
+    files = Files(place)
+    for path in ("in/a.json", "in/2026/b.json", "in/_c.json", "in/d.json.part", "index/e.json", "in/empty.json"):
+        files.write_durable(path, b"" if "empty" in path else b"{}")
+    stream = stream_of("s3://bucket/in").model_copy(update={"stream": f"{place}/in"})
+    before = listing(stream).files
+    assert sorted(path.removeprefix(f"{place}/in/") for path in before) == ["2026/b.json", "a.json", "empty.json"]
+    files.write_durable("in/a.json", b"[]")
+    with pytest.raises(FileChanged, match=r"in/a\.json"):
+        arrivals(stream, before)
+
+
+def test_coordinators_may_list_without_spark_and_without_arrow() -> None:
+    heavy = ("pyspark", "pyarrow", "pandas")
+    code = (
+        f"import sys, unstuck.tasks.streams.arrived.listing; print([name for name in {heavy} if name in sys.modules])"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert told.stdout.strip() == "[]"
+
+
+def test_every_letter_of_the_name_of_an_object_is_itself(bucket: str, s3_server: S3Server) -> None:
+    names = ["a:b.json", "[ab].json", "{a,b}.json", "*.json", "a\\b.json", "a b.json", "100%.json", "a%20b.json"]
+    names += ["über.json", "a#b.json", "a?b.json", "~.json"]
+    for number, name in enumerate(names):
+        body = json.dumps({"id": number}).encode()
+        s3_server.client("s3").put_object(Bucket=bucket.removeprefix("s3://"), Key=f"in/{name}", Body=body)
+    stream = stream_of(f"{bucket}/in")
+    new = arrivals(stream, {}).new
+    assert sorted(file.path.removeprefix(f"{bucket}/in/") for file in new) == sorted(names)
+    read = read_files(None, new, stream, Files("memory://not-used"), "none")
+    rows = {names.index(path.removeprefix(f"{bucket}/in/")): rows for path, rows in read.rows.items()}
+    assert (rows, sorted(read.frame["id"].to_pylist())) == (dict.fromkeys(range(len(names)), 1), [*range(len(names))])

@@ -1,0 +1,139 @@
+"""A look at what has arrived: exact, also after it has been idle, and it tells what a run would fail with."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.tasks.streams.arrived.test_listing import arrive, stream_of
+from unstuck.tasks.streams.arrived import stream_look as module
+from unstuck.tasks.streams.arrived.listing import listing
+from unstuck.tasks.streams.arrived.position import FilesPosition, write_position
+from unstuck.tasks.streams.arrived.stream_look import Look, Looks
+from unstuck.tasks.warehouse.files import Files
+from unstuck.tasks.warehouse.log_entry import DatasetState
+from unstuck.tasks.warehouse.marker import Checkpoint
+
+
+class Place:
+    """A folder in which files arrive, and what is published of them."""
+
+    def __init__(self, home: Path) -> None:
+        self.folder, self.files, self.looks = home / "in", Files(str(home / "warehouse")), Looks()
+        self.folder.mkdir()
+        self.datasets: dict[str, DatasetState | None] = {"loads": None}
+        self.loads = 0
+
+    def load(self) -> None:
+        """All that lies there is published."""
+        self.loads += 1
+        path = f"_staging/{self.loads}.position"
+        size = write_position(self.files, path, FilesPosition(dict(listing(stream_of(self.folder)).files)))
+        checkpoint = Checkpoint(path, size, str(self.folder), 1, "", "files")
+        self.datasets["loads"] = DatasetState([], "{}", 1, 1.0, "job", "x", checkpoint=checkpoint)
+
+    def look(self, **more: Any) -> Look:
+        return self.looks.look(stream_of(self.folder, **more), self.datasets, self.files)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_a_look_says_how_much_is_new_and_how_long_it_lies_there(place: Place) -> None:
+    assert place.look() == Look()
+    arrive(place.folder, "a.json", "sub/b.json")
+    os.utime(place.folder / "a.json", (1000, 1000))
+    assert place.look() == Look(new=2, bytes=4, oldest=1000.0, looked=2)
+    place.load()
+    assert place.look() == Look(looked=2)
+
+
+@pytest.mark.parametrize("name", ["c.json", "sub/c.json", "sub/deep/c.json"])
+def test_after_idle_looks_a_new_file_is_seen_at_once_in_whatever_folder(place: Place, name: str) -> None:
+    arrive(place.folder, "a.json", "sub/b.json")
+    place.load()
+    assert [place.look().arrived for _ in range(3)] == [False] * 3
+    arrive(place.folder, name)
+    assert place.look().new == 1
+    assert place.look().new == 1
+    place.load()
+    assert not place.look().arrived
+
+
+def test_after_idle_looks_a_part_that_is_renamed_is_seen_at_once(place: Place) -> None:
+    arrive(place.folder, "a.json.part")
+    assert [place.look().arrived for _ in range(2)] == [False] * 2
+    (place.folder / "a.json.part").rename(place.folder / "a.json")
+    assert place.look().new == 1
+
+
+def test_after_idle_looks_other_content_is_seen_when_the_turn_of_the_file_has_come(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_COMPARED", 2)
+    arrive(place.folder, *(f"{n}.json" for n in range(5)))
+    place.load()
+    assert not place.look().arrived
+    arrive(place.folder, "3.json", text="[1]")
+    assert [look.changed for look in (place.look() for _ in range(3))].count(1) >= 1
+    assert place.look().changed == 1, "and stays so"
+    assert place.look(changed="ignore") == Look(looked=5)
+    assert place.look(changed="again").arrived
+
+
+def test_a_look_goes_on_from_what_another_job_has_published(place: Place) -> None:
+    arrive(place.folder, "a.json")
+    place.load()
+    assert not place.look().arrived
+    place.datasets["loads"] = None
+    assert place.look().new == 1, "as after a look at another warehouse"
+
+
+def test_what_a_run_would_fail_with_is_told_so_that_the_run_tells_it(place: Place) -> None:
+    arrive(place.folder, "a.json")
+    place.load()
+    assert not place.look().arrived
+    (place.folder / "a.json").unlink()
+    place.folder.rmdir()
+    gone = place.look()
+    assert (gone.arrived, f"cannot read {place.folder}: No such file" in gone.trouble) == (True, True)
+    place.folder.mkdir()
+    other = place.looks.look(stream_of(place.folder.parent), place.datasets, place.files)
+    assert f"was loaded from {place.folder} before" in other.trouble
+
+
+def test_a_position_that_is_gone_is_told_and_a_store_that_cannot_be_asked_from_here_is_left_to_the_run(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrive(place.folder, "a.json")
+    place.load()
+    place.files.remove_file("_staging/1.position")
+    assert "1.position" in place.look().trouble
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    assert place.looks.look(stream_of("s3://bucket-of-nobody/in"), {"loads": None}, place.files) == Look(known=False)
+
+
+def test_no_more_idle_streams_are_remembered_than_the_process_has_room_for(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_REMEMBERED", 2)
+    for generation in range(1, 6):
+        assert not place.look(generation=generation).arrived
+    assert len(place.looks._idle) == 2
+
+
+def test_a_name_that_led_to_nothing_is_found_when_it_leads_to_a_file(tmp_path: Path) -> None:
+    """A link whose file comes later; or a file that was removed while its folder was read, and came again."""
+    place = Place(tmp_path)
+    arrive(place.folder, "a.json")
+    (place.folder / "b.json").symlink_to(tmp_path / "later.json")
+    place.load()
+    assert place.look().new == 0
+    (tmp_path / "later.json").write_text('{"n": 1}')
+    assert place.look().new == 1
