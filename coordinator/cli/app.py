@@ -22,6 +22,7 @@ from unstuck.coordinator.cli.ops.metrics import metrics
 from unstuck.coordinator.cli.ops.notify import notify
 from unstuck.coordinator.cli.ops.pools import pool
 from unstuck.coordinator.cli.ops.show_fleet import fleet
+from unstuck.coordinator.cli.ops.web import web
 from unstuck.coordinator.cli.specs.run import run
 from unstuck.coordinator.cli.specs.submit import submit
 from unstuck.coordinator.cli.specs.validate import validate
@@ -55,6 +56,7 @@ COMMANDS: tuple[tuple[str, str, Callable[..., None], str], ...] = (
     (OPERATE, "fleet", fleet, "unstuck fleet"),
     (OPERATE, "health", health, "unstuck health worker --max-age 30s"),
     (OPERATE, "metrics", metrics, "unstuck metrics --serve :9464"),
+    (OPERATE, "web", web, "unstuck web --address 127.0.0.1:8620"),
     (OPERATE, "vacuum", vacuum, "unstuck vacuum --keep 10 --older-than 30d --dry-run"),
     (OPERATE, "compact", compact, "unstuck compact flights --target 128"),
     (OPERATE, "restore", restore, "unstuck restore flights --version 3 --reason 'late rows'"),

@@ -1,0 +1,104 @@
+"""The page: a Starlette app that reads the views which the command line reads, and acts through the client."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from unstuck.coordinator.client import Client
+from unstuck.coordinator.errors import (
+    BadRequest,
+    NoSuchGroup,
+    NoSuchJob,
+    NoSuchReport,
+    NoSuchSchedule,
+    NotDurable,
+    Refused,
+    Unreachable,
+    WarehouseSilent,
+)
+from unstuck.coordinator.web import api
+from unstuck.coordinator.web.pages import datasets, fleet, job, now, schedules
+from unstuck.coordinator.web.rendering import HERE, page
+from unstuck.coordinator.web.safety import Access, Guard
+from unstuck.tasks.errors import DatasetNotFound, UnstuckError
+
+log = logging.getLogger(__name__)
+NOT_THERE = (NoSuchJob, NoSuchGroup, NoSuchReport, NoSuchSchedule, DatasetNotFound)
+AWAY = (Unreachable, NotDurable, WarehouseSilent)
+UNKNOWN = "This is a bug in Unstuck; please report it with the traceback in the log of the page."
+
+
+def create_app(client: Client, access: Access, *, read_only: bool = False) -> Starlette:
+    """The page of a fleet.
+
+    Args:
+        client: for all requests, from several threads at once; closed by the caller.
+        read_only: no action is taken, and none is offered.
+    """
+    routes: list[BaseRoute] = [
+        *(route for each in (now, job, schedules, datasets, fleet, api) for route in each.ROUTES),
+        Route("/login", _login, methods=["GET", "POST"]),
+        Route("/healthz", _healthz),
+        Mount("/static", StaticFiles(directory=HERE / "static")),
+    ]
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(Guard, access=access)],
+        exception_handlers={UnstuckError: _failed, HTTPException: _not_served, Exception: _bug},
+    )
+    app.state.client = client
+    app.state.read_only = read_only
+    app.state.answers = {}
+    app.state.started = secrets.token_hex(4)  # another release may render the same facts differently
+    return app
+
+
+def code_of(error: Exception) -> int:
+    """The HTTP status that says what ``error`` says."""
+    if isinstance(error, NOT_THERE):
+        return 404
+    if isinstance(error, Refused):
+        return 409
+    if isinstance(error, AWAY):
+        return 503
+    return 400 if isinstance(error, BadRequest) else 500
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    """An error that has a sentence."""
+    code = code_of(error)
+    return api.failed(request, error, code) or page(
+        request, "error.html", status=code, title="Not answered" if code == 503 else "Not found", text=str(error)
+    )
+
+
+def _not_served(request: Request, error: Exception) -> Response:
+    code = error.status_code if isinstance(error, HTTPException) else 404
+    text = "There is no such page." if code == 404 else f"The page answers this with {code}."
+    return page(request, "error.html", status=code, title="Not found", text=text)
+
+
+def _bug(request: Request, error: Exception) -> Response:
+    log.error("the page could not answer %s", request.url.path)
+    return page(request, "error.html", status=500, title="A bug", text=UNKNOWN)
+
+
+def _login(request: Request) -> Response:
+    form = request.scope.get("unstuck.form", {})
+    to = form.get("to", request.query_params.get("to", "/"))
+    wrong = request.method == "POST"
+    code = 401 if wrong else 200
+    return page(request, "login.html", status=code, to=to, wrong=wrong, name=form.get("user", ""))
+
+
+def _healthz(request: Request) -> Response:
+    return PlainTextResponse("ok\n")

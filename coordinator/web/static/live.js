@@ -1,0 +1,27 @@
+// Asks again only for visible tabs, sends the tag of what is shown, and leaves alone what a person has opened.
+"use strict";
+(() => {
+  const live = (element) => element.closest?.(".live");
+  Idiomorph.defaults.ignoreActiveValue = true;
+  Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) =>
+    !(name === "open" && node.tagName === "DETAILS");
+
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    const part = live(event.target);
+    if (part && (document.hidden || part.querySelector("details.action[open]"))) event.preventDefault();
+  });
+  document.addEventListener("htmx:configRequest", (event) => {
+    const tag = live(event.target)?.unstuckTag;
+    if (tag) event.detail.headers["If-None-Match"] = tag;
+  });
+  document.addEventListener("htmx:afterRequest", (event) => {
+    const part = live(event.target);
+    if (!part) return;
+    const answered = event.detail.xhr.status > 0;
+    document.getElementById("away").hidden = answered;
+    if (answered && event.detail.xhr.status !== 304) part.unstuckTag = event.detail.xhr.getResponseHeader("ETag");
+  });
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden) htmx.trigger(document.body, "again");
+  });
+})();

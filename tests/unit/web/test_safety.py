@@ -1,0 +1,152 @@
+"""Who is let in, which requests may act, and what a browser is told never to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.cli.conftest import ByHand
+from tests.unit.web.conftest import HOST
+from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.web.safety import COOKIE, MOST_BODY, Access
+
+TOKEN = "a token that nobody guesses"
+BROWSER = {"Accept": "text/html"}
+Site = Callable[..., TestClient]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "", "::", "10.0.0.7", "example.com"])
+def test_without_a_token_the_page_listens_at_loopback_addresses_alone(host: str) -> None:
+    with pytest.raises(BadRequest, match="--token-file"):
+        Access.of(host, "")
+    assert Access.of(host, TOKEN).token == TOKEN
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.3.4.5"])
+def test_loopback_addresses_need_no_token(host: str) -> None:
+    assert Access.of(host, "").token == ""
+
+
+def test_a_short_token_is_refused() -> None:
+    with pytest.raises(BadRequest, match="has 6 characters"):
+        Access.of("127.0.0.1", "secret")
+
+
+@pytest.mark.parametrize(
+    ("host", "code"),
+    [
+        (HOST, 200),
+        ("localhost:8620", 200),
+        ("[::1]:8620", 200),
+        ("10.0.0.7", 200),
+        ("evil.example", 421),
+        ("evil.example:8620", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("", 421),
+        ("page.example", 200),
+        ("PAGE.example.:443", 200),
+    ],
+)
+def test_a_name_that_is_not_ours_is_refused_for_dns_may_be_rebound(site: Site, host: str, code: int) -> None:
+    assert site(hosts=("page.example",)).get("/", headers={"Host": host}).status_code == code
+
+
+def test_every_answer_forbids_what_the_page_never_needs(browser: TestClient) -> None:
+    for path in ("/", "/jobs/none", "/static/style.css", "/nowhere", "/healthz"):
+        headers = browser.get(path).headers
+        policy = headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'")
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "same-origin"
+
+
+def test_a_page_holds_no_script_and_no_style_of_its_own(browser: TestClient, hand: ByHand) -> None:
+    job = hand.submit({"name": "load"})
+    for path in ("/", "/jobs", f"/jobs/{job}", "/schedules", "/datasets", "/fleet", "/login"):
+        text = browser.get(path).text
+        assert "<style" not in text
+        assert " style=" not in text
+        assert " onclick=" not in text
+        assert text.count("<script") == text.count('<script src="/static/')
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "same-origin", "Origin": "http://evil.example"},
+    ],
+)
+def test_an_action_that_another_site_sends_is_refused(browser: TestClient, headers: dict[str, str]) -> None:
+    answer = browser.post("/login", data={"user": "x"}, headers=headers)
+    assert answer.status_code == 403
+    assert "must come from the page itself" in answer.text
+
+
+def test_other_methods_and_long_bodies_are_refused(browser: TestClient) -> None:
+    assert browser.put("/jobs").status_code == 405
+    assert browser.post("/login", content=b"x" * (MOST_BODY + 1)).status_code == 413
+
+
+def test_with_a_token_nothing_is_told_to_who_does_not_know_it(site: Site, hand: ByHand) -> None:
+    job, page = hand.submit({"name": "load"}), site(TOKEN)
+    for path in ("/", "/jobs", f"/jobs/{job}", "/metrics", "/api/v1/jobs", "/nowhere"):
+        for headers in ({}, BROWSER, {"Authorization": "Bearer wrong"}, {"Cookie": f"{COOKIE}=ann.9999999999.00"}):
+            answer = page.get(path, headers=headers)
+            assert answer.status_code in (303, 401)
+            assert job not in answer.text
+    assert page.get("/healthz").status_code == 200
+    assert page.get("/static/style.css").status_code == 200
+
+
+def test_a_bearer_of_the_token_is_let_in(site: Site) -> None:
+    assert site(TOKEN).get("/jobs", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+
+
+def test_a_login_sets_a_cookie_that_scripts_and_other_sites_never_get(site: Site) -> None:
+    page = site(TOKEN)
+    asked = page.get("/jobs?status=FAILED", headers=BROWSER)
+    assert asked.status_code == 303
+    to = parse_qs(urlsplit(asked.headers["location"]).query)["to"][0]
+    assert to == "/jobs?status=FAILED"
+    wrong = page.post("/login", data={"user": "ann", "token": "wrong", "to": to})
+    assert (wrong.status_code, wrong.headers.get("set-cookie")) == (401, None)
+    right = page.post("/login", data={"user": "ann é.", "token": TOKEN, "to": to})
+    assert (right.status_code, right.headers["location"]) == (303, to)
+    cookie = right.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert TOKEN not in cookie
+    assert "ann é." in page.get("/jobs").text
+
+
+def test_a_login_leads_to_this_page_alone(site: Site) -> None:
+    page = site(TOKEN)
+    for to in ("https://evil.example/", "//evil.example", "/\\evil.example", ""):
+        answer = page.post("/login", data={"user": "ann", "token": TOKEN, "to": to})
+        assert answer.headers["location"] == "/"
+
+
+def test_a_cookie_of_another_token_or_another_name_or_too_old_is_nobodys() -> None:
+    access, other = Access(TOKEN), Access(TOKEN + "!")
+    good = access.session("ann", 9_999_999_999)
+    assert access.user_of(good) == "ann"
+    assert other.user_of(good) is None
+    assert access.user_of(good.replace("ann", "bob")) is None
+    assert access.user_of(access.session("ann", 1)) is None
+    for odd in ("", ".", "..", "ann..", "ann.²." + "0" * 64, good + "0"):
+        assert access.user_of(odd) is None
+
+
+def test_a_link_of_a_mail_is_asked_again_from_the_page_itself(site: Site) -> None:
+    """Browsers hold a SameSite=Strict cookie back from the first request of such a link."""
+    answer = site(TOKEN).get("/jobs/x", headers={**BROWSER, "Sec-Fetch-Site": "cross-site"})
+    assert (answer.status_code, 'http-equiv="refresh"' in answer.text) == (200, True)
