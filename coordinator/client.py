@@ -288,7 +288,7 @@ class Client(ClientCommands):
 
     def _environment(self, now: float) -> Environment:
         """The environment of a decision, as far as explaining needs it."""
-        return Environment.of(self.settings, now, "", self._store.listening(now, self._runner_silence))
+        return Environment.of(self.settings, now, "", self._store.listening(now, self.settings.runner_silence))
 
     def fleet(self, *, wanted: bool = True) -> FleetView:
         """Runners, coordinators, and the queues between them.
@@ -296,12 +296,7 @@ class Client(ClientCommands):
         Args:
             wanted: show also queues that open jobs name and nobody listens to; costs a look at each of them.
         """
-        return fleet_of(self._redis, self._keys, self._runner_silence, wanted=wanted)
-
-    @property
-    def _runner_silence(self) -> float:
-        """Seconds after which a runner that was not heard of does not count as listening."""
-        return 3 * self.settings.lease_renew + 1
+        return fleet_of(self._redis, self._keys, self.settings.runner_silence, wanted=wanted)
 
     def events(self, job: str, after: str = "-") -> Iterator[tuple[str, dict[str, Any]]]:
         """The events of a job after the entry ``after``, the oldest first, each with the id of its entry."""

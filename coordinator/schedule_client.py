@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from unstuck.coordinator.commands.job_commands import Answer
-from unstuck.coordinator.errors import BadRequest, NoSuchSchedule, Refused
+from unstuck.coordinator.errors import BadRequest, Damaged, NoSuchSchedule, Refused
 from unstuck.coordinator.model.schedule_record import Redo, ScheduleRecord, tick_text
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.notices.known_targets import unknown_targets
@@ -192,7 +192,7 @@ class ScheduleClient:
         if wrong := wanted.problem(policy, now):
             raise BadRequest(f"schedule {name} cannot be backfilled: {wrong}")
         ticks = wanted.ticks(policy, now)
-        had = {job.partition("-")[0]: job for job in reversed(self._store.runs(name, MAX_TICKS))}
+        had = {job.partition("-")[0]: job for job in reversed(self._store.runs_of([name], MAX_TICKS)[0])}
         return [(tick, had.get(f"{tick:%Y%m%dT%H%M%S}", "")) for tick in ticks]
 
     def command_backfill(
@@ -211,13 +211,17 @@ class ScheduleClient:
             Refused: a run goes on, or is being submitted. Set again, the schedule would run beside it.
         """
         while True:
-            record = self._record(name)
-            if why := goes_on(record):
-                raise Refused(why)
             now, who = self._store.now(), by or user_here()
+            try:
+                record = self._record(name)
+            except Damaged:  # nobody can say whether a run goes on, and without this it could never be set again
+                told, commit = [], self._store.last_commit(name)
+            else:
+                if why := goes_on(record):
+                    raise Refused(why)
+                told, commit = [notice.to_json() for notice in told_of_removal(record, who, now)], record.commit
             event = {"kind": "USER_REMOVE", "at": now, "by": who} | ({"text": reason} if reason else {})
-            told = [notice.to_json() for notice in told_of_removal(record, who, now)]
-            if self._store.remove(record, event, self._settings.retention, told) is not CommitAnswer.CONFLICT:
+            if self._store.remove(name, commit, event, self._settings.retention, told) is not CommitAnswer.CONFLICT:
                 return f"schedule {name} is removed; the jobs of its runs stay"
 
     def goes_on(self, name: str) -> bool:
@@ -230,17 +234,22 @@ class ScheduleClient:
         return self._store.names()
 
     def all(self) -> list[ScheduleView]:
-        """All schedules, in the order of their names."""
-        return self._views(self._store.load_all(self.names()))
+        """All schedules, in the order of their names, but for those that are `unreadable`."""
+        return self._views(self._store.load_all(self.names())[0])
+
+    def unreadable(self) -> dict[str, str]:
+        """The schedules whose record cannot be read, each with a sentence."""
+        return self._store.load_all(self.names())[1]
 
     def _views(self, records: Sequence[ScheduleRecord]) -> list[ScheduleView]:
         names = [record.name for record in records]
         now, due, backlogs = self._store.now(), self._store.due_at(names), self._store.backlogs(names)
+        published = self._store.published_of([(record.warehouse, record.follows) for record in records])
         runs = [run.job for record in records for run in record.going_on if run.job]
         jobs = {job.id: job.status for job in self._queries.listed(runs)}
         return [
-            view_of(record, now, at, self._store.published(record.warehouse, record.follows), jobs, backlog)
-            for record, at, backlog in zip(records, due, backlogs, strict=True)
+            view_of(record, now, at, of_inputs, jobs, backlog)
+            for record, at, of_inputs, backlog in zip(records, due, published, backlogs, strict=True)
         ]
 
     def show(self, name: str) -> ScheduleView:
@@ -263,7 +272,13 @@ class ScheduleClient:
     def runs(self, name: str, most: int = 20) -> list[ListedJob]:
         """The jobs of its runs, the newest first. Raises: NoSuchSchedule."""
         self._record(name)
-        return self._queries.listed(self._store.runs(name, most))
+        return self.runs_of([name], most)[name]
+
+    def runs_of(self, names: Sequence[str], most: int = 20) -> dict[str, list[ListedJob]]:
+        """The jobs of the runs of several schedules, the newest first, at most so many of each."""
+        found = dict(zip(names, self._store.runs_of(names, most), strict=True))
+        listed = {job.id: job for job in self._queries.listed([job for jobs in found.values() for job in jobs])}
+        return {name: [listed[job] for job in jobs if job in listed] for name, jobs in found.items()}
 
     def _record(self, name: str) -> ScheduleRecord:
         if (record := self._store.load(name)) is None:

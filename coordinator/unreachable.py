@@ -10,14 +10,19 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import redis
+from redis.backoff import ExponentialBackoff
+from redis.retry import Retry
 
 from unstuck.coordinator.errors import Unreachable
 from unstuck.coordinator.fleet_address import DEFAULT_HOME, address_file, address_of
 from unstuck.tasks.redis_url import without_password
+from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.transport.refusals import perhaps_tls, refusal
 
 T = TypeVar("T")
 
+ANSWER_TIMEOUT = 2.0  # seconds for the first answer
+REPEATS = 1  # of a request on a connection that has answered before
 ELSEWHERE = "Start a local fleet with `unstuck up`, or set UNSTUCK_REDIS_URL to the Redis of your fleet."
 # By the class of redis-py, or by the word of the server: there is no class where a script adds text around the answer.
 _ANSWERS = (
@@ -60,6 +65,27 @@ def _advice(url: str) -> str:
         f"The fleet of this folder was started there and has not ended in good order ({address_file(home)}): start it "
         "again with `unstuck up`, or set UNSTUCK_REDIS_URL to the Redis of another fleet. No other was asked."
     )
+
+
+@contextmanager
+def answering(url: str, otherwise: str = "") -> Iterator[redis.Redis]:
+    """A connection to the Redis at ``url``, closed at the end, for who answers within five seconds whatever Redis does.
+
+    Args:
+        otherwise: the advice if Redis does not answer, instead of the usual.
+
+    Raises:
+        Unreachable: Redis did not answer, or answered with an error, in the block or before it.
+    """
+    with connect(url, timeout=ANSWER_TIMEOUT, repeats=0) as client:
+        try:
+            # Without repeats: redis-py multiplies those of the connection with those of the request, so a frozen
+            # server would hold a person for four times the timeout.
+            client.ping()
+            client.set_retry(Retry(ExponentialBackoff(base=0.05, cap=0.5), REPEATS))
+            yield client
+        except redis.RedisError as error:
+            raise unreachable(url, error, otherwise) from error
 
 
 @contextmanager

@@ -141,6 +141,11 @@ class Settings(BaseSettings):
                 setattr(self, name, min(getattr(self, name), self.lease_ttl / part))
         return self
 
+    @property
+    def runner_silence(self) -> float:
+        """Seconds after which a runner that was not heard of counts as silent, and as no listener."""
+        return 3 * self.lease_renew + 1
+
     def versions_kept(self, warehouse: str) -> int | None:
         """How many versions of the warehouse at this URI stay at least; None: all, until a vacuum."""
         return self.keep_versions.get(plain_path(warehouse), self.keep_versions.get(DEFAULT))

@@ -7,17 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import redis
-from redis.backoff import ExponentialBackoff
-from redis.retry import Retry
 
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.fleet_address import with_local_fleet
-from unstuck.coordinator.unreachable import unreachable
+from unstuck.coordinator.unreachable import answering
 from unstuck.tasks.settings import Settings
-from unstuck.tasks.transport.redis_client import connect
-
-ANSWER_TIMEOUT = 2.0  # seconds for the first answer
-REPEATS = 1  # of a request on a connection that has answered before
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +35,5 @@ def connected(settings: Settings | None = None, otherwise: str = "") -> Iterator
         Unreachable: Redis did not answer, or answered with an error, in the block or before it.
     """
     settings = settings or settings_here()
-    url = settings.redis_url
-    store = connect(url, timeout=ANSWER_TIMEOUT, repeats=0)
-    with Client(settings, redis_client=store) as client:
-        try:
-            # Without repeats: redis-py multiplies those of the connection with those of the request, so a frozen
-            # server would hold a person for four times the timeout.
-            store.ping()
-            store.set_retry(Retry(ExponentialBackoff(base=0.05, cap=0.5), REPEATS))
-            yield Connection(client, store)
-        except redis.RedisError as error:
-            raise unreachable(url, error, otherwise) from error
+    with answering(settings.redis_url, otherwise) as store, Client(settings, redis_client=store) as client:
+        yield Connection(client, store)

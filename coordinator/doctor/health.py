@@ -45,7 +45,7 @@ def health_of(client: redis.Redis, settings: Settings, role: Role, host: str, ma
     (seconds, micros), alive = client.time(), cast(list[str | None], client.hmget(keys.alive, ["at", "period"]))
     now = seconds + micros / 1e6
     if role == "worker":
-        return judged(mine, now, max(max_age, 3 * settings.lease_renew + 1), process_age)
+        return judged(mine, now, max(max_age, settings.runner_silence), process_age)
     health = judged(mine, now, max_age, process_age)
     swept, period = (float(one) if one else 0.0 for one in alive)
     if health.well and now - swept > max(max_age, 3 * period + 1):

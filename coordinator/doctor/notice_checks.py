@@ -44,7 +44,7 @@ def notice_facts(client: redis.Redis, keys: Keys) -> NoticeFacts:
         pipe.hget(keys.of(job).job, "spec")
     specs = [(f"job {job}", spec) for job, spec in zip(jobs, pipe.execute(), strict=True)]
     store = ScheduleStore(client, keys)
-    specs += [(f"schedule {one.name}", one.spec) for one in store.load_all(store.names())]
+    specs += [(f"schedule {one.name}", one.spec) for one in store.load_all(store.names())[0]]
     for who, spec in specs:
         for target in _targets_in(spec or "{}"):
             named[target].append(who)

@@ -78,7 +78,7 @@ class Exporter(Collector):
     """The metrics for the client library of Prometheus, read anew at each scrape. Safe to use from several threads."""
 
     def __init__(self, client: redis.Redis, settings: Settings) -> None:
-        keys, silence = Keys(settings.prefix), 3 * settings.lease_renew + 1
+        keys, silence = Keys(settings.prefix), settings.runner_silence
         self._read: Callable[[], Iterable[Family]] = partial(scrape, client, keys, silence)
         self._lock = threading.Lock()
         self._under_way: Future[Iterable[Family]] | None = None

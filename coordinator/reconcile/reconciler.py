@@ -116,7 +116,7 @@ class Reconciler:
         """Runners that listen, per queue; asked for at most once a second."""
         at, listening = self._listening
         if not 0 <= now - at < CACHE_SECONDS:
-            listening = self.store.listening(now, 3 * self.settings.lease_renew + 1)
+            listening = self.store.listening(now, self.settings.runner_silence)
             self._listening = (now, listening)
         return listening
 

@@ -60,6 +60,18 @@ class DeadLetters:
         """Every dead letter, the oldest first."""
         return [DeadLetter.of(*entry) for entry in self._entries("-", "+")]
 
+    def newest(self, most: int = 100, before: str = "") -> list[DeadLetter]:
+        """At most ``most`` dead letters, the newest first; ``before``: only those older than the one of this id."""
+        entries = cast(
+            list[tuple[str, Fields]],
+            self._redis.xrevrange(self._keys.dead, max=f"({before}" if before else "+", count=most),
+        )
+        return [DeadLetter.of(*entry) for entry in entries]
+
+    def count(self) -> int:
+        """How many there are."""
+        return int(self._redis.xlen(self._keys.dead))
+
     def add_refused(self, task: str, reason: str, asked: Mapping[str, str]) -> None:
         """Keep what a Celery task asked for in vain, since nobody awaits its result. ``asked``: shown as it is."""
         short = {name: shorten(value, MOST_OF_A_VALUE) for name, value in asked.items()}

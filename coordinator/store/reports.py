@@ -59,6 +59,25 @@ class DeadLetter:
     to: str = ""
     task: str = ""
 
+    @property
+    def at(self) -> float:
+        """When it became a dead letter, in seconds since the epoch."""
+        return int(self.id.partition("-")[0]) / 1000
+
+    @property
+    def kind(self) -> str:
+        """The kind of report, ``notice``, or the name of the task."""
+        return self.task or ("notice" if self.notice else self.fields.get("kind", "?"))
+
+    @property
+    def subject(self) -> str:
+        """Of a report its token, of a notice its event and for whom it was, of a task who sent it."""
+        if self.task:
+            return self.fields.get("by", "?")
+        if self.notice:
+            return f"{self.fields.get('event', '?')} of {self.fields.get('name', '?')}, for {self.to or '?'}"
+        return self.fields.get("token", "?")
+
     @classmethod
     def of(cls, entry_id: str, raw: Fields) -> DeadLetter:
         """One entry of the dead stream. An entry that this project did not write is shown as far as it can be."""
@@ -164,11 +183,6 @@ class ReportStream:
         for consumer in self._redis.xinfo_consumers(self._keys.reports, REPORT_GROUP):
             if consumer["pending"] == 0 and consumer["idle"] > CONSUMER_SILENCE * 1000:
                 self._redis.xgroup_delconsumer(self._keys.reports, REPORT_GROUP, consumer["name"])
-
-    def dead_letters(self, limit: int = 100) -> list[DeadLetter]:
-        """Dead letters, the newest first."""
-        entries = cast(list[tuple[str, Fields]], self._redis.xrevrange(self._keys.dead, count=limit))
-        return [DeadLetter.of(entry_id, fields) for entry_id, fields in entries]
 
 
 def _id_order(entry_id: str) -> tuple[int, int]:

@@ -9,11 +9,13 @@ from typing import Any, cast
 
 import redis
 
+from unstuck.coordinator.errors import Damaged
 from unstuck.coordinator.model.backlog import Backlog
 from unstuck.coordinator.model.schedule_record import ScheduleRecord
 from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.tasks.protocol.keys import Keys, at_warehouse
 from unstuck.tasks.protocol.lua import Script
+from unstuck.tasks.protocol.report import in_short
 
 TAKEN_AT_ONCE = 100
 FORGET_AFTER = 60  # seconds for which somebody may still look at a job that leaves the store
@@ -66,16 +68,34 @@ class ScheduleStore:
         return float(seconds + micros / 1e6)
 
     def load(self, name: str) -> ScheduleRecord | None:
-        """The record of a schedule; None if there is none."""
-        return next(iter(self.load_all([name])), None)
+        """The record of a schedule; None if there is none. Raises: Damaged: it cannot be read."""
+        found, damaged = self.load_all([name])
+        if damaged:
+            raise Damaged(damaged[name])
+        return next(iter(found), None)
 
-    def load_all(self, names: Sequence[str]) -> list[ScheduleRecord]:
-        """The records of those of these schedules that there are, in their order."""
+    def load_all(self, names: Sequence[str]) -> tuple[list[ScheduleRecord], dict[str, str]]:
+        """The records of those of these schedules that there are, in their order.
+
+        Returns: also the schedules whose record cannot be read, each with a sentence.
+        """
         pipe = self._redis.pipeline(transaction=False)
         for name in names:
             pipe.hmget(self._keys.of_schedule(name).schedule, "record", "commit", "spec")
-        found = cast(list[list[str | None]], pipe.execute())
-        return [ScheduleRecord.from_json(text, commit or "", spec or "") for text, commit, spec in found if text]
+        found, damaged = [], {}
+        for name, (text, commit, spec) in zip(names, cast(list[list[str | None]], pipe.execute()), strict=True):
+            try:
+                found += [ScheduleRecord.from_json(text, commit or "", spec or "")] if text else []
+            except (ValueError, TypeError) as error:
+                damaged[name] = (
+                    f"the record of schedule {name} cannot be read, so it does not run ({in_short(error)}); "
+                    f"`unstuck schedule remove {name}`, and set it again from its spec"
+                )
+        return found, damaged
+
+    def last_commit(self, name: str) -> str:
+        """The last commit of a schedule, also of one whose record cannot be read; empty if there is none."""
+        return cast(str | None, self._redis.hget(self._keys.of_schedule(name).schedule, "commit")) or ""
 
     def commit(self, change: ScheduleChange) -> CommitAnswer:
         """Write a change, all or nothing, if no other commit came after the load."""
@@ -107,17 +127,17 @@ class ScheduleStore:
         return CommitAnswer(self._scripts["commit"](change=json.dumps(told), after=self._keys.after(""), **keys))
 
     def remove(
-        self, record: ScheduleRecord, event: Mapping[str, Any], keep: float, notices: Sequence[str] = ()
+        self, name: str, expect: str, event: Mapping[str, Any], keep: float, notices: Sequence[str] = ()
     ) -> CommitAnswer:
-        """Forget a schedule, and all that is known of it but the jobs of its runs.
+        """Forget a schedule, and all that is known of it but the jobs of its runs, if ``expect`` is its last commit.
 
         Its event log stays for ``keep`` seconds, with ``event`` as the last one. ``notices`` (JSON) are told with it.
         """
-        keys = vars(self._keys.of_schedule(record.name))
+        keys = vars(self._keys.of_schedule(name))
         return CommitAnswer(
             self._scripts["remove"](
-                name=record.name,
-                expect=record.commit,
+                name=name,
+                expect=expect,
                 after=self._keys.after(""),
                 event=json.dumps(event, separators=(",", ":")),
                 keep=int(keep),
@@ -145,12 +165,17 @@ class ScheduleStore:
 
     def published(self, warehouse: str, datasets: Sequence[str]) -> dict[str, tuple[int, float]]:
         """The newest version of each of these datasets that a job has published, and when, if any."""
-        if not datasets:
-            return {}
-        names = [at_warehouse(name, warehouse) for name in datasets]
-        texts = cast(list[str | None], self._redis.hmget(self._keys.published, names))
-        found = {name: text.split() for name, text in zip(datasets, texts, strict=True) if text}
-        return {name: (int(version), float(at)) for name, (version, at, *_) in found.items()}
+        return self.published_of([(warehouse, datasets)])[0]
+
+    def published_of(self, wanted: Sequence[tuple[str, Sequence[str]]]) -> list[dict[str, tuple[int, float]]]:
+        """As `published`, of each of these warehouses with datasets, by one question."""
+        names = [at_warehouse(name, warehouse) for warehouse, datasets in wanted for name in datasets]
+        texts = iter(cast(list[str | None], self._redis.hmget(self._keys.published, names)) if names else [])
+        answers = []
+        for _, datasets in wanted:
+            found = {name: text.split() for name, text in zip(datasets, texts, strict=False) if text}
+            answers.append({name: (int(version), float(at)) for name, (version, at, *_) in found.items()})
+        return answers
 
     def note_backlog(self, name: str, backlog: Backlog, *, told: bool = False) -> None:
         """Note what the streams of a schedule have unread. ``told``: a rule concerns it, so it is decided at once."""
@@ -175,9 +200,12 @@ class ScheduleStore:
         """When each of these schedules is decided next; None: never again."""
         return self._redis.zmscore(self._keys.schedules_due, list(names)) if names else []
 
-    def runs(self, name: str, most: int) -> list[str]:
-        """The jobs of its runs, the newest first."""
-        return cast(list[str], self._redis.zrevrange(self._keys.of_schedule(name).schedule_runs, 0, most - 1))
+    def runs_of(self, names: Sequence[str], most: int) -> list[list[str]]:
+        """The jobs of the runs of each of these schedules, the newest first, at most so many of each."""
+        pipe = self._redis.pipeline(transaction=False)
+        for name in names:
+            pipe.zrevrange(self._keys.of_schedule(name).schedule_runs, 0, most - 1)
+        return cast(list[list[str]], pipe.execute())
 
     def events(self, name: str, most: int) -> list[dict[str, Any]]:
         """The newest events, the oldest of them first."""

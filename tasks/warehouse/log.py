@@ -267,12 +267,17 @@ class Warehouse:
             )
         return state
 
-    def history(self, dataset: str, limit: int) -> list[Entry]:
+    def history(self, dataset: str, limit: int, newest: int | None = None, looks: int | None = None) -> list[Entry]:
         """The newest ``limit`` entries that changed ``dataset``, newest first. Reads one entry after the other.
+
+        Args:
+            newest: the version to begin at; None: the newest of the log.
+            looks: entries that are read at most; None: all that it takes.
 
         Raises: LogBroken, WarehouseNewer.
         """
-        changed = (entry for n in range(self.head(), 0, -1) if dataset in (entry := self.existing_entry(n)).datasets)
+        numbers = islice(range(self.head() if newest is None else newest, 0, -1), looks)
+        changed = (entry for n in numbers if dataset in (entry := self.existing_entry(n)).datasets)
         return list(islice(changed, limit))
 
     def find_publish(self, publish_id: str, after: int) -> int | None:

@@ -15,9 +15,9 @@ import typer
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.options import Follow, JsonLines, LookArgument, resolve
 from unstuck.coordinator.cli.render.terminal import clock, emit_line, stderr
-from unstuck.coordinator.cli.warehouse.datasets import warehouse_at
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.views.dataset_views import warehouse_at
 from unstuck.coordinator.views.job_logs import LogFile, find_logs, read_from
 from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.errors import Malformed

@@ -63,11 +63,13 @@ def set_schedules(
 def list_schedules(as_json: AsJson = False) -> None:
     """List the schedules: their status, their next tick, and what each waits for."""
     with connected() as connection:
-        views = connection.client.schedules.all()
+        views, unreadable = connection.client.schedules.all(), connection.client.schedules.unreadable()
+    for text in unreadable.values():
+        stderr.print(text, soft_wrap=True)
     if as_json:
         emit([schedule_json(view) for view in views])
         return
-    if not views:
+    if not views and not unreadable:
         stderr.print("No schedules. Make one with: unstuck schedule set SPEC   (a job spec with `schedule:`)")
         return
     shown = table("NAME", "STATUS", "TRIGGER", "NEXT", "LAST SUCCESS", "WAITS")

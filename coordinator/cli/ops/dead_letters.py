@@ -25,9 +25,8 @@ from unstuck.coordinator.cli.render.terminal import (
 )
 from unstuck.coordinator.errors import BadRequest, NoSuchReport
 from unstuck.coordinator.store.dead_letter_store import unreadable
-from unstuck.coordinator.store.reports import DeadLetter, ReportStream
+from unstuck.coordinator.store.reports import DeadLetter
 from unstuck.tasks.protocol.failure import shorten
-from unstuck.tasks.protocol.keys import Keys
 
 MOST = 200  # characters of one value in a table; `dead show` and --json have it whole
 
@@ -49,8 +48,7 @@ def list_dead(
 ) -> None:
     """List dead letters, the newest first, with the reason for each."""
     with connected() as connection:
-        stream = ReportStream(connection.redis, Keys(connection.client.settings.prefix), "command-line")
-        letters = stream.dead_letters(limit)
+        letters = connection.client.dead_letters.newest(limit)
     if as_json:
         emit([report_json(one) for one in letters])
         return
@@ -76,7 +74,7 @@ def show_dead(
         ("refused task" if one.task else "notice" if one.notice else "report", one.id),
         *((("task", one.task),) if one.task else ()),
         *((("target", one.to),) if one.to else ()),
-        ("dead letter since", clock(_at(one.id))),
+        ("dead letter since", clock(one.at)),
         *((("sent", f"{clock(_at(one.entry))} as {one.entry}" if one.entry else "not recorded"),) * is_report),
         *((("tries" if one.notice else "deliveries", str(one.deliveries or "not recorded")),) * (not one.task)),
         *(("" if n else "reason", line) for n, line in enumerate(one.reason.splitlines())),
@@ -128,19 +126,11 @@ def _resolve(reports: Sequence[str] | None, everything: bool, yes: bool, as_json
 def _listing(letters: Sequence[DeadLetter]) -> Listing:
     listing = table("ID", "WHEN", "KIND", "OF", "DELIVERIES", "REASON", right=("DELIVERIES",))
     for one in letters:
-        kind, token = one.fields.get("kind", "?"), one.fields.get("token", "?")
-        if one.task:
-            kind, token = one.task, one.fields.get("by", "?")
-        elif one.notice:
-            kind, token = (
-                "notice",
-                f"{one.fields.get('event', '?')} of {one.fields.get('name', '?')}, for {one.to or '?'}",
-            )
         listing.add_row(
             one.id,
-            clock(_at(one.id)),
-            Text(_cut(kind)),
-            Text(_cut(token)),
+            clock(one.at),
+            Text(_cut(one.kind)),
+            Text(_cut(one.subject)),
             "" if one.task else str(one.deliveries or "?"),
             Text(_cut(one.reason)),
         )
@@ -156,7 +146,7 @@ def report_json(one: DeadLetter) -> dict[str, Any]:
     """A dead letter as ``list`` and ``show`` give it. ``deliveries`` is null where that was not recorded."""
     return {
         "id": one.id,
-        "at": iso(_at(one.id)),
+        "at": iso(one.at),
         "reason": one.reason,
         "entry": one.entry or None,
         "deliveries": one.deliveries or None,

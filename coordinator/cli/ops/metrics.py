@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from unstuck.coordinator.cli.connection import ANSWER_TIMEOUT, connected, settings_here
+from unstuck.coordinator.cli.connection import connected, settings_here
 from unstuck.coordinator.cli.render.terminal import stderr
+from unstuck.coordinator.unreachable import ANSWER_TIMEOUT
 from unstuck.tasks.transport.redis_client import connect
 
 

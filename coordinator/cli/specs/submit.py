@@ -14,9 +14,9 @@ from unstuck.coordinator.cli.jobs.watch import await_end
 from unstuck.coordinator.cli.options import By, Params, read_spec
 from unstuck.coordinator.cli.render.json import job_json
 from unstuck.coordinator.cli.render.terminal import emit, for_people, stderr, stdout
-from unstuck.coordinator.cli.warehouse.datasets import warehouse_at
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.store.answers import Submitted
+from unstuck.coordinator.views.dataset_views import warehouse_at
 
 SPEC = "A job spec, YAML or JSON; `-` is standard input; module:job is a job in Python."
 

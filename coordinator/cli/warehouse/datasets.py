@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import math
 import os
 import re
@@ -19,7 +18,7 @@ from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import clock, count_of, emit, iso, one_line, stderr, stdout, table
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.publishing.streams.sources_read import sources_of
-from unstuck.tasks.errors import WarehouseUnsupported
+from unstuck.coordinator.views.dataset_views import bytes_of, check_there, columns_of, versions_of, warehouse_at
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry
@@ -33,14 +32,6 @@ class ExportKind(StrEnum):
 
 
 _NUMBERS = ("byte", "short", "integer", "long", "float", "double")
-
-
-def warehouse_at(uri: str) -> Warehouse:
-    """Raises: BadRequest: this cannot be the place of a warehouse."""
-    try:
-        return Warehouse(uri)
-    except (ValueError, WarehouseUnsupported) as error:
-        raise BadRequest(str(error)) from error
 
 
 def small_files_hint(dataset: str, number: int) -> str:
@@ -82,11 +73,7 @@ def datasets(
     """Show what is published: datasets, their version, rows, files, bytes, and the job that made them."""
     settings = Settings() if warehouse is None else Settings(warehouse=warehouse)
     place = warehouse_at(settings.warehouse)
-    if place.identity() is None and not place.state():  # a missing mount must not look like an empty warehouse
-        raise BadRequest(
-            f"There is no warehouse at {settings.warehouse}: the first job makes it. If one should be there, see "
-            "whether it is mounted, and whether UNSTUCK_WAREHOUSE or --warehouse is the path that was meant."
-        )
+    check_there(place, settings.warehouse)
     if history:
         _show_history(place, name, version, limit, as_json)
         return
@@ -115,7 +102,7 @@ def datasets(
         "DATASET", "VERSION", "ROWS", "FILES", "SIZE", "PUBLISHED", "JOB", right=("VERSION", "ROWS", "FILES")
     )
     for dataset, state in sorted(found.items()):
-        size, job = filesize.decimal(_bytes(state)), f"{state.job} ({state.job_name})"
+        size, job = filesize.decimal(bytes_of(state)), f"{state.job} ({state.job_name})"
         rows, count = f"{state.rows:,}", str(len(state.files))
         listing.add_row(dataset, str(state.changed), rows, count, size, clock(state.at), job)
     stdout.print(listing)
@@ -128,7 +115,7 @@ def datasets(
         if name is not None:
             stdout.print()
             columns = table("COLUMN", "TYPE")
-            for column in _columns(state):
+            for column in columns_of(state):
                 columns.add_row(column["name"], column["type"])
             stdout.print(columns)
         if files:
@@ -149,7 +136,7 @@ def _show_rows(place: Warehouse, name: str | None, version: int | None, count: i
     if as_json:
         emit([{column: _plain(value) for column, value in row.items()} for row in rows])
         return
-    columns = _columns(state)
+    columns = columns_of(state)
     shown = table(*(column["name"] for column in columns), right=[c["name"] for c in columns if c["type"] in _NUMBERS])
     for row in rows:
         shown.add_row(*("null" if value is None else one_line(str(_plain(value))) for value in row.values()))
@@ -201,8 +188,8 @@ def _show_history(place: Warehouse, name: str | None, version: int | None, limit
     """Raises: BadRequest; DatasetNotFound."""
     if name is None or version is not None:
         raise BadRequest("--history wants the NAME of one dataset, and no --version")
-    place.dataset(name)  # else the answer to a name that is misspelled would be an empty list
-    changes = [(entry, entry.datasets[name]) for entry in place.history(name, limit)]
+    newest = place.dataset(name).changed  # a name that is misspelled is refused, not answered with an empty list
+    changes = [(one.entry, one.change) for one in versions_of(place, name, newest, limit).versions]
     if as_json:
         emit([{**_version_as_json(entry, change), "made_on": entry.made_on.get(name, [])} for entry, change in changes])
         return
@@ -236,8 +223,8 @@ def _show_sources(place: Warehouse, name: str | None, version: int | None, limit
     """Raises: BadRequest; DatasetNotFound."""
     if name is None:
         raise BadRequest("--sources wants the NAME of one dataset")
-    place.dataset(name, version)  # else the answer to a name that is misspelled would be an empty list
-    entries = place.history(name, limit) if version is None else [place.existing_entry(version)]
+    changed = place.dataset(name, version).changed  # as for --history
+    entries = place.history(name, limit, changed) if version is None else [place.existing_entry(version)]
     found = [one for entry in entries for one in sources_of(place, name, entry)]
     if as_json:
         emit([asdict(one) for one in found])
@@ -273,15 +260,6 @@ def _version_as_json(entry: Entry, change: Change) -> dict[str, Any]:
     }
 
 
-def _bytes(state: DatasetState) -> int:
-    return sum(file.bytes for file in state.files)
-
-
-def _columns(state: DatasetState) -> list[dict[str, str]]:
-    fields = json.loads(state.schema).get("fields", []) if state.schema else []
-    return [{"name": f["name"], "type": json.dumps(f["type"]).strip('"')} for f in fields]
-
-
 def _as_json(place: Warehouse, uri: str, dataset: str, state: DatasetState, files: bool) -> dict[str, Any]:
     answer = {
         "dataset": dataset,
@@ -290,10 +268,10 @@ def _as_json(place: Warehouse, uri: str, dataset: str, state: DatasetState, file
         "job": state.job,
         "job_name": state.job_name,
         "files": len(state.files),
-        "bytes": _bytes(state),
+        "bytes": bytes_of(state),
         "published_at": iso(state.at),
         "warehouse": uri,
-        "columns": _columns(state),
+        "columns": columns_of(state),
     }
     if state.table is not None:
         answer["table"] = state.table

@@ -16,10 +16,10 @@ from rich.progress import Progress
 from unstuck.coordinator.cli.connection import connected, settings_here
 from unstuck.coordinator.cli.options import AsJson, By
 from unstuck.coordinator.cli.render.terminal import emit, stderr, stdout
-from unstuck.coordinator.cli.warehouse.datasets import warehouse_at
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.publishing.vacuum import vacuum as remove_old_versions
 from unstuck.coordinator.store.staging_index import StagingIndex
+from unstuck.coordinator.views.dataset_views import warehouse_at
 from unstuck.tasks.duration import parse_duration
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings

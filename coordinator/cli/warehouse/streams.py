@@ -10,9 +10,9 @@ import typer
 from unstuck.coordinator.cli.connection import settings_here
 from unstuck.coordinator.cli.options import AsJson, By
 from unstuck.coordinator.cli.render.terminal import emit, stdout
-from unstuck.coordinator.cli.warehouse.datasets import warehouse_at
 from unstuck.coordinator.cli.warehouse.housekeeping import OtherWarehouse
 from unstuck.coordinator.publishing.streams.skip_file import skip_file
+from unstuck.coordinator.views.dataset_views import warehouse_at
 from unstuck.tasks.identity import user_here
 from unstuck.tasks.settings import Settings
 

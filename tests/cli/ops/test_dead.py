@@ -32,7 +32,7 @@ def make_dead_letter(client: redis.Redis, job: str, **fields: str) -> str:
 
 
 def dead_letters(client: redis.Redis) -> list[DeadLetter]:
-    return ReportStream(client, KEYS, "tester").dead_letters()
+    return DeadLetters(client, KEYS).newest()
 
 
 def test_show_has_the_reason_the_deliveries_and_every_word_of_the_report(cli: Cli, client: redis.Redis) -> None:

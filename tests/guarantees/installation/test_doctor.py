@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +24,10 @@ from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer, free_port, wait_until
 from unstuck import Status
 from unstuck.coordinator.doctor import redis_facts
+from unstuck.coordinator.doctor.examine import Doctor
+from unstuck.coordinator.doctor.finding import Level
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
+from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.probe import WarehouseProbe
 
@@ -388,3 +392,25 @@ def test_a_package_that_is_missing_here_is_named_by_what_needs_it(
 
     _, well = examine(redis_server.url, tmp_path)
     assert "DELTA" not in well
+
+
+def test_a_check_that_hangs_is_a_finding_and_is_not_begun_again_while_it_hangs(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    hung = tmp_path / "warehouse" / "_warehouse_id"
+    hung.parent.mkdir()
+    os.mkfifo(hung)  # who reads it waits, as on a mount whose server is gone
+    settings = Settings(redis_url=redis_server.url, warehouse=str(hung.parent), spark_master="none")
+    doctor, before = Doctor(settings, timeout=2), threading.active_count()
+    findings = {one.code: one for one in doctor.examine()}
+    assert "has not answered within 2s" in findings["WAREHOUSE"].text
+    assert findings["REDIS"].level is Level.OK
+    hang = threading.active_count()
+    assert hang > before
+    assert "has not answered" in {one.code: one for one in doctor.examine()}["WAREHOUSE"].text
+    assert threading.active_count() == hang, "the same check is waited for"
+    hung.write_text("id\n")  # the mount is back
+    hung.unlink()
+    hung.write_text("id\n")
+    wait_until(lambda: threading.active_count() <= before, 10, "what hung to end")
+    assert "has not answered" not in {one.code: one for one in doctor.examine()}["WAREHOUSE"].text

@@ -27,7 +27,7 @@ def poisoned(coordinator: Coordinator) -> str:
 def one_dead_letter(coordinator: Coordinator, token: str, **fields: str) -> DeadLetter:
     coordinator.redis.xadd(coordinator.keys.reports, {**REPORT, "token": token, **fields})  # type: ignore[arg-type]
     coordinator.read()
-    return coordinator.stream.dead_letters()[0]
+    return coordinator.client.dead_letters.newest()[0]
 
 
 # -- poison ---------------------------------------------------------------------------------------------------
@@ -42,11 +42,11 @@ def test_a_report_that_raises_every_time_is_made_a_dead_letter_and_those_behind_
     good = coordinator.submit(group("only"), name="behind")
 
     assert coordinator.drive(good) is Status.FINISHED
-    assert coordinator.stream.dead_letters() == [], "not a dead letter at the first try: what ails it may pass"
+    assert coordinator.client.dead_letters.newest() == [], "not a dead letter at the first try: what ails it may pass"
 
     def dead_letters() -> list[DeadLetter]:
         coordinator.consumer.step()
-        return coordinator.stream.dead_letters()
+        return coordinator.client.dead_letters.newest()
 
     (dead,) = wait_until(dead_letters, 20, "the poison to be a dead letter")
     assert dead.reason.startswith("POISON: ")
@@ -90,7 +90,7 @@ def test_a_report_under_which_every_coordinator_died_is_made_a_dead_letter_untri
 
     def dead_letters() -> list[DeadLetter]:
         heir.consumer.step()
-        return heir.stream.dead_letters()
+        return heir.client.dead_letters.newest()
 
     (dead,) = wait_until(dead_letters, 10, "the report to be a dead letter")
     assert (dead.entry, dead.deliveries) == (entry.id, KILLER_AFTER + 2)
@@ -123,7 +123,7 @@ def test_a_report_that_was_delivered_often_because_the_store_was_full_is_no_pois
         return coordinator.status(job) is Status.FINISHED
 
     wait_until(applied, 20, "the report to be applied")
-    assert coordinator.stream.dead_letters() == []
+    assert coordinator.client.dead_letters.newest() == []
 
 
 def test_a_job_that_cannot_be_decided_at_all_stops_no_sweep(coordinator: Coordinator) -> None:
@@ -152,7 +152,7 @@ def test_a_dead_letter_of_a_job_that_came_back_is_applied_by_a_replay(coordinato
     coordinator.redis.rename(key, "elsewhere")
     coordinator.finish(offer.held_by("runner1"))
     coordinator.read()
-    (dead,) = coordinator.stream.dead_letters()
+    (dead,) = coordinator.client.dead_letters.newest()
 
     refused = coordinator.client.dead_letters.replay(dead.id, by="ann@desk")
     assert refused.word is DeadLetterAnswer.REFUSED
@@ -164,7 +164,7 @@ def test_a_dead_letter_of_a_job_that_came_back_is_applied_by_a_replay(coordinato
     before = coordinator.client.counters()
     coordinator.read()
 
-    assert coordinator.stream.dead_letters() == []
+    assert coordinator.client.dead_letters.newest() == []
     after = coordinator.client.counters()
     assert after.get("APPLIED", 0) == before.get("APPLIED", 0) + 1
     (event,) = [event for _, event in coordinator.client.events(job) if event["kind"] == "REPORT_REPLAYED"]
@@ -207,7 +207,7 @@ def test_what_cannot_be_read_is_not_replayed_and_says_why(
 
     assert refused.word is DeadLetterAnswer.REFUSED
     assert why in refused.text
-    assert coordinator.stream.dead_letters() == [dead]
+    assert coordinator.client.dead_letters.newest() == [dead]
     assert coordinator.stream.read(10, 0.01) == []
 
 
@@ -218,7 +218,7 @@ def test_a_dropped_report_is_gone_and_its_job_knows_who_did_it(coordinator: Coor
 
     assert coordinator.client.dead_letters.drop(dead.id).word is DeadLetterAnswer.DROPPED
     assert coordinator.client.dead_letters.drop(bad.id, by="ann@desk").word is DeadLetterAnswer.DROPPED
-    assert coordinator.stream.dead_letters() == []
+    assert coordinator.client.dead_letters.newest() == []
     (event,) = [event for _, event in coordinator.client.events(job) if event["kind"] == "REPORT_DROPPED"]
     assert (event["by"], bad.id in event["text"]) == ("ann@desk", True)
     assert coordinator.client.dead_letters.drop("1-0").word is DeadLetterAnswer.GONE

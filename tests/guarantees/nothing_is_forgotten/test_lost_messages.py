@@ -235,14 +235,14 @@ def test_a_report_of_an_unknown_job_is_made_a_dead_letter_and_those_behind_it_ar
     coordinator.read()
 
     assert coordinator.status(job) is Status.FINISHED
-    (dead,) = coordinator.stream.dead_letters()
+    (dead,) = coordinator.client.dead_letters.newest()
     assert dead.reason.startswith("UNKNOWN_JOB")
     assert dead.fields["token"] == ghost
     assert coordinator.redis.xpending(coordinator.keys.reports, "coordinators")["pending"] == 0, (
         "a dead letter is acked: no loop"
     )
     coordinator.read()
-    assert len(coordinator.stream.dead_letters()) == 1
+    assert len(coordinator.client.dead_letters.newest()) == 1
 
 
 def test_finish_for_a_job_the_store_does_not_hold_is_reported_all_the_same(coordinator: Coordinator) -> None:
@@ -256,7 +256,7 @@ def test_finish_for_a_job_the_store_does_not_hold_is_reported_all_the_same(coord
 
     assert coordinator.finish(offer.held_by("runner1")) == "UNKNOWN_JOB"
     coordinator.read()
-    assert [dead.reason.split(":")[0] for dead in coordinator.stream.dead_letters()] == ["UNKNOWN_JOB"]
+    assert [dead.reason.split(":")[0] for dead in coordinator.client.dead_letters.newest()] == ["UNKNOWN_JOB"]
 
 
 def test_reports_that_cannot_be_read_are_made_dead_letters(
@@ -281,8 +281,8 @@ def test_reports_that_cannot_be_read_are_made_dead_letters(
     coordinator.read()
 
     assert coordinator.status(job) is Status.FINISHED, "what stood behind them was applied"
-    assert len(coordinator.stream.dead_letters()) == 7
-    assert all(dead.reason.startswith("UNREADABLE") for dead in coordinator.stream.dead_letters())
+    assert len(coordinator.client.dead_letters.newest()) == 7
+    assert all(dead.reason.startswith("UNREADABLE") for dead in coordinator.client.dead_letters.newest())
     assert coordinator.client.counters()["UNREADABLE"] == 7, "each was counted, none acked away"
     assert coordinator.redis.xpending(coordinator.keys.reports, "coordinators")["pending"] == 0
 
@@ -311,7 +311,7 @@ def test_a_report_of_a_version_that_no_release_has_is_made_a_dead_letter(
     for version in strange:
         coordinator.redis.xadd(coordinator.keys.reports, {"v": version, "id": "e", "kind": "succeeded", "at": 1})
     coordinator.read()
-    reasons = [dead.reason for dead in coordinator.stream.dead_letters()]
+    reasons = [dead.reason for dead in coordinator.client.dead_letters.newest()]
     assert len(reasons) == len(strange)
     assert all(reason.startswith("UNREADABLE: its schema version is") for reason in reasons)
     assert max(map(len, reasons)) < 300, "a version that is long is not repeated whole"
@@ -328,7 +328,7 @@ def test_a_report_of_a_newer_release_is_a_dead_letter_that_an_upgrade_brings_bac
     (offer,) = older.offers()
     older.work(offer)
     older.read()
-    letters = older.stream.dead_letters()
+    letters = older.client.dead_letters.newest()
     assert [letter.fields["kind"] for letter in letters] == ["succeeded", "claimed"]
     assert all("its schema version is '2'" in letter.reason for letter in letters)
     older.sweep.run()
@@ -340,7 +340,7 @@ def test_a_report_of_a_newer_release_is_a_dead_letter_that_an_upgrade_brings_bac
     newer = make_coordinator()
     assert {newer.client.dead_letters.replay(letter.id).word for letter in letters} == {DeadLetterAnswer.REPLAYED}
     newer.read()
-    assert newer.stream.dead_letters() == []
+    assert newer.client.dead_letters.newest() == []
     assert newer.status(job) is Status.FINISHED
 
 

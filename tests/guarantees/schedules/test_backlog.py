@@ -8,7 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.coordinator import Coordinator
+from unstuck.coordinator.doctor.notice_checks import notice_facts
+from unstuck.coordinator.errors import Damaged
 from unstuck.coordinator.model.backlog import Backlog
 
 
@@ -66,3 +70,25 @@ def test_who_removed_a_schedule_and_why_is_known_afterwards(coordinator: Coordin
     schedules.set(spec(tmp_path / "in", every="1d"))
     assert [event["kind"] for event in schedules.events("loads")][-2:] == ["USER_REMOVE", "SET"]
     assert coordinator.redis.ttl(coordinator.keys.of_schedule("loads").schedule_events) == -1
+
+
+def test_a_schedule_whose_record_is_damaged_is_named_and_hides_no_other(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
+    schedules = coordinator.client.schedules
+    (tmp_path / "in").mkdir()
+    schedules.set(spec(tmp_path / "in", every="1d"))
+    schedules.set({**spec(tmp_path / "in", every="1d"), "name": "torn"})
+    coordinator.redis.hset(coordinator.keys.of_schedule("torn").schedule, "record", '{"name": "torn", "policy"')
+    assert [view.schedule.name for view in schedules.all()] == ["loads"]
+    (text,) = schedules.unreadable().values()
+    assert text.startswith("the record of schedule torn cannot be read, so it does not run (")
+    with pytest.raises(Damaged, match="schedule torn cannot be read"):
+        schedules.show("torn")
+    assert list(notice_facts(coordinator.redis, coordinator.keys).named) == [], "the doctor examines the others"
+    assert coordinator.redis.zadd(coordinator.keys.schedules_due, {"torn": 0, "loads": 0}) == 0
+    coordinator.schedules.run()
+    assert schedules.show("loads").backlog is not None, "the others go on"
+    schedules.remove("torn")
+    schedules.set({**spec(tmp_path / "in", every="1d"), "name": "torn"})
+    assert schedules.unreadable() == {}

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.project.test_project_files import ROOT
-from unstuck.coordinator.cli.ops.doctor import of_names
 from unstuck.coordinator.doctor import fleet_checks as fleet_health
 from unstuck.coordinator.doctor import installation_checks as doctor
+from unstuck.coordinator.doctor.examine import of_names
 from unstuck.coordinator.doctor.finding import Finding, Level
 from unstuck.coordinator.doctor.host_facts import WarehouseFacts, warehouse_facts
 from unstuck.coordinator.doctor.redis_facts import JobWarehouse, RecordFacts, ServerFacts
@@ -461,7 +461,7 @@ def test_every_code_has_its_cure_on_the_troubleshooting_page() -> None:
     for path in (
         "coordinator/doctor/installation_checks.py",
         "coordinator/doctor/fleet_checks.py",
-        "coordinator/cli/ops/doctor.py",
+        "coordinator/doctor/examine.py",
     ):
         for node in ast.walk(ast.parse((ROOT / path).read_text())):
             if isinstance(node, ast.Constant) and re.fullmatch(r"[A-Z]{3,}(_[A-Z]+)*", str(node.value)):

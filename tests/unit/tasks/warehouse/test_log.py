@@ -235,6 +235,8 @@ def test_the_history_of_a_dataset_has_as_many_entries_as_are_asked_for(warehouse
     for n in range(25):
         publish(warehouse, f"p{n}", "flights")
     assert [one.n for one in warehouse.history("flights", 24)] == list(range(25, 1, -1))
+    assert [one.n for one in warehouse.history("flights", 3, newest=9)] == [9, 8, 7]
+    assert [one.n for one in warehouse.history("flights", 24, newest=9, looks=2)] == [9, 8]
 
 
 def test_a_snapshot_edited_by_hand_is_passed_over(warehouse: Warehouse, tmp_path: Path) -> None:

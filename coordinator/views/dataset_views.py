@@ -1,0 +1,142 @@
+"""Published datasets as people see them: what stands, its versions, and what each was made from. Read-only.
+
+The warehouse log says all of it. A warehouse may hang, so who must answer in time asks through `Datasets`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.publishing.breaker import CircuitBreaker
+from unstuck.coordinator.publishing.streams.sources_read import SourceRead, sources_of
+from unstuck.tasks.errors import DatasetNotFound, WarehouseUnsupported
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry, State
+
+T = TypeVar("T")
+
+LOOKS = 200  # entries of the log that one page of versions reads
+ANSWER_WITHIN = 4.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetVersion:
+    """One version of a dataset: the entry of the log that made it, and what the entry changed of this dataset."""
+
+    entry: Entry
+    change: Change
+
+    @property
+    def bytes(self) -> int:
+        """Of the files that it added."""
+        return sum(file.bytes for file in self.change.added)
+
+    @property
+    def inputs(self) -> list[tuple[str, int]]:
+        """The published datasets that it was made from, each with a version that was read."""
+        return [(name, n) for name, versions in self.entry.inputs.items() for n in versions]
+
+
+@dataclass(frozen=True, slots=True)
+class VersionPage:
+    """Versions of one dataset, the newest first. ``older``: where the next page begins; 0: there are no older ones."""
+
+    versions: tuple[DatasetVersion, ...]
+    older: int
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """All datasets of a warehouse at its newest version, ``head``."""
+
+    id: str
+    head: int
+    datasets: State
+
+
+def warehouse_at(uri: str) -> Warehouse:
+    """Raises: BadRequest: this cannot be the place of a warehouse."""
+    try:
+        return Warehouse(uri)
+    except (ValueError, WarehouseUnsupported) as error:
+        raise BadRequest(str(error)) from error
+
+
+def check_there(place: Warehouse, uri: str) -> None:
+    """Raises: BadRequest: there is none: a missing mount must not look like an empty warehouse."""
+    if place.identity() is None and not place.state():
+        raise BadRequest(
+            f"There is no warehouse at {uri}: the first job makes it. If one should be there, see whether it is "
+            "mounted, and whether UNSTUCK_WAREHOUSE or --warehouse is the path that was meant."
+        )
+
+
+def columns_of(state: DatasetState) -> list[dict[str, str]]:
+    """Its columns, each with its name and its type."""
+    fields = json.loads(state.schema).get("fields", []) if state.schema else []
+    return [{"name": f["name"], "type": json.dumps(f["type"]).strip('"')} for f in fields]
+
+
+def bytes_of(state: DatasetState) -> int:
+    """Of all its files."""
+    return sum(file.bytes for file in state.files)
+
+
+def versions_of(place: Warehouse, name: str, newest: int, most: int, looks: int | None = None) -> VersionPage:
+    """The versions of a dataset from ``newest`` on, at most ``most``; ``looks``: as of `Warehouse.history`.
+
+    Raises: LogBroken, WarehouseNewer, OSError.
+    """
+    entries = place.history(name, most, newest, looks)
+    last = entries[-1].n if len(entries) == most else 1 if looks is None else max(1, newest - looks + 1)
+    return VersionPage(tuple(DatasetVersion(one, one.datasets[name]) for one in entries), last - 1)
+
+
+class Datasets:
+    """The datasets of one warehouse, for who must answer in time. Threads may share it.
+
+    Each method raises WarehouseSilent if the warehouse has not answered in time, and LogBroken, WarehouseNewer,
+    VersionRemoved, BadRequest or OSError if it cannot be read.
+    """
+
+    def __init__(self, uri: str, breaker: CircuitBreaker, within: float = ANSWER_WITHIN) -> None:
+        """``within``: seconds for one answer."""
+        self.uri, self._breaker, self._within = uri, breaker, within
+        self._known: Published | None = None
+
+    def published(self) -> Published:
+        """What stands. The log is read again if anything was published since the last call."""
+        return self._ask("nothing can be shown of what is published", self._published)
+
+    def _published(self) -> Published:
+        place = warehouse_at(self.uri)
+        known, id_ = self._known, place.identity() or ""
+        if known is None or not id_ or (known.id, known.head) != (id_, place.head()):
+            check_there(place, self.uri)
+            head = place.head()  # before the state: what is published meanwhile is seen by the next call
+            known = self._known = Published(id_, head, place.state(head) if head else {})
+        return known
+
+    def versions(self, name: str, newest: int, most: int = 20) -> VersionPage:
+        """The versions of a dataset from ``newest`` on, in at most `LOOKS` entries of the log."""
+        what = f"the versions of {name} cannot be shown"
+        return self._ask(what, lambda: versions_of(warehouse_at(self.uri), name, newest, most, LOOKS))
+
+    def version(self, name: str, n: int) -> tuple[DatasetVersion, list[SourceRead]]:
+        """One version, and the files or messages that it was loaded from. Raises: DatasetNotFound, too."""
+
+        def read() -> tuple[DatasetVersion, list[SourceRead]]:
+            place = warehouse_at(self.uri)
+            entry = place.entry(n) if n > 0 else None
+            if entry is None or name not in entry.datasets:
+                raise DatasetNotFound(f"no version {n} of {name} is in the warehouse {self.uri}")
+            return DatasetVersion(entry, entry.datasets[name]), sources_of(place, name, entry)
+
+        return self._ask(f"version {n} of {name} cannot be shown", read)
+
+    def _ask(self, what: str, function: Callable[[], T]) -> T:
+        return self._breaker.call(self.uri, what, function, self._within)
