@@ -70,7 +70,7 @@ class Doctor:
         self._at = 0.0
 
     def examine(self, max_age: float = 0.0) -> list[Finding]:
-        """What holds and what is wrong. Changes nothing.
+        """Examine everything, and say what is well and what is wrong. Changes nothing.
 
         Args:
             max_age: seconds; findings that are no older are given again.

@@ -1,6 +1,6 @@
-"""Published datasets as people see them: what stands, its versions, and what each was made from. Read-only.
+"""Published datasets as people see them, from the warehouse log: their rows, versions, and sources. Read-only.
 
-The warehouse log says all of it. A warehouse may hang, so who must answer in time asks through `Datasets`.
+A warehouse may hang, so who must answer in time asks through `Datasets`.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Datasets:
         self._known: Published | None = None
 
     def published(self) -> Published:
-        """What stands. The log is read again if anything was published since the last call."""
+        """All that stands. The log is read again if anything was published since the last call."""
         return self._ask("nothing can be shown of what is published", self._published)
 
     def _published(self) -> Published:
