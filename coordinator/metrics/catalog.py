@@ -54,11 +54,12 @@ def _metric(kind: Kind, name: str, text: str, *labels: str, most: int = 200) -> 
 
 
 UP = _metric("gauge", "up", "1 if Redis answered this scrape; 0 if not, and then there are no other metrics.")
-SCRAPE_ERRORS = _metric(
-    "gauge", "scrape_errors", "Entries in Redis that this scrape could not read, and so does not count.", "what"
-)
 LEFT_OUT = _metric(
-    "gauge", "scrape_left_out", "Label values that a metric leaves out, since it would have too many.", "metric"
+    "gauge",
+    "scrape_left_out",
+    "What this scrape leaves out: entries in Redis that cannot be read (unreadable), or series of a metric (too_many).",
+    "what",
+    "reason",
 )
 
 JOBS = _metric("gauge", "jobs", "Jobs in the store.", "status")
@@ -80,11 +81,9 @@ JOB_DURATION = _metric(
 ATTEMPTS_ENDED = _metric(
     "counter",
     "attempts_ended_total",
-    "Attempts of groups that have ended: succeeded, failed, canceled, handed back (released), or lost with a worker.",
+    "Attempts of groups that have ended: succeeded, failed, canceled, handed back (released), lost with their runner, "
+    "or taken over from a worker that was not heard of for a whole lease (taken_over).",
     "outcome",
-)
-TAKEOVERS = _metric(
-    "counter", "takeovers_total", "Attempts whose worker was not heard of for a whole lease; they count as lost, too."
 )
 PUBLISH_DURATION = _metric(
     "histogram",
@@ -100,15 +99,21 @@ OFFER_AGE = _metric(
     "pool",
 )
 FREE_SLOTS = _metric("gauge", "queue_free_slots", "Runners of a queue that are idle and may take work.", "queue")
-RUNNERS = _metric("gauge", "runners", "Runners: idle, busy, stopping, unfit for Spark, or silent.", "state")
-COORDINATORS = _metric("gauge", "coordinators", "Coordinators: live or silent.", "state")
+PROCESSES = _metric(
+    "gauge",
+    "processes",
+    "Coordinators: live or silent. Runners: idle, busy, stopping, unfit for Spark, or silent.",
+    "role",
+    "state",
+)
 POOL_SLOTS = _metric("gauge", "pool_slots", "Attempts that may hold a slot of a pool at once.", "pool")
 POOL_SLOTS_USED = _metric("gauge", "pool_slots_used", "Attempts that hold a slot of a pool.", "pool")
 
-REPORT_AGE = _metric(
+UNDECIDED_AGE = _metric(
     "gauge",
-    "report_oldest_age_seconds",
-    "Age of the oldest report of a worker that no coordinator has applied; else 0.",
+    "undecided_oldest_age_seconds",
+    "How long the oldest report of a worker, due job and due schedule have waited for a coordinator; else 0.",
+    "of",
 )
 REPORTS_REFUSED = _metric(
     "counter",
@@ -123,9 +128,6 @@ DEAD_LETTERS = _metric(
     "has to look.",
 )
 SWEEP_AGE = _metric("gauge", "sweep_age_seconds", "Time since the last sweep of any coordinator.")
-DUE_AGE = _metric(
-    "gauge", "due_oldest_age_seconds", "By how long the most overdue job or schedule waits to be decided; else 0.", "of"
-)
 
 DATASET_ROWS = _metric(
     "counter",

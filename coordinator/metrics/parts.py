@@ -68,7 +68,7 @@ def decisions(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
     if swept is not None:
         sheet.add(catalog.SWEEP_AGE, sheet.age_since(float(swept)))
     for of, first in zip(("jobs", "schedules"), due, strict=True):
-        sheet.add(catalog.DUE_AGE, sheet.age_since(first[0][1]) if first else 0.0, of)
+        sheet.add(catalog.UNDECIDED_AGE, sheet.age_since(first[0][1]) if first else 0.0, of)
 
 
 def reports(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
@@ -85,7 +85,7 @@ def reports(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
     (unread,) = yield
     waiting = [str(entry) for entry in (pending["min"], *(entry for entry, _ in unread)) if entry]
     oldest = min((int(entry.partition("-")[0]) / 1000 for entry in waiting), default=sheet.at)
-    sheet.add(catalog.REPORT_AGE, sheet.age_since(oldest))
+    sheet.add(catalog.UNDECIDED_AGE, sheet.age_since(oldest), "reports")
 
 
 def counters(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
@@ -97,11 +97,9 @@ def counters(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
     sheet.add(catalog.DEAD_LETTERS, dead)
     for outcome in ("SENT", "DEAD"):
         sheet.add(catalog.NOTICES_ENDED, _number(counted.get(f"NOTICE_{outcome}", "0")), outcome.lower())
-    attempts = {kind: _number(counted.get(f"ATTEMPT_{kind.upper()}", "0")) for kind in (*OutcomeKind, LAPSED)}
-    sheet.add(catalog.TAKEOVERS, taken_over := attempts.pop(LAPSED))
-    attempts[OutcomeKind.LOST] += taken_over
-    for kind, count in attempts.items():
-        sheet.add(catalog.ATTEMPTS_ENDED, count, kind)
+    for kind in (*OutcomeKind, LAPSED):
+        count = _number(counted.get(f"ATTEMPT_{kind.upper()}", "0"))
+        sheet.add(catalog.ATTEMPTS_ENDED, count, "taken_over" if kind == LAPSED else kind)
 
 
 def processes(pipe: Pipeline, keys: Keys, sheet: Sheet, runner_silence: float) -> Part:
@@ -120,9 +118,9 @@ def processes(pipe: Pipeline, keys: Keys, sheet: Sheet, runner_silence: float) -
         else:
             coordinators["live" if one.seen >= sheet.at - COORDINATOR_SILENCE else "silent"] += 1
     for state in ("idle", "busy", "stopping", "unfit", "silent"):
-        sheet.add(catalog.RUNNERS, states[state], state)
+        sheet.add(catalog.PROCESSES, states[state], "runner", state)
     for state in ("live", "silent"):
-        sheet.add(catalog.COORDINATORS, coordinators[state], state)
+        sheet.add(catalog.PROCESSES, coordinators[state], "coordinator", state)
     sheet.add_all(catalog.FREE_SLOTS, (((queue,), count) for queue, count in sorted(free.items())))
 
 

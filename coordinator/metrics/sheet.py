@@ -21,8 +21,7 @@ class Sheet:
     def __init__(self) -> None:
         self.at = 0.0
         self._families: dict[str, Family] = {}
-        self._unreadable = Counter[str]()
-        self._left_out = Counter[str]()
+        self._left_out = Counter[tuple[str, str]]()
 
     def _family(self, metric: MetricSpec) -> Family:
         if metric.name not in self._families:
@@ -39,7 +38,7 @@ class Sheet:
         """One sample for each of ``values``, of which the first are kept if they are too many."""
         found = list(values)
         if (left := len(found) - metric.most) > 0:
-            self._left_out[metric.name] += left
+            self._left_out[metric.name, "too_many"] += left
         for labels, value in found[: metric.most]:
             self.add(metric, value, *labels)
 
@@ -64,11 +63,10 @@ class Sheet:
 
     def unreadable(self, what: str) -> None:
         """One entry in Redis could not be read."""
-        self._unreadable[what] += 1
+        self._left_out[what, "unreadable"] += 1
 
     def families(self) -> list[Family]:
         """All that was written, in the order of the catalogue."""
-        for metric, counted in ((catalog.SCRAPE_ERRORS, self._unreadable), (catalog.LEFT_OUT, self._left_out)):
-            for label, count in counted.items():
-                self.add(metric, count, label)
+        for labels, count in self._left_out.items():
+            self.add(catalog.LEFT_OUT, count, *labels)
         return [self._families[one.name] for one in catalog.CATALOG if one.name in self._families]

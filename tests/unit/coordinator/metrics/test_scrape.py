@@ -44,7 +44,7 @@ def test_an_empty_store_is_up_and_has_no_jobs(coordinator: Coordinator) -> None:
     found = scraped(coordinator)
     assert found["unstuck_up"][()] == 1
     assert found["unstuck_jobs"] == {(status.lower(),): 0 for status in Status}
-    assert "unstuck_scrape_errors" not in found
+    assert "unstuck_scrape_left_out" not in found
 
 
 def test_jobs_offers_slots_and_reports_are_told_by_name(coordinator: Coordinator) -> None:
@@ -53,16 +53,20 @@ def test_jobs_offers_slots_and_reports_are_told_by_name(coordinator: Coordinator
     coordinator.note_runner("busy", queues=("light", "big"), job="j", group="g", attempt=1, claimed_at=1.0)
     coordinator.note_runner("gone", heard=600.0)
     coordinator.submit(group("free"), group("pooled", pool="jdbc"), name="nightly")
-    waits = scraped(coordinator)["unstuck_report_oldest_age_seconds"][()]
+    waits = scraped(coordinator)["unstuck_undecided_oldest_age_seconds"][("reports",)]
     coordinator.read()
     found = scraped(coordinator)
     assert found["unstuck_jobs"][("pending",)] + found["unstuck_jobs"][("running",)] == 1
     assert found["unstuck_offer_oldest_age_seconds"].keys() == {("light", ""), ("light", "jdbc")}
-    assert found["unstuck_runners"] == {("idle",): 1, ("busy",): 1, ("silent",): 1, ("stopping",): 0, ("unfit",): 0}
+    assert found["unstuck_processes"] == {
+        **{("runner", state): 1 for state in ("idle", "busy", "silent")},
+        **{("runner", state): 0 for state in ("stopping", "unfit")},
+        **{("coordinator", state): 0 for state in ("live", "silent")},
+    }
     assert found["unstuck_queue_free_slots"] == {("light",): 1, ("big",): 0}
     assert (found["unstuck_pool_slots"], found["unstuck_pool_slots_used"]) == ({("jdbc",): 3}, {("jdbc",): 0})
     assert waits > 0, "the wake-up of a submit waits like a report"
-    assert found["unstuck_report_oldest_age_seconds"][()] == 0
+    assert found["unstuck_undecided_oldest_age_seconds"][("reports",)] == 0
 
 
 def test_the_oldest_offer_is_as_old_as_its_group_stands_queued(coordinator: Coordinator) -> None:
@@ -77,7 +81,7 @@ def test_the_oldest_offer_is_as_old_as_its_group_stands_queued(coordinator: Coor
 def test_a_report_that_a_coordinator_read_and_did_not_apply_goes_on_ageing(coordinator: Coordinator) -> None:
     coordinator.redis.xadd(coordinator.keys.reports, {"kind": "due", "job": "j"}, id="1000-0")
     assert coordinator.stream.read(10, 0.0)
-    assert scraped(coordinator)["unstuck_report_oldest_age_seconds"][()] > 1e9
+    assert scraped(coordinator)["unstuck_undecided_oldest_age_seconds"][("reports",)] > 1e9
 
 
 @pytest.mark.parametrize(
@@ -91,7 +95,7 @@ def test_a_key_of_the_wrong_type_takes_only_what_it_holds(coordinator: Coordinat
     coordinator.redis.set(getattr(coordinator.keys, name), "no such thing")
     found = scraped(coordinator)
     assert found["unstuck_up"][()] == 1
-    assert found["unstuck_scrape_errors"], "it is told that something is missing"
+    assert found["unstuck_scrape_left_out"], "it is told that something is missing"
     assert found["unstuck_jobs"] == whole["unstuck_jobs"], job
     assert len(whole.keys() - found.keys()) <= 6
 
@@ -112,7 +116,7 @@ def test_a_part_that_fails_while_it_asks_more_takes_no_answer_of_the_others(
     found = scraped(coordinator)
     ages = "unstuck_offer_oldest_age_seconds"
     assert found[ages].keys() == whole[ages].keys() != set()
-    assert found["unstuck_scrape_errors"] == {("broken",): 1}
+    assert found["unstuck_scrape_left_out"] == {("broken", "unreadable"): 1}
 
 
 def test_damaged_entries_are_left_out_one_by_one_and_counted(coordinator: Coordinator) -> None:
@@ -124,10 +128,12 @@ def test_damaged_entries_are_left_out_one_by_one_and_counted(coordinator: Coordi
     store.hset(keys.schedules, mapping={name: json.dumps(line) for name, line in lines.items()})
     store.hset(keys.counters, mapping={"STALE": "many", "OF_A_LATER_RELEASE": "1"})
     found = scraped(coordinator)
-    assert found["unstuck_runners"][("idle",)] == 1
+    assert found["unstuck_processes"][("runner", "idle")] == 1
     assert found["unstuck_dataset_last_version_timestamp_seconds"] == {("a",): 1000.5}
     assert found["unstuck_schedule_consecutive_failures"] == {("good",): 2}
-    assert found["unstuck_scrape_errors"] == {("processes",): 1, ("published",): 2, ("schedules",): 2}
+    assert found["unstuck_scrape_left_out"] == {
+        (what, "unreadable"): count for what, count in (("processes", 1), ("published", 2), ("schedules", 2))
+    }
 
 
 def test_the_backlog_of_a_schedule_ages_from_its_oldest_unread_file(coordinator: Coordinator) -> None:
@@ -143,7 +149,7 @@ def test_the_backlog_of_a_schedule_ages_from_its_oldest_unread_file(coordinator:
     ages = found["unstuck_schedule_backlog_oldest_age_seconds"]
     assert ages[("idle",)] == 0
     assert abs(ages[("loads",)] - (seconds - 1000)) < 60
-    assert found["unstuck_scrape_errors"] == {("backlogs",): 1}
+    assert found["unstuck_scrape_left_out"] == {("backlogs", "unreadable"): 1}
 
 
 def test_a_notice_ages_in_the_outbox_and_then_for_its_target(coordinator: Coordinator) -> None:
@@ -171,7 +177,7 @@ def test_labels_are_bounded_and_what_is_left_out_is_told(coordinator: Coordinato
     shown = found["unstuck_schedule_consecutive_failures"]
     assert len(shown) == 1000
     assert shown[("s1199",)] == 1199, "the worst are shown"
-    assert found["unstuck_scrape_left_out"] == {("unstuck_schedule_consecutive_failures",): 200}
+    assert found["unstuck_scrape_left_out"] == {("unstuck_schedule_consecutive_failures", "too_many"): 200}
     assert found["unstuck_schedules"][("waiting",)] == 1200
 
 
@@ -192,5 +198,5 @@ def test_a_user_of_redis_who_may_not_ask_for_its_memory_sees_the_rest(coordinato
         text = generate_latest(Exporter(eye, coordinator.settings)).decode()
     coordinator.redis.execute_command("ACL", "DELUSER", "eye")
     assert "unstuck_up 1.0" in text
-    assert 'unstuck_scrape_errors{what="memory"} 1.0' in text
+    assert 'unstuck_scrape_left_out{reason="unreadable",what="memory"} 1.0' in text
     assert 'unstuck_jobs{status="pending"} 0.0' in text
