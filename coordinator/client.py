@@ -328,7 +328,7 @@ class Client(ClientCommands):
         >>> [found.id == job.id for found in client.jobs(status=[Status.PENDING], name="sa*")]
         [True]
         """
-        return self._queries.jobs(status=status, name=name, since=since, limit=limit)
+        return self._queries.jobs(status, name, since, limit)
 
     def skip_file(self, dataset: str, file: str, *, reason: str = "", by: str | None = None) -> SkippedFile:
         """Let the stream of a dataset pass over one file for good.

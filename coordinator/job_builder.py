@@ -38,7 +38,7 @@ from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 if TYPE_CHECKING:
     from unstuck.coordinator.client import Client
     from unstuck.coordinator.job_handle import JobHandle
-    from unstuck.in_process.run import Ended
+    from unstuck.in_process.run_job import Ended
 
 __all__ = ["Expect", "Group", "Job", "Join", "Output", "Quality", "Retry", "Step", "load_job"]
 
@@ -251,7 +251,7 @@ class Job:
             SpecError, BadRequest, HostUnfit: as ``unstuck run`` refuses it.
         """
         # Upwards, for this call alone: it is the convenience of whoever has a job in hand.
-        from unstuck.in_process.run import InProcess
+        from unstuck.in_process.run_job import InProcess
         from unstuck.tasks.settings import settings
 
         with InProcess(warehouse or settings().warehouse) as here:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from unstuck.coordinator.decide.attempts import read_attempt
 from unstuck.coordinator.decide.completion import complete
 from unstuck.coordinator.decide.dispatch import offer_again, queue_runnable
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.intent import OUT_OF_TIME, apply_intent, cancel_all, fail_fast, reset_budgets
 from unstuck.coordinator.decide.joins import judge_joins
+from unstuck.coordinator.decide.live_attempts import read_attempt
 from unstuck.coordinator.decide.requests import apply_requests
 from unstuck.coordinator.decide.timers.deadlines import due_at
 from unstuck.coordinator.decide.timers.timeouts import check_job_timeout, check_queue_timeouts, count_job_time

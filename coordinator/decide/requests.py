@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from unstuck.coordinator.decide.attempts import start
 from unstuck.coordinator.decide.draft import Draft
+from unstuck.coordinator.decide.live_attempts import start
 from unstuck.coordinator.model.records import GroupRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState

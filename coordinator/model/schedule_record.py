@@ -52,18 +52,9 @@ class ScheduleIntent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: the job of a tick, or another try of one that has failed. Times are seconds since the epoch.
+    """One run: the job of a tick, or another try of one that has failed.
 
-    Attributes:
-        tick: the nominal time; of a run that a person asked for, when it was asked for.
-        number: of the try, from 1 on.
-        job: its id; empty until it is submitted.
-        at: when it was decided upon.
-        by: who asked for it; empty if its tick did.
-        retry_of: the job that failed before, whose finished work it takes over; it ended at ``after``.
-        trouble: why it could not be submitted yet; ``tries`` how often that was so.
-        next_at: when it is submitted, or tried again.
-        final: of a run that has failed: why no further try mends it.
+    Callers see it as a ``RunView``, which says what each field means; ``after``: when the job ``retry_of`` ended.
     """
 
     tick: float

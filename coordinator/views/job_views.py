@@ -175,20 +175,12 @@ class Queries:
 
     def jobs(
         self,
-        *,
         status: Sequence[Status] = (),
         name: str | None = None,
         since: float | None = None,
-        limit: int | None = 50,
+        limit: int | None = None,
     ) -> list[ListedJob]:
-        """Jobs, the newest first.
-
-        Args:
-            status: only these; all if empty.
-            name: a glob that the job's name must match.
-            since: only jobs submitted at or after this time, seconds since the epoch.
-            limit: at most this many; None: all.
-        """
+        """Jobs, the newest first. The arguments mean what they mean for ``Client.jobs``."""
         low = "-inf" if since is None else since
         indexes = [self._keys.status(one) for one in status] or [self._keys.jobs]
         number = -1 if name or limit is None else limit

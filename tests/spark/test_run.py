@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.steps.small_steps import three
 from unstuck import Job, Settings, Status
-from unstuck.in_process.run import Ended, InProcess
+from unstuck.in_process.run_job import Ended, InProcess
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.published import read_arrow

@@ -31,7 +31,7 @@ def health(
         seconds = parse_duration(max_age)
     except ValueError as error:
         raise typer.BadParameter(f"--max-age: {error}") from None
-    from unstuck.coordinator.doctor.health import health_of
+    from unstuck.coordinator.doctor.process_health import health_of
 
     with connected() as connection:
         settings = connection.client.settings

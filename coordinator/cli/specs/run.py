@@ -28,7 +28,7 @@ from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.settings import Settings
 
 if TYPE_CHECKING:
-    from unstuck.in_process.run import InProcess
+    from unstuck.in_process.run_job import InProcess
 
 GROUP = "A name, a pattern (load_*), or a member of a fork (by_month[2]); may be repeated."
 
@@ -53,7 +53,7 @@ def run(
 ) -> None:
     """Run a job in this process, now: no Redis, no fleet, the same outcome. Exit code 1 if it does not finish well."""
     from unstuck.in_process.limits_of_one import told
-    from unstuck.in_process.run import InProcess  # which imports the worker's side, for this command alone
+    from unstuck.in_process.run_job import InProcess  # which imports the worker's side, for this command alone
 
     job_spec, settings = read_spec(spec, param), Settings()
     console = for_people(as_json)

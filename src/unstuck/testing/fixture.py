@@ -12,7 +12,7 @@ import pytest
 
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.in_process.attempts import Failing
-from unstuck.in_process.run import InProcess
+from unstuck.in_process.run_job import InProcess
 from unstuck.tasks.steps.step_inputs import published
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.published import read_arrow

@@ -10,7 +10,7 @@ from typing import Any
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.problems import suggestion
 from unstuck.in_process.attempts import Failing
-from unstuck.in_process.run import Ended, GroupEnd
+from unstuck.in_process.run_job import Ended, GroupEnd
 from unstuck.tasks.errors import DatasetNotFound
 from unstuck.tasks.frames.output import read_table
 from unstuck.tasks.frames.spark import read_parquet

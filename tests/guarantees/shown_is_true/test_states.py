@@ -142,7 +142,7 @@ def test_a_warehouse_that_cannot_be_reached_is_no_failure_of_the_job(
 def test_reports_in_any_order_and_any_multiplicity_lead_to_the_same_state(
     make_coordinator: Callable[..., Coordinator], seed: int
 ) -> None:
-    """The property over the pure core is in tests/unit/coordinator/decide/test_attempts.py."""
+    """The property over the pure core is in tests/unit/coordinator/decide/test_live_attempts.py."""
     rng = random.Random(seed)
     coordinator = make_coordinator()
     job = coordinator.submit(

@@ -21,7 +21,7 @@ from tests.simulation.rules.broken import FORGOTTEN, LATE_CANCEL, MISSED_DUE, ON
 from unstuck.coordinator import client, client_commands
 from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.job_commands import Answer, Commanded
-from unstuck.coordinator.decide import attempts, decide, intent, joins, requests
+from unstuck.coordinator.decide import decide, intent, joins, live_attempts, requests
 from unstuck.coordinator.decide.dispatch import queue_runnable
 from unstuck.coordinator.decide.draft import Draft
 from unstuck.coordinator.decide.joins import JoinResult, judge
@@ -195,7 +195,7 @@ def _takes_over_on_sight() -> Patches:
     def lapsed(record: GroupRecord, attempt: AttemptRecord, env: Any) -> bool:
         return bool(attempt.lease < env.now)
 
-    return [(attempts, "lapsed", lapsed)]
+    return [(live_attempts, "lapsed", lapsed)]
 
 
 def _publishes_without_looking() -> Patches:
@@ -227,14 +227,14 @@ class ClaimsWhateverIsWanted(ModelStore):
 
 def _failure_writes_the_intent() -> Patches:
     """Doris: the user paused, and a late failure scheduled the job again, over the pause."""
-    apply_outcome = attempts.apply_outcome
+    apply_outcome = live_attempts.apply_outcome
 
     def scheduled(draft: Draft, group_id: str, outcome: Outcome) -> None:
         apply_outcome(draft, group_id, outcome)
         if draft.state.record(group_id).state is GroupState.BACKOFF and draft.job.intent is Intent.PAUSE:
             draft.job = replace(draft.job, intent=Intent.RUN)
 
-    return [(attempts, "apply_outcome", scheduled)]
+    return [(live_attempts, "apply_outcome", scheduled)]
 
 
 def _retries_under_a_pause() -> Patches:
@@ -251,7 +251,7 @@ def _retries_under_a_pause() -> Patches:
 
 def _waits_for_confirmation() -> Patches:
     """SeaTunnel: a job is CANCELING until its worker says so, and the worker is gone."""
-    read_attempt = attempts.read_attempt
+    read_attempt = live_attempts.read_attempt
 
     def patient(draft: Draft, group_id: str) -> None:
         attempt = draft.state.attempts.get(group_id)

@@ -12,7 +12,7 @@ import pytest
 from unstuck import Refused
 from unstuck.coordinator.publishing.streams.skip_file import skip_file
 from unstuck.coordinator.publishing.streams.sources_read import sources_of
-from unstuck.in_process.run import Ended, InProcess
+from unstuck.in_process.run_job import Ended, InProcess
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.streams.arrived.stream_look import Look, Looks
 from unstuck.tasks.warehouse.log import Warehouse

@@ -87,7 +87,7 @@ def test_whatever_happens_between_the_commits_of_a_job_that_needs_many(
     """With room for a few moves in one commit, small jobs meet what otherwise only those of thousands of groups do."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unstuck.coordinator.model.decision.MAX_TRANSITIONS", limit)
-        patch.setattr("unstuck.coordinator.decide.attempts.MAX_TRANSITIONS", limit)
+        patch.setattr("unstuck.coordinator.decide.live_attempts.MAX_TRANSITIONS", limit)
         world = SmallWorld(spec, limit=limit)
         tell(world, history)
         run_well(world)

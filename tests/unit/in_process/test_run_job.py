@@ -19,7 +19,7 @@ from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.selection import select
 from unstuck.coordinator.views.job_views import JobView
 from unstuck.in_process.limits_of_one import told
-from unstuck.in_process.run import Ended, InProcess
+from unstuck.in_process.run_job import Ended, InProcess
 from unstuck.tasks.errors import Unrecoverable
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.published import read_arrow
