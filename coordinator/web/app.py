@@ -25,15 +25,17 @@ from unstuck.coordinator.errors import (
     Unreachable,
     WarehouseSilent,
 )
-from unstuck.coordinator.web import api
+from unstuck.coordinator.spec.problems import SpecError
+from unstuck.coordinator.web import actions, api
 from unstuck.coordinator.web.pages import datasets, fleet, job, now, schedules
 from unstuck.coordinator.web.rendering import HERE, page
 from unstuck.coordinator.web.safety import Access, Guard
-from unstuck.tasks.errors import DatasetNotFound, UnstuckError
+from unstuck.tasks.errors import DatasetNotFound, UnstuckError, WarehouseMismatch
 
 log = logging.getLogger(__name__)
 NOT_THERE = (NoSuchJob, NoSuchGroup, NoSuchReport, NoSuchSchedule, DatasetNotFound)
 AWAY = (Unreachable, NotDurable, WarehouseSilent)
+TITLES = {404: "Not found", 409: "Refused", 503: "No answer"}
 UNKNOWN = "This is a bug in Unstuck; please report it with the traceback in the log of the page."
 
 
@@ -45,7 +47,7 @@ def create_app(client: Client, access: Access, *, read_only: bool = False) -> St
         read_only: no action is taken, and none is offered.
     """
     routes: list[BaseRoute] = [
-        *(route for each in (now, job, schedules, datasets, fleet, api) for route in each.ROUTES),
+        *(route for each in (actions, now, job, schedules, datasets, fleet, api) for route in each.ROUTES),
         Route("/login", _login, methods=["GET", "POST"]),
         Route("/healthz", _healthz),
         Mount("/static", StaticFiles(directory=HERE / "static")),
@@ -57,7 +59,7 @@ def create_app(client: Client, access: Access, *, read_only: bool = False) -> St
     )
     app.state.client = client
     app.state.read_only = read_only
-    app.state.answers = {}
+    app.state.answers = actions.Answers()
     app.state.started = secrets.token_hex(4)  # another release may render the same facts differently
     return app
 
@@ -66,18 +68,18 @@ def code_of(error: Exception) -> int:
     """The HTTP status that says what ``error`` says."""
     if isinstance(error, NOT_THERE):
         return 404
-    if isinstance(error, Refused):
+    if isinstance(error, Refused | WarehouseMismatch):
         return 409
     if isinstance(error, AWAY):
         return 503
-    return 400 if isinstance(error, BadRequest) else 500
+    return 400 if isinstance(error, BadRequest | SpecError) else 500
 
 
 def _failed(request: Request, error: Exception) -> Response:
     """An error that has a sentence."""
     code = code_of(error)
     return api.failed(request, error, code) or page(
-        request, "error.html", status=code, title="Not answered" if code == 503 else "Not found", text=str(error)
+        request, "error.html", status=code, title=TITLES.get(code, "Not possible"), text=str(error)
     )
 
 
@@ -100,5 +102,6 @@ def _login(request: Request) -> Response:
     return page(request, "login.html", status=code, to=to, wrong=wrong, name=form.get("user", ""))
 
 
-def _healthz(request: Request) -> Response:
+async def _healthz(request: Request) -> Response:
+    """Says that this process answers; async, so that it waits behind no request that waits for Redis."""
     return PlainTextResponse("ok\n")

@@ -80,11 +80,11 @@ def page(request: Request, template: str, *, seen: object = None, status: int = 
             request=request,
             now=time.time(),
             poll=POLL if request.method == "GET" else 0,
-            url=f"{path}?{request.url.query}" if request.url.query else path,
+            url=str(request.url.remove_query_params("said").replace(scheme="", netloc="")),
             screens=[(name, href, _is_current(href, path)) for name, href in SCREENS],
             read_only=state.read_only,
             user=request.scope.get("unstuck.user", ""),
-            said=state.answers.get(said),
+            said=state.answers.text(said),
             once=lambda: secrets.token_hex(8),
             htmx_config=_HTMX,
         )

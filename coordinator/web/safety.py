@@ -10,11 +10,13 @@ import hashlib
 import hmac
 import ipaddress
 import os
+import re
 import time
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, quote, unquote
 
+import anyio
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -33,10 +35,18 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 COOKIE = "unstuck"
+BEHIND_A_PROXY = (
+    "This comes through a proxy, and the page has no token: whoever reaches the proxy could cancel jobs. Start the "
+    "page with --token-file FILE, and with --allow-host NAME if the proxy keeps the name by which it is called.\n"
+)
 LOGGED_IN_FOR = 12 * 3600  # seconds
 SHORTEST_TOKEN = 16  # characters
 MOST_BODY = 64 * 1024  # bytes of a form
 MOST_NAME = 100  # characters of the name of who is logged in
+BODY_WITHIN = 10  # seconds
+# By one of these a request shows that it comes from another host, through a proxy.
+FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
+UNCHANGING = "public, max-age=31536000, immutable"  # a static file under an address that changes with its content
 OPEN = ("/healthz", "/login")  # and /static/: they say nothing of any job
 
 
@@ -57,6 +67,11 @@ class Access:
         """The access to a page that listens at ``host``. Raises: BadRequest: it would be open to other hosts."""
         if token and len(token) < SHORTEST_TOKEN:
             raise BadRequest(f"the token of the page has {len(token)} characters; it needs at least {SHORTEST_TOKEN}")
+        if not token and hosts:
+            raise BadRequest(
+                f"--allow-host {hosts[0]} lets callers of other hosts in, through a proxy. Nothing was started. "
+                "Give --token-file FILE, whose one line every caller must then know"
+            )
         if not token and not is_loopback(host):
             raise BadRequest(
                 f"The page would be open to whoever reaches {host or 'this host'}, and it can cancel jobs. Nothing was "
@@ -81,7 +96,7 @@ class Access:
     def user_of(self, session: str) -> str | None:
         """The user whose cookie this is; None if it is nobody's, or too old."""
         user, _, until = session.rpartition(".")[0].rpartition(".")
-        if not until.isdecimal() or not until.isascii() or int(until) < time.time():
+        if not re.fullmatch("[0-9]{1,12}", until) or int(until) < time.time():
             return None
         name = unquote(user, errors="replace")
         return name if hmac.compare_digest(session.encode(), self.session(name, int(until)).encode()) else None
@@ -120,16 +135,21 @@ class Guard:
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
+                if is_static and scope["query_string"].startswith(b"v=") and message["status"] == 200:
+                    headers["Cache-Control"] = UNCHANGING
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
-        headers = Headers(scope=scope)
+        headers, is_static = Headers(scope=scope), scope["path"].startswith("/static/")
         answer = self._refusal(scope, headers)
         if answer is None and scope["method"] == "POST":
-            body = await _body(receive)
+            body = await _body(receive, headers)
             if body is None:
-                answer = PlainTextResponse(f"A form has at most {MOST_BODY:,} bytes.\n", 413)
+                text = (
+                    f"A form has at most {MOST_BODY:,} bytes, and is sent within {BODY_WITHIN} s; nothing was done.\n"
+                )
+                answer = PlainTextResponse(text, 413, {"Connection": "close"})
             else:
                 scope["unstuck.form"] = _fields(body)
                 receive = _replay(body, receive)
@@ -152,7 +172,7 @@ class Guard:
         if method == "POST" and not _from_the_page(headers):
             return PlainTextResponse("An action must come from the page itself; nothing was done.\n", 403)
         if not self._access.token:
-            return None
+            return PlainTextResponse(BEHIND_A_PROXY, 403) if any(name in headers for name in FORWARDED) else None
         kind, _, token = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and self._access.matches(token.strip()):
             return None
@@ -212,18 +232,19 @@ def _cookie(headers: Headers) -> str:
     return "" if found is None else found.value
 
 
-async def _body(receive: Receive) -> bytes | None:
-    """The whole body; None if it is too long."""
-    body, more = b"", True
-    while more:
-        message = await receive()
-        if message["type"] != "http.request":
-            break
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(body) > MOST_BODY:
-            return None
-    return body
+async def _body(receive: Receive, headers: Headers) -> bytes | None:
+    """The whole body; None if it is too long, or does not come in time."""
+    length = headers.get("content-length", "0")
+    if len(length) > 10 or not length.isdecimal() or int(length) > MOST_BODY:
+        return None
+    body = b""
+    with anyio.move_on_after(BODY_WITHIN):
+        while len(body) <= MOST_BODY:
+            message = await receive()
+            body += bytes(message.get("body", b""))
+            if not message.get("more_body", False):
+                return body
+    return None
 
 
 def _fields(body: bytes) -> dict[str, str]:

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from unstuck.coordinator.web.actions import job_actions
 from unstuck.coordinator.web.rendering import client_of, page
 
 MOST = 50  # jobs of a list
@@ -18,7 +19,13 @@ def jobs(request: Request) -> Response:
 
 def job(request: Request) -> Response:
     view = client_of(request).show(request.path_params["job"], why=True, members=1)
-    return page(request, "job.html", seen=(view.job, view.groups, view.why), view=view, actions=[])
+    return page(
+        request,
+        "job.html",
+        seen=(view.job, view.groups, view.why),
+        view=view,
+        actions=job_actions(view.job.id, view.job.status),
+    )
 
 
 ROUTES = [Route("/jobs", jobs), Route("/jobs/{job}", job)]

@@ -1,14 +1,14 @@
-// Asks again only for visible tabs, sends the tag of what is shown, and leaves alone what a person has opened.
+// Asks again only for visible tabs, sends the tag of what is shown, and leaves alone the form that a person fills in.
 "use strict";
 (() => {
   const live = (element) => element.closest?.(".live");
   Idiomorph.defaults.ignoreActiveValue = true;
   Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) =>
     !(name === "open" && node.tagName === "DETAILS");
+  Idiomorph.defaults.callbacks.beforeNodeMorphed = (node) => !node.matches?.("details.action[open]");
 
   document.addEventListener("htmx:beforeRequest", (event) => {
-    const part = live(event.target);
-    if (part && (document.hidden || part.querySelector("details.action[open]"))) event.preventDefault();
+    if (document.hidden && live(event.target)) event.preventDefault();
   });
   document.addEventListener("htmx:configRequest", (event) => {
     const tag = live(event.target)?.unstuckTag;

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from urllib.parse import parse_qs, urlsplit
 
+import anyio
 import pytest
 from starlette.testclient import TestClient
+from starlette.types import Message
 
 from tests.cli.conftest import ByHand
 from tests.unit.web.conftest import HOST
 from unstuck.coordinator.errors import BadRequest
-from unstuck.coordinator.web.safety import COOKIE, MOST_BODY, Access
+from unstuck.coordinator.web.safety import COOKIE, FORWARDED, MOST_BODY, Access, Guard
 
 TOKEN = "a token that nobody guesses"
 BROWSER = {"Accept": "text/html"}
@@ -28,6 +31,19 @@ def test_without_a_token_the_page_listens_at_loopback_addresses_alone(host: str)
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.3.4.5"])
 def test_loopback_addresses_need_no_token(host: str) -> None:
     assert Access.of(host, "").token == ""
+
+
+@pytest.mark.parametrize("name", FORWARDED)
+def test_without_a_token_nobody_comes_in_through_a_proxy(site: Site, name: str) -> None:
+    """A proxy of this host connects from a loopback address, and may call the page by one."""
+    answer = site().get("/", headers={name: "203.0.113.7"})
+    assert (answer.status_code, "--token-file" in answer.text) == (403, True)
+    assert site(TOKEN).get("/", headers={name: "203.0.113.7", "Authorization": f"Bearer {TOKEN}"}).status_code == 200
+
+
+def test_names_of_a_proxy_need_a_token() -> None:
+    with pytest.raises(BadRequest, match=r"--allow-host page\.example"):
+        Access.of("127.0.0.1", "", ("page.example",))
 
 
 def test_a_short_token_is_refused() -> None:
@@ -51,7 +67,10 @@ def test_a_short_token_is_refused() -> None:
     ],
 )
 def test_a_name_that_is_not_ours_is_refused_for_dns_may_be_rebound(site: Site, host: str, code: int) -> None:
-    assert site(hosts=("page.example",)).get("/", headers={"Host": host}).status_code == code
+    known = {"Host": host, "Authorization": f"Bearer {TOKEN}"}
+    assert site(TOKEN, ("page.example",)).get("/", headers=known).status_code == code
+    if code == 421:
+        assert site().get("/", headers={"Host": host}).status_code == code
 
 
 def test_every_answer_forbids_what_the_page_never_needs(browser: TestClient) -> None:
@@ -94,6 +113,35 @@ def test_an_action_that_another_site_sends_is_refused(browser: TestClient, heade
 def test_other_methods_and_long_bodies_are_refused(browser: TestClient) -> None:
     assert browser.put("/jobs").status_code == 405
     assert browser.post("/login", content=b"x" * (MOST_BODY + 1)).status_code == 413
+    for length in ("1000000000000", "9" * 5000, "-1", "²"):
+        assert browser.post("/login", content=b"", headers={"Content-Length": length.encode()}).status_code == 413
+
+
+@pytest.mark.parametrize("parts", [[b"x" * MOST_BODY] * 2, [b"x"]])
+def test_a_body_without_a_length_is_bounded_in_bytes_and_in_time(
+    parts: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body that comes in parts may be endless, or never come to its end."""
+    monkeypatch.setattr("unstuck.coordinator.web.safety.BODY_WITHIN", 0.1)
+    left, told = list(parts), list[Message]()
+
+    async def receive() -> Message:
+        if not left:
+            await anyio.sleep_forever()
+        return {"type": "http.request", "body": left.pop(), "more_body": True}
+
+    async def send(message: Message) -> None:
+        told.append(message)
+
+    async def never(*_: object) -> None:
+        raise AssertionError("the body was not refused")
+
+    scope = {
+        "type": "http", "method": "POST", "path": "/login", "query_string": b"", "scheme": "http",
+        "headers": [(b"host", HOST.encode()), (b"transfer-encoding", b"chunked")],
+    }  # fmt: skip
+    anyio.run(Guard(never, Access()), scope, receive, send)
+    assert told[0]["status"] == 413
 
 
 def test_with_a_token_nothing_is_told_to_who_does_not_know_it(site: Site, hand: ByHand) -> None:
@@ -142,7 +190,7 @@ def test_a_cookie_of_another_token_or_another_name_or_too_old_is_nobodys() -> No
     assert other.user_of(good) is None
     assert access.user_of(good.replace("ann", "bob")) is None
     assert access.user_of(access.session("ann", 1)) is None
-    for odd in ("", ".", "..", "ann..", "ann.²." + "0" * 64, good + "0"):
+    for odd in ("", ".", "..", "ann..", "ann.²." + "0" * 64, "a." + "9" * 5000 + ".0", good + "0"):
         assert access.user_of(odd) is None
 
 
@@ -150,3 +198,10 @@ def test_a_link_of_a_mail_is_asked_again_from_the_page_itself(site: Site) -> Non
     """Browsers hold a SameSite=Strict cookie back from the first request of such a link."""
     answer = site(TOKEN).get("/jobs/x", headers={**BROWSER, "Sec-Fetch-Site": "cross-site"})
     assert (answer.status_code, 'http-equiv="refresh"' in answer.text) == (200, True)
+
+
+def test_a_static_file_is_kept_under_the_address_of_its_content(browser: TestClient) -> None:
+    (address,) = re.findall(r'href="(/static/style\.css\?v=\w+)"', browser.get("/").text)
+    assert "immutable" in browser.get(address).headers["cache-control"]
+    assert browser.get("/static/style.css").headers["cache-control"] == "no-store"
+    assert browser.get("/static/none.css?v=1").headers["cache-control"] == "no-store"
