@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.progress import track
@@ -45,6 +45,8 @@ from unstuck.coordinator.cli.render.terminal import (
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.alter import work_of
 from unstuck.coordinator.commands.job_commands import LEGAL, RETRY_LEGAL, Answer, Command
+from unstuck.coordinator.documents.fleet import DeadLetterAnswerDocument
+from unstuck.coordinator.documents.jobs import JobAnswerDocument
 from unstuck.coordinator.errors import BadRequest, NoSuchGroup, NoSuchJob, Refused, WarehouseSilent
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.spec.problems import SpecError, listed
@@ -236,7 +238,7 @@ def rerun(job: JobArgument, group: Group, reason: Because = "", by: By = None, a
 def _ask_one(word: str, job: str, ask: Ask, as_json: bool) -> None:
     with connected() as connection:
         answer = ask(connection.client, resolve(connection.client, job))
-    show_answers(word, [_answer(answer)], as_json)
+    show_answers(word, [JobAnswerDocument.of_result(answer)], as_json)
 
 
 @dataclass(frozen=True)
@@ -266,8 +268,8 @@ def _ask_each(word: str, legal: frozenset[Status], ask: Ask, jobs: Selection, as
         both = "not both" if jobs.filtered else "one of the two"
         raise BadRequest(f"Name jobs, or choose them with --status, --name or --since; {both}.")
     ids: dict[str, None] = {}  # each once, in this order
-    missing: list[dict[str, Any]] = []
-    answers: list[dict[str, Any]] = []
+    missing: list[JobAnswerDocument] = []
+    answers: list[JobAnswerDocument] = []
     skipped = 0
     with connected() as connection:
         client = connection.client
@@ -286,7 +288,7 @@ def _ask_each(word: str, legal: frozenset[Status], ask: Ask, jobs: Selection, as
         try:
             for job in track(ids, word, console=stderr, transient=True, disable=not bar):
                 try:
-                    answers.append(_answer(ask(client, job)))
+                    answers.append(JobAnswerDocument.of_result(ask(client, job)))
                 except NoSuchJob as error:
                     answers.append(_missing(job, error))
                 except (NoSuchGroup, SpecError) as error:
@@ -308,19 +310,13 @@ def _listing(jobs: Sequence[ListedJob]) -> Listing:
     return shown
 
 
-def _answer(one: CommandResult) -> dict[str, Any]:
-    job = one.job
-    answer = {"id": job.id, "answer": one.answer, "intent": job.intent, "status": job.status, "text": one.text}
-    return {**answer, "retry_of": job.retry_of} if job.retry_of else answer
-
-
-def _missing(job: str, error: UnstuckError, answer: str = "NO_SUCH_JOB") -> dict[str, Any]:
-    return {"id": job, "answer": answer, "intent": None, "status": None, "text": str(error)}
+def _missing(job: str, error: UnstuckError, answer: str = "NO_SUCH_JOB") -> JobAnswerDocument:
+    return JobAnswerDocument(id=job, answer=answer, intent=None, status=None, text=str(error), retry_of=None)
 
 
 def show_answers(
     word: str,
-    answers: Sequence[dict[str, Any]],
+    answers: Sequence[JobAnswerDocument | DeadLetterAnswerDocument],
     as_json: bool,
     *,
     filtered: bool = False,
@@ -330,7 +326,6 @@ def show_answers(
     """A line for each that was named; of those that a filter chose, only what went wrong; of several, the counts.
 
     Args:
-        answers: as ``--json`` gives them.
         more: at the end of the counts.
         none: said instead of the counts if there is nothing to count.
 
@@ -339,10 +334,10 @@ def show_answers(
     if as_json:
         emit(answers)
     for one in answers if not as_json else ():
-        bad = one["answer"] in BAD
+        bad = one.answer in BAD
         if bad or not filtered:
-            (stderr if bad else stdout).print(one["text"], soft_wrap=True)
-    counts = Counter(one["answer"] for one in answers)
+            (stderr if bad else stdout).print(one.text, soft_wrap=True)
+    counts = Counter(one.answer for one in answers)
     if filtered or len(answers) > 1:
         counted = [*(f"{counts[answer]:,} {name}" for answer, name in COUNTED.items() if counts[answer]), more]
         for_people(as_json).print(f"{word}: {', '.join(filter(None, counted)) or none}", soft_wrap=True)

@@ -16,6 +16,7 @@ from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.options import Follow, JsonLines, LookArgument, resolve
 from unstuck.coordinator.cli.render.terminal import clock, emit_line, stderr
 from unstuck.coordinator.client import Client
+from unstuck.coordinator.documents.jobs import LogLineDocument
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.views.dataset_views import warehouse_at
 from unstuck.coordinator.views.job_logs import LogFile, find_logs, read_from
@@ -48,7 +49,7 @@ def logs(
         for log, line in _lines(connection.client, view, files, group, every, follow):
             shown += 1
             if as_json:
-                emit_line({"group": log.group, "attempt": log.epoch, "file": files.uri(log.path), "line": line})
+                emit_line(LogLineDocument(group=log.group, attempt=log.epoch, file=files.uri(log.path), line=line))
             else:
                 text = shown_line(line)
                 sys.stdout.write(f"{text}\n" if one_group and not every else f"{log.group}#{log.epoch} | {text}\n")

@@ -30,7 +30,6 @@ from unstuck.coordinator.cli.options import (
     resolve,
 )
 from unstuck.coordinator.cli.render.job_tree import job_tree
-from unstuck.coordinator.cli.render.json import diff_json, explanation_json, job_json, listed_json
 from unstuck.coordinator.cli.render.terminal import (
     Listing,
     clock,
@@ -49,6 +48,7 @@ from unstuck.coordinator.cli.warehouse.datasets import small_files_hint
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.alter import in_words
 from unstuck.coordinator.doctor.host_facts import small_files
+from unstuck.coordinator.documents.jobs import DiffDocument, ExplanationDocument, JobDocument, ListedJobDocument
 from unstuck.coordinator.errors import NewerJob, NoSuchJob, Unreachable
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.stack_words import stack_lines
@@ -89,7 +89,7 @@ def list_jobs(
         lines = [[job] for job in jobs] if as_json or unfold else folded(jobs)[:limit]
         waits = _waits(connection.client, [line[0] for line in lines])
     if as_json:
-        emit([listed_json(job, waits.get(job.id, "")) for job in jobs])
+        emit([ListedJobDocument.of_line(job, waits.get(job.id, "")) for job in jobs])
         return
     if not jobs:
         stderr.print("No jobs." if not (status or name or since is not None) else "No job fits.")
@@ -169,7 +169,7 @@ def show(
     with connected() as connection:
         view = connection.client.show(resolve(connection.client, job, by_key=True), why=True)
     if as_json:
-        emit(diff_json(view) if diff else job_json(view))
+        emit(DiffDocument.of_view(view) if diff else JobDocument.of_view(view))
         return
     if diff:
         for line in diff_lines(view):
@@ -304,7 +304,7 @@ def why(job: LookArgument, as_json: AsJson = False) -> None:
     with connected() as connection:
         found = connection.client.explain(resolve(connection.client, job, by_key=True))
     if as_json:
-        emit([explanation_json(one) for one in found])
+        emit([ExplanationDocument.of_explanation(one) for one in found])
         return
     for (state, lines), alike in groupby(found, lambda one: (one.state, _explained(one))):
         subjects = ", ".join(one.subject for one in alike)

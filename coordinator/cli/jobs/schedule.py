@@ -13,7 +13,6 @@ from rich.text import Text
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.options import AsJson, Because, By, read_spec
-from unstuck.coordinator.cli.render.json import listed_json, schedule_json, schedule_why_json
 from unstuck.coordinator.cli.render.terminal import (
     clock,
     coloured,
@@ -21,7 +20,6 @@ from unstuck.coordinator.cli.render.terminal import (
     emit,
     for_people,
     hanging,
-    iso,
     one_line,
     stderr,
     stdout,
@@ -29,6 +27,13 @@ from unstuck.coordinator.cli.render.terminal import (
 )
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.job_commands import Answer
+from unstuck.coordinator.documents.schedules import (
+    ScheduleAnswerDocument,
+    ScheduleDocument,
+    ScheduleExplanationDocument,
+    TickDocument,
+    WholeScheduleDocument,
+)
 from unstuck.coordinator.errors import NoSuchSchedule, Refused
 from unstuck.coordinator.model.schedule_record import Redo
 from unstuck.coordinator.schedules.explain import backlog_facts
@@ -67,7 +72,7 @@ def list_schedules(as_json: AsJson = False) -> None:
     for text in unreadable.values():
         stderr.print(text, soft_wrap=True)
     if as_json:
-        emit([schedule_json(view) for view in views])
+        emit([ScheduleDocument.of_view(view) for view in views])
         return
     if not views and not unreadable:
         stderr.print("No schedules. Make one with: unstuck schedule set SPEC   (a job spec with `schedule:`)")
@@ -96,7 +101,7 @@ def show_schedule(
         schedules = connection.client.schedules
         view, events, runs = schedules.show(name), schedules.events(name, most), schedules.runs(name, 10)
     if as_json:
-        emit({**schedule_json(view, count), "runs": [listed_json(job) for job in runs], "events": events})
+        emit(WholeScheduleDocument.of_all(view, count, runs, events))
         return
     one = view.schedule
     stdout.print(f"{one.name}  ", coloured(one.status), f"  {one.trigger}", sep="")
@@ -123,7 +128,7 @@ def why_schedule(name: Name, as_json: AsJson = False) -> None:
     with connected() as connection:
         found = connection.client.schedules.why(name)
     if as_json:
-        emit(schedule_why_json(found))
+        emit(ScheduleExplanationDocument.of_explanation(found))
         return
     stdout.print(f"{found.name}  ", coloured(found.status), sep="")
     lines = [("why", found.what), ("since", clock(found.since))]
@@ -232,7 +237,7 @@ def _show_ticks(client: Client, name: str, first: str, last: str, backwards: boo
     ticks = client.schedules.backfill_ticks(name, first, last, backwards=backwards)
     zone = client.schedules.show(name).zone
     if as_json:
-        emit([{"tick": iso(tick.timestamp()), "had": job or None} for tick, job in ticks])
+        emit([TickDocument.of_tick(tick, job) for tick, job in ticks])
         return
     for tick, job in ticks:
         stdout.print(f"  {tick.astimezone(zone).isoformat(sep=' ')}{f'  had job {job}' if job else ''}")
@@ -264,12 +269,12 @@ def _answer(results: Sequence[tuple[str, ScheduleResult | str]], as_json: bool) 
     for name, result in results:
         if isinstance(result, str):
             code = ExitCode.NO_SUCH_JOB
-            answers.append({"name": name, "answer": "NO_SUCH_SCHEDULE", "text": result})
+            answers.append(ScheduleAnswerDocument(name=name, answer="NO_SUCH_SCHEDULE", status=None, text=result))
             stderr.print(result)
             continue
         if result.answer is Answer.REFUSED:
             code = max(code, ExitCode.REFUSED)
-        answers.append({"name": name, "answer": result.answer, "status": result.schedule.status, "text": result.text})
+        answers.append(ScheduleAnswerDocument.of_result(result))
         (stderr if result.answer is Answer.REFUSED else out).print(f"{result.text}.")
     if as_json:
         emit(answers)

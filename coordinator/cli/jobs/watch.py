@@ -30,7 +30,6 @@ from unstuck.coordinator.cli.render.terminal import (
     emit_line,
     first_line,
     hanging,
-    iso,
     one_line,
     shortened,
     stdout,
@@ -38,6 +37,7 @@ from unstuck.coordinator.cli.render.terminal import (
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.alter import in_words
 from unstuck.coordinator.decide.receipts import REFUSED
+from unstuck.coordinator.documents.jobs import EventDocument
 from unstuck.coordinator.errors import Unreachable
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.status import TERMINAL, GroupState, Status
@@ -156,8 +156,7 @@ def events(job: LookArgument, follow: Follow = False, as_json: JsonLines = False
                 stdout.print(hanging(stdout, event_text(event), 4))
             return
         for entry, event in found:
-            times = {key: iso(event[key]) for key in ("at", "next_at") if key in event}
-            emit_line({"entry": entry, **event, **times})
+            emit_line(EventDocument.of_event(entry, event))
 
 
 def watch(job: LookArgument) -> None:

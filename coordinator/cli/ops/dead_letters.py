@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -17,12 +17,12 @@ from unstuck.coordinator.cli.render.terminal import (
     Listing,
     clock,
     emit,
-    iso,
     one_line,
     stderr,
     stdout,
     table,
 )
+from unstuck.coordinator.documents.fleet import DeadLetterAnswerDocument, DeadLetterDocument, WholeDeadLetterDocument
 from unstuck.coordinator.errors import BadRequest, NoSuchReport
 from unstuck.coordinator.store.dead_letter_store import unreadable
 from unstuck.coordinator.store.reports import DeadLetter
@@ -50,7 +50,7 @@ def list_dead(
     with connected() as connection:
         letters = connection.client.dead_letters.newest(limit)
     if as_json:
-        emit([report_json(one) for one in letters])
+        emit([DeadLetterDocument.of_letter(one) for one in letters])
         return
     if not letters:
         stderr.print("No dead letters.")
@@ -66,7 +66,7 @@ def show_dead(
     with connected() as connection:
         one = connection.client.dead_letters.get(report)
     if as_json:
-        emit({**report_json(one), "unreadable": unreadable(one) or None, "raw": one.raw})
+        emit(WholeDeadLetterDocument.of_whole(one))
         return
     why_not, is_report = unreadable(one), not one.notice and not one.task
     shown = table("", "")
@@ -119,7 +119,7 @@ def _resolve(reports: Sequence[str] | None, everything: bool, yes: bool, as_json
             confirm(word, known, "dead letter", _listing, yes)
         resolve = client.dead_letters.drop if word == "drop" else client.dead_letters.replay
         results = [resolve(one) for one in (ids or [letter.id for letter in known])]
-    answers = [{"id": one.id, "answer": one.word, "text": one.text} for one in results]
+    answers = [DeadLetterAnswerDocument.of(one, answer=one.word) for one in results]
     show_answers(word, answers, as_json, filtered=everything, none="there is no dead letter")
 
 
@@ -140,21 +140,6 @@ def _listing(letters: Sequence[DeadLetter]) -> Listing:
 def _cut(text: str) -> str:
     """A value on one line of a table, without its middle where it is long: a worker may have sent anything."""
     return one_line(shorten(text, MOST))
-
-
-def report_json(one: DeadLetter) -> dict[str, Any]:
-    """A dead letter as ``list`` and ``show`` give it. ``deliveries`` is null where that was not recorded."""
-    return {
-        "id": one.id,
-        "at": iso(one.at),
-        "reason": one.reason,
-        "entry": one.entry or None,
-        "deliveries": one.deliveries or None,
-        "report": None if one.notice or one.task else one.fields,
-        "notice": one.fields if one.notice else None,
-        "to": one.to or None,
-        "task": {"name": one.task, **one.fields} if one.task else None,
-    }
 
 
 def _at(entry: str) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import typer
 from rich.text import Text
 
@@ -13,6 +11,7 @@ from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import count_of, emit, one_line, stdout, table
 from unstuck.coordinator.doctor.examine import Doctor, reached
 from unstuck.coordinator.doctor.finding import Finding, Level
+from unstuck.coordinator.documents.fleet import ExaminationDocument
 from unstuck.tasks.redis_url import without_password
 
 STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
@@ -27,14 +26,7 @@ def doctor(as_json: AsJson = False) -> None:
     findings = Doctor(settings).examine()
     counts = {level: sum(one.level is level for one in findings) for level in Level}
     if as_json:
-        emit(
-            {
-                "redis": without_password(settings.redis_url),
-                "problems": counts[Level.PROBLEM],
-                "warnings": counts[Level.WARNING],
-                "findings": [asdict(one) for one in findings],
-            }
-        )
+        emit(ExaminationDocument.of_findings(without_password(settings.redis_url), findings))
     else:
         _show(findings)
         parts = [count_of(counts[level], str(level)) for level in (Level.PROBLEM, Level.WARNING)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import asdict, replace
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -13,10 +13,10 @@ from rich.text import Text
 from unstuck.coordinator.cli.connection import connected, settings_here
 from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.options import AsJson
-from unstuck.coordinator.cli.render.terminal import clock, emit, iso, one_line, stderr, stdout, table
+from unstuck.coordinator.cli.render.terminal import clock, emit, one_line, stderr, stdout, table
+from unstuck.coordinator.documents.fleet import NoticesDocument
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.model.notice import Notice
-from unstuck.coordinator.notices.outbox import Sent, Waiting
 from unstuck.tasks.identity import user_here
 
 notify = typer.Typer(help="Notices: who is told of what.", no_args_is_help=True)
@@ -97,7 +97,7 @@ def list_notices(
     with connected() as connection:
         waiting, sent = connection.client.notices.waiting(limit), connection.client.notices.sent(limit)
     if as_json:
-        emit({"waiting": [_waiting_json(one) for one in waiting], "sent": [_sent_json(one) for one in sent]})
+        emit(NoticesDocument(waiting=waiting, sent=sent))
         return
     if not (waiting or sent):
         stderr.print("No notices.")
@@ -121,12 +121,3 @@ def list_notices(
             of = Text(one_line(f"{done.notice.kind} {done.notice.name}"))
             shown.add_row(done.to, clock(done.at), done.notice.event, of, str(done.tries), Text(one_line(done.said)))
         stdout.print(shown)
-
-
-def _waiting_json(one: Waiting) -> dict[str, Any]:
-    times = {"since": iso(one.since), "next_at": iso(one.next_at)}
-    return {"to": one.to, **times, "tries": one.tries, "said": one.said or None, "notice": asdict(one.notice)}
-
-
-def _sent_json(one: Sent) -> dict[str, Any]:
-    return {"to": one.to, "at": iso(one.at), "tries": one.tries, "said": one.said, "notice": asdict(one.notice)}

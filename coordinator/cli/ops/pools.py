@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -11,6 +10,7 @@ from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import emit, stderr, stdout, table
+from unstuck.coordinator.documents.fleet import PoolDocument
 
 pool = typer.Typer(help="Pools of slots, which groups take with `pool: NAME`.", no_args_is_help=True)
 
@@ -23,7 +23,7 @@ def list_pools(as_json: AsJson = False) -> None:
     with connected() as connection:
         pools = connection.client.pools.all()
     if as_json:
-        emit([asdict(one) for one in pools])
+        emit([PoolDocument.model_validate(one) for one in pools])
         return
     if not pools:
         stderr.print("No pools. Make one with: unstuck pool set jdbc 4   (a group takes a slot of it with pool: jdbc)")

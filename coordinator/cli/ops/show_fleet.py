@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
-
 from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.options import AsJson
-from unstuck.coordinator.cli.render.terminal import Listing, emit, iso, one_line, stderr, stdout, table
+from unstuck.coordinator.cli.render.terminal import Listing, emit, one_line, stderr, stdout, table
 from unstuck.coordinator.doctor.finding import ago
 from unstuck.coordinator.doctor.fleet_checks import of_versions
+from unstuck.coordinator.documents.fleet import FleetDocument
 from unstuck.coordinator.views.fleet_view import FleetView, QueueView
 from unstuck.coordinator.views.queues import unfit_runners
 from unstuck.coordinator.views.running_code import SHORT, different_code
@@ -31,7 +29,7 @@ def fleet(as_json: AsJson = False) -> None:
         view = connection.client.fleet()
         place = without_password(connection.client.settings.redis_url)
     if as_json:
-        emit(fleet_json(view))
+        emit(FleetDocument.model_validate(view))
         return
     tables = [
         *([_runners(view)] if view.runners else []),
@@ -112,24 +110,3 @@ def _heard(one: ProcessStatus, now: float) -> Text:
     if one.silent:
         return Text(f"not heard of for {format_duration(now - one.seen)}", "bold red")
     return Text(ago(one.seen, now))
-
-
-def fleet_json(view: FleetView) -> dict[str, Any]:
-    """Everything, with times as machines read them."""
-    times = ("taken_at", "claimed_at", "idle_since", "read_at", "swept_at", "seen")
-
-    def process(one: ProcessStatus) -> dict[str, Any]:
-        return {
-            name: iso(value) if name in times else list(value) if name == "queues" else value
-            for name, value in asdict(one).items()
-            if name not in ("kind", "oldest_since")
-        } | {"warehouse": {**asdict(one.warehouse), "looked_at": iso(one.warehouse.looked_at)}}
-
-    return {
-        "at": iso(view.at),
-        "swept_at": iso(view.swept_at),
-        "runners": [{**process(one), "since": iso(one.since)} for one in view.runners],
-        "coordinators": [process(one) for one in view.coordinators],
-        "queues": [{**asdict(queue), "oldest_since": iso(queue.oldest_since)} for queue in view.queues],
-        "stalled": [{"worker": one.worker, "at": iso(one.at)} for one in view.stalled],
-    }

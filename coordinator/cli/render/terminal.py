@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import errno
-import json
 import re
 import shlex
 import shutil
@@ -16,7 +15,6 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from unicodedata import category
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -24,15 +22,13 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
+from unstuck.coordinator.documents.document import json_text
 from unstuck.tasks.terminal_text import printable
 
 PIPED_WIDTH = 1000  # what reads a pipe wants whole lines, not lines folded to a terminal that is not there
 BAR = 16
 GAP = 2  # columns between two columns of a table
 FIRST_LINE = 300  # characters of an error where its first line is enough
-
-# Other, format and separator characters that json.dumps leaves as they are.
-_NOT_IN_JSON = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 _STATES = {
     "dim": ("PENDING", "WAITING", "SKIPPED"),
@@ -98,21 +94,13 @@ def can_live(console: Console) -> bool:
 
 def emit(value: Any) -> None:
     """One JSON document on standard output."""
-    sys.stdout.write(_json(value, indent=2) + "\n")
+    sys.stdout.write(json_text(value, indent=2) + "\n")
 
 
 def emit_line(value: Any) -> None:
     """One JSON document on one line of standard output, at once."""
-    sys.stdout.write(_json(value) + "\n")
+    sys.stdout.write(json_text(value) + "\n")
     sys.stdout.flush()
-
-
-def _json(value: Any, indent: int | None = None) -> str:
-    """``value`` as JSON in which characters that a terminal would obey are escaped, and others can be read."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False)
-    if text.isascii() and "\x7f" not in text:
-        return text
-    return "".join(json.dumps(c)[1:-1] if c != "\n" and category(c) in _NOT_IN_JSON else c for c in text)
 
 
 def one_line(text: str) -> str:
@@ -182,14 +170,6 @@ def clock(at: float, timespec: str = "seconds") -> str:
     """A time for people: local, with the offset from UTC; empty for a time that never was (0)."""
     local = datetime.datetime.fromtimestamp(at, datetime.UTC).astimezone()
     return local.isoformat(sep=" ", timespec=timespec) if at else ""
-
-
-def iso(at: float | None) -> str | None:
-    """A time for programs: ISO 8601 in UTC, with Z; None for a time that never was."""
-    if not at:
-        return None
-    utc = datetime.datetime.fromtimestamp(at, datetime.UTC)
-    return utc.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def program(folder: Path) -> str:

@@ -18,9 +18,9 @@ from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.jobs.watch import FRAMES, event_text, outcome
 from unstuck.coordinator.cli.options import AsJson, Params, read_spec
 from unstuck.coordinator.cli.render.job_tree import job_tree
-from unstuck.coordinator.cli.render.json import job_json
 from unstuck.coordinator.cli.render.terminal import PrintedConsole, can_live, emit, for_people, hanging, stderr
 from unstuck.coordinator.cli.specs.submit import SPEC
+from unstuck.coordinator.documents.jobs import JobDocument
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.staging_gc import folder_of
 from unstuck.coordinator.spec.selection import select
@@ -82,7 +82,7 @@ def run(
     if keep:
         console.print(f"  staged  {ended.view.job.warehouse}/{folder_of(ended.job_id)}", soft_wrap=True)
     if as_json:
-        emit(job_json(ended.view))
+        emit(JobDocument.of_view(ended.view))
     if ended.status is Status.CANCELED:
         raise typer.Exit(ExitCode.INTERRUPTED)
     raise typer.Exit(ExitCode.FINE if ended.finished else ExitCode.NOT_WELL)

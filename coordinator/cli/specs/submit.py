@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,9 +12,10 @@ from unstuck.coordinator.cli.connection import connected, settings_here
 from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.jobs.watch import await_end
 from unstuck.coordinator.cli.options import By, Params, read_spec
-from unstuck.coordinator.cli.render.json import job_json
 from unstuck.coordinator.cli.render.terminal import emit, for_people, stderr, stdout
 from unstuck.coordinator.client import Client
+from unstuck.coordinator.documents.document import plain
+from unstuck.coordinator.documents.jobs import JobDocument, SubmittedDocument
 from unstuck.coordinator.store.answers import Submitted
 from unstuck.coordinator.views.dataset_views import warehouse_at
 
@@ -47,10 +48,8 @@ def submit(
         if wait:
             code = await_end(connection.client, submitted.id, for_people(as_json))
         if as_json:
-            answer: dict[str, Any] = {"id": submitted.id, "name": job_spec.name, "new": submitted.new}
-            answer |= {"status": submitted.found_as, "retried": submitted.retried or None}
-            answer["warnings"] = list(submitted.warnings)
-            emit({**answer, **job_json(connection.client.show(submitted.id))} if wait else answer)
+            answer = plain(SubmittedDocument.of_submitted(submitted, job_spec.name))
+            emit({**answer, **plain(JobDocument.of_view(connection.client.show(submitted.id)))} if wait else answer)
         elif not wait:
             stdout.print(f"  watch it   unstuck watch {submitted.id}\n  state      unstuck show {submitted.id}")
     raise typer.Exit(code)

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import datetime
-import math
 import os
 import re
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich import filesize
 
 from unstuck.coordinator.cli.options import AsJson
-from unstuck.coordinator.cli.render.terminal import clock, count_of, emit, iso, one_line, stderr, stdout, table
+from unstuck.coordinator.cli.render.terminal import clock, count_of, emit, one_line, stderr, stdout, table
+from unstuck.coordinator.documents.datasets import (
+    DatasetDocument,
+    DatasetVersionDocument,
+    SourceDocument,
+    plain_value,
+)
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.publishing.streams.sources_read import sources_of
 from unstuck.coordinator.views.dataset_views import bytes_of, check_there, columns_of, versions_of, warehouse_at
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry
 from unstuck.tasks.warehouse.published import head_rows
 from unstuck.tasks.warehouse.view_file import view_path, views_sql, write_views
 
@@ -88,7 +90,7 @@ def datasets(
         return
     found = place.state(version) if name is None else {name: place.dataset(name, version)}
     if as_json:
-        emit([_as_json(place, settings.warehouse, dataset, state, files) for dataset, state in sorted(found.items())])
+        emit([DatasetDocument.of_state(place, settings.warehouse, *one, files) for one in sorted(found.items())])
         return
     if files and not stdout.is_terminal:  # for `xargs`, and for a list in a file
         for _, state in sorted(found.items()):
@@ -134,12 +136,12 @@ def _show_rows(place: Warehouse, name: str | None, version: int | None, count: i
     except ModuleNotFoundError as error:
         raise BadRequest(f"--head reads Parquet, and {error.name} is not installed here: pip install pyarrow") from None
     if as_json:
-        emit([{column: _plain(value) for column, value in row.items()} for row in rows])
+        emit([{column: plain_value(value) for column, value in row.items()} for row in rows])
         return
     columns = columns_of(state)
     shown = table(*(column["name"] for column in columns), right=[c["name"] for c in columns if c["type"] in _NUMBERS])
     for row in rows:
-        shown.add_row(*("null" if value is None else one_line(str(_plain(value))) for value in row.values()))
+        shown.add_row(*("null" if value is None else one_line(str(plain_value(value))) for value in row.values()))
     stdout.print(shown)
     stderr.print(f"{len(rows):,} of {count_of(state.rows, 'row')} of {name}, version {state.changed}.")
 
@@ -169,21 +171,6 @@ def _export_views(
     stderr.print(f"{to} shows version {at}; no publish rewrites it (--keep has one in the warehouse that each does).")
 
 
-def _plain(value: Any) -> Any:
-    """A value as JSON has it: times in ISO form, bytes in hexadecimal, decimals as text."""
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    if isinstance(value, datetime.date | datetime.time):
-        return value.isoformat()
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value if isinstance(value, str | int | float | None) else str(value)
-
-
 def _show_history(place: Warehouse, name: str | None, version: int | None, limit: int, as_json: bool) -> None:
     """Raises: BadRequest; DatasetNotFound."""
     if name is None or version is not None:
@@ -191,7 +178,7 @@ def _show_history(place: Warehouse, name: str | None, version: int | None, limit
     newest = place.dataset(name).changed  # a name that is misspelled is refused, not answered with an empty list
     changes = [(one.entry, one.change) for one in versions_of(place, name, newest, limit).versions]
     if as_json:
-        emit([{**_version_as_json(entry, change), "made_on": entry.made_on.get(name, [])} for entry, change in changes])
+        emit([DatasetVersionDocument.of_entry(name, entry) for entry, _ in changes])
         return
     first = ("VERSION", "MODE", "ROWS", "FILES", "REPLACED", "PUBLISHED", "JOB")
     right = ("VERSION", "ROWS", "FILES", "REPLACED")
@@ -227,7 +214,7 @@ def _show_sources(place: Warehouse, name: str | None, version: int | None, limit
     entries = place.history(name, limit, changed) if version is None else [place.existing_entry(version)]
     found = [one for entry in entries for one in sources_of(place, name, entry)]
     if as_json:
-        emit([asdict(one) for one in found])
+        emit([SourceDocument.model_validate(one) for one in found])
         return
     listing = table("VERSION", "SOURCE", "ROWS", "SIZE", "PUT ASIDE", right=("VERSION", "ROWS", "SIZE"))
     for one in found:
@@ -239,40 +226,3 @@ def _show_sources(place: Warehouse, name: str | None, version: int | None, limit
 def _short_code(code: str) -> str:
     """The short form of the code of a group, with the first characters of each digest."""
     return re.sub(r"(:[0-9a-f]{7})[0-9a-f]{9}\b", r"\1", code.removeprefix("version "))
-
-
-def _version_as_json(entry: Entry, change: Change) -> dict[str, Any]:
-    return {
-        "version": entry.n,
-        "mode": change.mode,
-        "rows": change.rows,
-        "files": len(change.added),
-        "replaced_files": len(change.removed),
-        "replaced_partitions": None if change.replaced is None else asdict(change.replaced),
-        "bytes": sum(file.bytes for file in change.added),
-        "published_at": iso(entry.at),
-        "job": entry.job,
-        "job_name": entry.job_name,
-        "params": entry.params,
-        "inputs": entry.inputs,
-        "code": entry.steps,
-        "stream": None if change.checkpoint is None else asdict(change.checkpoint),
-    }
-
-
-def _as_json(place: Warehouse, uri: str, dataset: str, state: DatasetState, files: bool) -> dict[str, Any]:
-    answer = {
-        "dataset": dataset,
-        "version": state.changed,
-        "rows": state.rows,
-        "job": state.job,
-        "job_name": state.job_name,
-        "files": len(state.files),
-        "bytes": bytes_of(state),
-        "published_at": iso(state.at),
-        "warehouse": uri,
-        "columns": columns_of(state),
-    }
-    if state.table is not None:
-        answer["table"] = state.table
-    return {**answer, "paths": [place.storage.uri(file.path) for file in state.files]} if files else answer

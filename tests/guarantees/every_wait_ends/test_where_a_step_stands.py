@@ -19,7 +19,8 @@ from tests.support.servers import wait_until
 from tests.support.steps import hanging_steps
 from unstuck.coordinator.cli.jobs.look import stacks_of
 from unstuck.coordinator.cli.render.job_tree import lines_of
-from unstuck.coordinator.cli.render.json import explanation_json
+from unstuck.coordinator.documents.document import plain
+from unstuck.coordinator.documents.jobs import ExplanationDocument
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.stack_words import stage_told
 from unstuck.tasks.process.tree import is_watchdog
@@ -78,7 +79,7 @@ def test_the_line_of_a_step_that_waits_for_a_lock_is_shown_with_its_caller(hung:
         assert (Path(inner.file).name, inner.line) == (STEPS.name, line_of("the line that waits"))
         why = job.why()
         assert f"; its step stands at {inner} for " in why.what
-        told = explanation_json(why)["stack"]["frames"][1]
+        told = plain(ExplanationDocument.of_explanation(why))["stack"]["frames"][1]
         assert (told["line"], told["source"]) == (inner.line, inner.source)
         view = job.coordinator.client.show(job.job, why=True)
         assert f"at hanging_steps.py:{inner.line} for " in next(one.detail for one in lines_of(view, view.at))

@@ -13,7 +13,8 @@ from tests.support.coordinator import Coordinator, group
 from unstuck import BadKey, JobSpec, SpecError, Status
 from unstuck.coordinator.cli.jobs.look import diff_lines, errors_of
 from unstuck.coordinator.cli.render.job_tree import job_tree
-from unstuck.coordinator.cli.render.json import diff_json, job_json, listed_json
+from unstuck.coordinator.documents.document import plain
+from unstuck.coordinator.documents.jobs import DiffDocument, JobDocument, ListedJobDocument
 from unstuck.coordinator.spec.job_params import MAX_KEY
 
 # One store for all examples of a test: each example has a job of its own.
@@ -111,13 +112,13 @@ def shown(coordinator: Coordinator, job: str) -> None:
     """Everything that anybody may ask of a job, as the command line asks it."""
     view = coordinator.client.show(job, why=True)
     assert view.damage == ""
-    json.dumps(job_json(view), allow_nan=False)
-    json.dumps(diff_json(view), allow_nan=False)
+    json.dumps(plain(JobDocument.of_view(view)), allow_nan=False)
+    json.dumps(plain(DiffDocument.of_view(view)), allow_nan=False)
     list(diff_lines(view))
     list(errors_of(view))
     job_tree(view, view.at, 40)
     assert all(one.what for one in coordinator.client.explain(job))
-    json.dumps([listed_json(one) for one in coordinator.client.jobs()], allow_nan=False)
+    json.dumps(plain([ListedJobDocument.of_line(one) for one in coordinator.client.jobs()]), allow_nan=False)
     json.dumps(list(coordinator.client.events(job)))
     coordinator.client.fleet()
 

@@ -1,0 +1,63 @@
+"""A JSON document that the command line and the API both answer, and its text; its fields are a promise to programs."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+from unicodedata import category
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
+
+# Other, format and separator characters that json.dumps leaves as they are.
+_NOT_IN_JSON = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+
+
+def iso(at: Any) -> Any:
+    """Seconds as a time for programs: ISO 8601 in UTC, with Z; None for a time that never was. Else as it is."""
+    if not at or not isinstance(at, int | float):
+        return at or None
+    utc = datetime.datetime.fromtimestamp(at, datetime.UTC)
+    return utc.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+Time = Annotated[
+    str | None,
+    BeforeValidator(iso),
+    WithJsonSchema({"anyOf": [{"type": "string", "format": "date-time"}, {"type": "null"}]}),
+]
+Word = Annotated[str | None, BeforeValidator(lambda text: text or None)]
+"""Null where it is empty."""
+
+
+class Document(BaseModel):
+    """The fields of a document, in their order. A nested document is read from the attributes of its record."""
+
+    # Most commands answer few of the documents, and a model takes about a millisecond to build.
+    model_config = ConfigDict(from_attributes=True, defer_build=True)
+
+    @classmethod
+    def of(cls, record: Any, **known: Any) -> Self:
+        """The document of ``record``, whose attributes are named as the fields, but for what is ``known`` better."""
+        return cls.model_validate(
+            {name: known[name] if name in known else getattr(record, name) for name in cls.model_fields}
+        )
+
+
+def plain(answer: Any) -> Any:
+    """``answer``, documents among it, as plain values for `json_text`."""
+    if isinstance(answer, BaseModel):
+        # In Python's mode, since pydantic's own JSON refuses half of a surrogate pair.
+        return answer.model_dump()
+    if isinstance(answer, list | tuple):
+        return [plain(one) for one in answer]
+    return {name: plain(one) for name, one in answer.items()} if isinstance(answer, Mapping) else answer
+
+
+def json_text(answer: Any, indent: int | None = None) -> str:
+    """``answer`` as JSON in which characters that a terminal would obey are escaped, and others can be read."""
+    text = json.dumps(plain(answer), indent=indent, ensure_ascii=False)
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return "".join(json.dumps(c)[1:-1] if c != "\n" and category(c) in _NOT_IN_JSON else c for c in text)
