@@ -34,7 +34,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:  # noqa: BLE001 - the last stop: explained, or shown as a bug
-        from unstuck.coordinator.cli.exits import ExitCode, explained
+        from unstuck.coordinator.exits import ExitCode, explained
 
         found = explained(error)
         if found is None:
@@ -53,6 +53,6 @@ def main() -> None:
 def _reader_has_gone(out: TextIO) -> NoReturn:
     """``head`` or ``less`` has seen enough. Python would complain once more when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
-    from unstuck.coordinator.cli.exits import ExitCode
+    from unstuck.coordinator.exits import ExitCode
 
     sys.exit(ExitCode.READER_GONE)

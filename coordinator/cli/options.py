@@ -12,10 +12,10 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.render.terminal import Listing, count_of, stderr
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.errors import Ambiguous, BadRequest, NoSuchJob
+from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, SpecError, Written, listed, suggestion

@@ -24,7 +24,7 @@ class WarehouseSeenDocument(Document):
 
 
 class ProcessDocument(Document):
-    """What every process of the fleet says of itself."""
+    """The fields that every process of the fleet has."""
 
     id: str
     host: str
@@ -77,7 +77,7 @@ class StalledDocument(Document):
 
 
 class FleetDocument(Document):
-    """Who is there, and the queues between them; silent processes come last."""
+    """The processes of the fleet, and the queues between them; silent processes come last."""
 
     at: Time
     swept_at: Time
@@ -107,7 +107,7 @@ class FindingDocument(Document):
 
 
 class ExaminationDocument(Document):
-    """What `doctor` has found."""
+    """All that `doctor` has found."""
 
     redis: str
     problems: int
@@ -186,7 +186,7 @@ class WholeDeadLetterDocument(DeadLetterDocument):
 
 
 class DeadLetterAnswerDocument(Document):
-    """What became of a command to one dead letter: REPLAYED, DROPPED, REFUSED or GONE."""
+    """The answer of a command to one dead letter: REPLAYED, DROPPED, REFUSED or GONE."""
 
     id: str
     answer: str

@@ -239,7 +239,7 @@ class JobAnswerDocument(Document):
 
 
 class SubmittedDocument(Document):
-    """What became of a submit. ``status``: of a job that was there; ``retried``: the job that is retried."""
+    """The answer to a submit. ``status``: of a job that was there; ``retried``: the job that is retried."""
 
     id: str
     name: str

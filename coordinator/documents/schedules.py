@@ -41,7 +41,7 @@ class RunSuccessDocument(Document):
 
 
 class StreamDocument(Document):
-    """What of one stream is unread."""
+    """The unread part of one stream."""
 
     stream: str
     new: int
@@ -56,7 +56,7 @@ class StreamDocument(Document):
 
 
 class BacklogDocument(Document):
-    """What the streams of a schedule had unread when a coordinator looked last."""
+    """The unread part of the streams of a schedule, when a coordinator looked last."""
 
     looked_at: Time
     oldest: Time
@@ -195,7 +195,7 @@ class TickDocument(Document):
 
 
 class ScheduleAnswerDocument(Document):
-    """What became of a command to one schedule: DONE, ALREADY, REFUSED, or NO_SUCH_SCHEDULE, with a null status."""
+    """The answer of a command to one schedule: DONE, ALREADY, REFUSED, or NO_SUCH_SCHEDULE, with a null status."""
 
     name: str
     answer: str

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unstuck.coordinator.cli.connection import connected
-from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.jobs.watch import await_end
 from unstuck.coordinator.cli.render.terminal import can_live, program, stdout, table
 from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.local.home import Home
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.tasks.host import how_to_install, lacking_java

@@ -16,7 +16,6 @@ import typer
 from rich.progress import track
 
 from unstuck.coordinator.cli.connection import connected
-from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.options import (
     SHOWN,
     AsJson,
@@ -48,6 +47,7 @@ from unstuck.coordinator.commands.job_commands import LEGAL, RETRY_LEGAL, Answer
 from unstuck.coordinator.documents.fleet import DeadLetterAnswerDocument
 from unstuck.coordinator.documents.jobs import JobAnswerDocument
 from unstuck.coordinator.errors import BadRequest, NoSuchGroup, NoSuchJob, Refused, WarehouseSilent
+from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.spec.problems import SpecError, listed
 from unstuck.coordinator.views.job_facts import CommandResult, JobFacts

@@ -11,7 +11,6 @@ import typer
 from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
-from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.options import AsJson, Because, By, read_spec
 from unstuck.coordinator.cli.render.terminal import (
     clock,
@@ -35,6 +34,7 @@ from unstuck.coordinator.documents.schedules import (
     WholeScheduleDocument,
 )
 from unstuck.coordinator.errors import NoSuchSchedule, Refused
+from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.model.schedule_record import Redo
 from unstuck.coordinator.schedules.explain import backlog_facts
 from unstuck.coordinator.schedules.schedule_commands import BackfillCommand, ScheduleCommand

@@ -18,7 +18,6 @@ from rich.text import Text
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from unstuck.coordinator.cli.connection import connected
-from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.options import Follow, JsonLines, LookArgument, resolve
 from unstuck.coordinator.cli.render.job_tree import MEMBERS, job_tree
 from unstuck.coordinator.cli.render.terminal import (
@@ -39,6 +38,7 @@ from unstuck.coordinator.commands.alter import in_words
 from unstuck.coordinator.decide.receipts import REFUSED
 from unstuck.coordinator.documents.jobs import EventDocument
 from unstuck.coordinator.errors import Unreachable
+from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.status import TERMINAL, GroupState, Status
 from unstuck.coordinator.views.job_views import JobView

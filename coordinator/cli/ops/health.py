@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from unstuck.coordinator.cli.connection import connected
-from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.render.terminal import stderr, stdout
+from unstuck.coordinator.exits import ExitCode
 from unstuck.tasks.duration import parse_duration
 
 ROLES = ("coordinator", "worker")

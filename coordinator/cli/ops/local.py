@@ -10,8 +10,8 @@ import redis
 import typer
 
 from unstuck.coordinator.cli.connection import connected, settings_here
-from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.errors import BadRequest, Unreachable
+from unstuck.coordinator.exits import ExitCode
 from unstuck.tasks.host import lacking
 
 WITHOUT_JAVA = "Groups with `spark: false` need no Java: a fleet for them alone starts with `unstuck up --workers 0`."

@@ -11,11 +11,11 @@ import typer
 from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected, settings_here
-from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import clock, emit, one_line, stderr, stdout, table
 from unstuck.coordinator.documents.fleet import NoticesDocument
 from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.model.notice import Notice
 from unstuck.tasks.identity import user_here
 

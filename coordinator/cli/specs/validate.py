@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from unstuck.coordinator.cli.connection import settings_here
-from unstuck.coordinator.cli.exits import ExitCode
 from unstuck.coordinator.cli.options import STANDARD_INPUT, AsJson, Params, params_of, written_spec
 from unstuck.coordinator.cli.render.terminal import count_of, emit, stdout
 from unstuck.coordinator.cli.specs.code_checks import CodeOfSteps, code_problems, groups_of, statement_problems
 from unstuck.coordinator.cli.specs.submit import SPEC, warn
+from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.spec.checks.unused import unbound_markers, unused_params
 from unstuck.coordinator.spec.model import JobSpec

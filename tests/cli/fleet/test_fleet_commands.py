@@ -24,7 +24,7 @@ from tests.support.servers import wait_until
 from unstuck import published_files
 from unstuck.coordinator.cli.demo.demo import missing
 from unstuck.coordinator.cli.demo.demo_stream import compared
-from unstuck.coordinator.cli.exits import ExitCode
+from unstuck.coordinator.exits import ExitCode
 from unstuck.tasks.host import java_version
 
 

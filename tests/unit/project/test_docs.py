@@ -33,7 +33,7 @@ from tests.support.paths import ROOT
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status
 from unstuck.coordinator.cli.app import app
-from unstuck.coordinator.cli.exits import ExitCode
+from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.model.schedule_record import SCHEDULE_MOVES, ScheduleStatus
 from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, TERMINAL, GroupState
 from unstuck.coordinator.spec.job_params import Param
