@@ -250,7 +250,7 @@ class Job:
             KeyboardInterrupt: by Ctrl-C, once the job is canceled; or BdbQuit, by leaving the debugger.
             SpecError, BadRequest, HostUnfit: as ``unstuck run`` refuses it.
         """
-        # Upwards, for this call alone: it is the convenience of whoever has a job in hand.
+        # Upwards, for this call alone: a convenience for callers that have a job in hand.
         from unstuck.in_process.run_job import InProcess
         from unstuck.tasks.settings import settings
 

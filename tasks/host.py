@@ -55,7 +55,7 @@ def lacking_java() -> str:
     """Why Spark finds no Java here that it can run on, in a sentence; empty if it does, or if nobody can tell."""
     try:
         version = java_version()
-    except subprocess.TimeoutExpired:  # a busy host, or a slow disk: Spark may start all the same
+    except subprocess.TimeoutExpired:  # a busy host, or a slow disk: Spark may still start
         return ""
     if version >= JAVA:
         return ""

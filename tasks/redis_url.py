@@ -22,7 +22,7 @@ TLS_OPTIONS = {
     "ssl_cert_reqs": "UNSTUCK_REDIS_VERIFY",
     "ssl_check_hostname": "",
 }
-# A client that finds a certificate optional verifies it all the same (Python's ssl).
+# A client that finds a certificate optional still verifies it (Python's ssl).
 _CERT_REQS = {"required": "required", "optional": "required", "none": "none"}
 _YES_NO = {"true": "true", "1": "true", "yes": "true", "false": "false", "0": "false", "no": "false"}
 _SOCKET_OPTIONS = ("db", "username", "password")

@@ -125,7 +125,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _complete_the_address(self) -> Self:
-        """Whoever has the address has all that a connection needs."""
+        """The address alone has all that a connection needs."""
         tls = {"ssl_ca_certs": self.redis_ca, "ssl_certfile": self.redis_cert, "ssl_keyfile": self.redis_key}
         if "redis_verify" in self.model_fields_set:  # else the address may say
             tls["ssl_cert_reqs"] = "none" if self.redis_verify == "none" else "required"

@@ -3,8 +3,8 @@
 Each table gets one commit per entry. By Delta's application transaction (warehouse and dataset, number of the entry) a
 repeat finds that commit, and entries are carried out in the order of the log.
 """
-# A commit is tried against one version of the table and no other (max_commit_retries=0). So whoever else commits, a
-# second publisher or a writer from outside, is seen before the next try, and no two entries change places.
+# A commit is tried against one version of the table and no other (max_commit_retries=0). So a commit of a
+# second publisher, or of a writer from outside, is seen before the next try, and no two entries change places.
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KEYS_UNFIT = "KEYS_UNFIT"
 PARTITION_MISMATCH = "PARTITION_MISMATCH"
 SCHEMA_MISMATCH = "SCHEMA_MISMATCH"
 TRIES = 100  # commits of others that may come first, in one try of publishing
-# What a table may ask of its writers beyond files with the right columns, of that which we can give.
+# Of the features that a table may ask of its writers, beyond files with the right columns: those that we have.
 _FEATURES = {"appendOnly", "invariants", "timestampNtz", "checkConstraints", "changeDataFeed", "generatedColumns"}
 _ASKS = ("delta.invariants", "delta.generationExpression", "delta.identity", "delta.columnMapping", "CURRENT_DEFAULT")
 _PLAIN = {"boolean", "byte", "short", "integer", "long", "float", "double", "string", "binary", "date"}

@@ -130,7 +130,7 @@ class Sweep:
         """Decide what becomes due by time, at its time: schedules, and jobs of which a term is over.
 
         A term is a lock or a lease of a process that died, a backoff, a timeout. A job that a report has made due is
-        left to whoever reads the report, and to the next sweep.
+        left to the coordinator that reads the report, and to the next sweep.
 
         Args:
             within: seconds for which the caller looks ahead.

@@ -79,7 +79,7 @@ def typed_columns(schema: dict[str, Any]) -> list[str]:
     """The columns of a Spark frame that have a type; what is written holds no other, unless there is none.
 
     A file must give a column some type, which readers would find beside the one that later files give it. A column
-    that a file lacks is null for whoever joins files by the names of columns.
+    that a file lacks is null for readers that join files by the names of columns.
     """
     return [one["name"] for one in schema["fields"] if one["type"] != VOID]
 

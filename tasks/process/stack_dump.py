@@ -33,7 +33,7 @@ class RawFrame(NamedTuple):
 
 
 class StackDump:
-    """Memory into which a process writes its stack when it is asked. It may be asked by whoever has the descriptor."""
+    """Memory into which a process writes its stack when it is asked. Any process that has the descriptor may ask."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor

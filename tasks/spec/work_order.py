@@ -52,7 +52,7 @@ class GroupPlan(Strict):
             appending.
         for_python: parameters that have no effect unless the Python of this group takes them.
         schedule: of which the job is a run, for the lines of its log.
-        publishes: the names of the outputs that are published, whoever makes them; None: all of this group.
+        publishes: the names of the outputs that are published, of any group; None: all of this group.
         publishing: how outputs are published, by name, where that is not the default.
     """
 

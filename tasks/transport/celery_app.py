@@ -123,7 +123,7 @@ def _print_json_alone(app: Celery) -> None:
 
     def look(instance: Any, **_: Any) -> None:
         if instance.app is app:
-            from celery.apps import worker as program  # a worker has it; whoever sends wake-ups needs none of it
+            from celery.apps import worker as program  # a worker has it; a process that sends wake-ups needs none of it
 
             instance.quiet = True
             program.safe_say = _say

@@ -124,7 +124,7 @@ class Warehouse:
         return _Noted(id_.strip(), address.strip())
 
     def _ensure_tried(self, noted: _Noted) -> None:
-        """Try this place, unless that was done at the same address, by whoever made the warehouse or anybody since."""
+        """Try this place, unless a process has tried it at the same address since the warehouse was made."""
         here = _Noted(noted.id, self.storage.address)
         if here == noted or here in _tried:
             return

@@ -112,7 +112,7 @@ def decide(
     """
     state, instruction = _with_instructions(state, observation)
     if observation.runner is ProcessState.GONE:
-        # Kill all the same: what the runner started outlives it (a JVM that writes, Python workers).
+        # Kill nevertheless: what the runner started outlives it (a JVM that writes, Python workers).
         why = f"{who} {death}"
     elif observation.orphaned:
         why = f"{who} was ended because the Celery worker above it has died"

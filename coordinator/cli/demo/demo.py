@@ -97,7 +97,7 @@ def footer(fleet: LocalFleet) -> str:
     pids = [f"{one.name} {one.pid}" for one in fleet.processes if one.pid and one.name.startswith(kind)]
     if not pids:
         return "The worker is being started again …"
-    return f"Worker pids: {', '.join(pids)}. Try kill -9 on one: the job finishes all the same."
+    return f"Worker pids: {', '.join(pids)}. Try kill -9 on one: the job still finishes."
 
 
 def _run(fleet: LocalFleet, settings: Settings) -> ExitCode:

@@ -61,7 +61,7 @@ def run(
     for sentence in told(job_spec, select(job_spec, *groups) if any(groups) else None):
         stderr.print(f"Note: {sentence}", soft_wrap=True)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # whoever reads a pipe sees at once what a step prints
+        sys.stdout.reconfigure(line_buffering=True)  # the reader of a pipe sees at once what a step prints
     with (
         redirect_stdout(sys.stderr) if as_json else nullcontext(),  # steps print, too
         InProcess(warehouse or settings.warehouse, settings=settings) as here,

@@ -99,8 +99,8 @@ local function log_late_event(event)
     redis.call('XADD', keys.events, 'NOMKSTREAM', 'MAXLEN', '~', 20000, '*', 'event', event)
 end
 
--- Puts a notice (JSON) into the outbox, so that a change that somebody is told of is not committed without it. Whoever
--- sends notices drops what is sent.
+-- Puts a notice (JSON) into the outbox: a change of which somebody is told is not committed without it. The sender drops
+-- what is sent.
 local function tell(notice) redis.call('XADD', keys.outbox, '*', 'notice', notice) end
 
 -- A wake-up for the coordinators; the due index makes it sure.

@@ -177,7 +177,7 @@ class TopicClient:
                     raise self.unavailable(error, f"partition {partition}")
             if found:
                 yield found
-                heard = time.monotonic()  # whoever took them may have taken its time
+                heard = time.monotonic()  # the caller that took them may have taken its time
             if done := done & ends.keys():
                 self.consumer.pause([TopicPartition(topic, one) for one in done])
                 ends = {one: end for one, end in ends.items() if one not in done}

@@ -7,7 +7,7 @@
 -- answer: the key that holds the caller's last answer, for `kept` seconds. outcome: JSON.
 -- Answers APPLIED | DUPLICATE | STALE | UNKNOWN_JOB
 --
--- A job that is not in the store is reported all the same: a coordinator makes it a dead letter. So is an outcome that
+-- A job that is not in the store is reported, too: a coordinator makes it a dead letter. So is an outcome that
 -- is refused, with the word "refused", for the job's event log.
 --
 -- The answer is kept longer than any caller repeats: a repeat after a refusal adds no second report, and a repeat after

@@ -28,7 +28,7 @@ end
 for lane, count in pairs(added) do
     local place = change.lanes[lane]
     redis.call('HSET', keys.turns, lane, last[lane])
-    -- An entry that nobody waits for is gone in a moment: whoever takes it for nothing looks once in vain.
+    -- An entry that no runner waits for is gone in a moment: a runner that takes it looks once in vain.
     for _ = redis.call('LLEN', place.notify) + 1, math.min(count, 16) do redis.call('LPUSH', place.notify, '') end
     redis.call('PEXPIRE', place.notify, 100)
 end

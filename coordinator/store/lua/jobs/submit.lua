@@ -31,8 +31,8 @@ end
 local vacuums = redis.call('ZSCORE', keys.vacuums, change.fields.warehouse_id) or '0'
 if tonumber(vacuums) ~= change.vacuums then return {'VACUUM', vacuums} end
 if change.expect ~= '' then
-    -- Or a run would be stored that a stop has taken back, and that no schedule knows. To store it is a commit as well: whoever
-    -- judged the schedule without this job judges anew.
+    -- Or a run would be stored that a stop has taken back, and that no schedule knows. To store it is a commit as well: a
+    -- coordinator that judged the schedule without this job judges anew.
     local commit = redis.call('HGET', keys.schedule, 'commit') or ''
     if commit ~= change.expect then return {'SCHEDULE', commit} end
     redis.call('HSET', keys.schedule, 'commit', args.job)
