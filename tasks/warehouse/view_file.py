@@ -179,7 +179,7 @@ def write_views(warehouse: Warehouse, kind: Kind) -> int:
 
     Raises: OSError, UnstuckError: it is not known to be written; repeating is safe.
     """
-    # The head is read again after each write: a process that has written an older version late finds it, and writes once more.
+    # The head is read again after each write: a process that wrote an older version late finds it, and writes again.
     while kept_version(warehouse.storage, kind) != (head := warehouse.head()):
         text = views_sql(kind, warehouse.storage, warehouse.state(head, removed=True), head)
         warehouse.storage.write_durable(view_path(kind), text.encode())

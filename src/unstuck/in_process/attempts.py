@@ -44,7 +44,7 @@ from unstuck.tasks.transport.lease import Claim, FinishAnswer
 from unstuck.tasks.watchdog.holding import Holding
 from unstuck.tasks.watchdog.policy import Clock, Instruction, timeout_failure
 
-_LIMITS = ("TIMEOUT", "STEP_TIMEOUT")  # of a spec; a person who waits for a session or a warehouse sees it, and can end it
+_LIMITS = ("TIMEOUT", "STEP_TIMEOUT")  # of a spec; a person sees a wait for a session or a warehouse, and can end it
 
 
 _LEAVES = 2.0  # seconds that Spark has to end the jobs of an attempt before the thread that waits is interrupted
