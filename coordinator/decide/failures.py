@@ -37,10 +37,10 @@ def lose(draft: Draft, group_id: str, record: GroupRecord, failure: Failure) -> 
     if losses >= limit:
         many = "1 worker was" if losses == 1 else f"{losses} workers in a row were"
         text = f"{many} lost under this group, so it may be what kills them: {failure.text}"
-        _end(draft, group_id, charged, Reason("POISON", text))
+        _end(draft, group_id, charged, Reason("POISON", text), lost=True)
     else:
         reason = Reason(failure.code, f"{failure.text} (loss {losses}; {limit} in a row end it)")
-        _retry(draft, group_id, charged, loss_backoff(losses), reason)
+        _retry(draft, group_id, charged, loss_backoff(losses), reason, lost=True)
 
 
 def release(draft: Draft, group_id: str, record: GroupRecord, why: str) -> None:
@@ -58,10 +58,10 @@ def _remembered(record: GroupRecord, failure: Failure) -> GroupRecord:
     return replace(record, first_error=record.first_error or failure, last_error=failure)
 
 
-def _end(draft: Draft, group_id: str, record: GroupRecord, reason: Reason) -> None:
-    draft.move(group_id, replace(record, state=S.FAILED, reason=reason))
+def _end(draft: Draft, group_id: str, record: GroupRecord, reason: Reason, **event: bool) -> None:
+    draft.move(group_id, replace(record, state=S.FAILED, reason=reason), **event)
 
 
-def _retry(draft: Draft, group_id: str, record: GroupRecord, wait: float, reason: Reason) -> None:
+def _retry(draft: Draft, group_id: str, record: GroupRecord, wait: float, reason: Reason, **event: bool) -> None:
     at = draft.env.now + wait
-    draft.move(group_id, replace(record, state=S.BACKOFF, next_at=at, reason=reason), next_at=at)
+    draft.move(group_id, replace(record, state=S.BACKOFF, next_at=at, reason=reason), next_at=at, **event)

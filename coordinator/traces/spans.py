@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from unstuck.coordinator.model.past_attempts import Event, PastAttempt, attempts_of
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.tasks.protocol.token import split_member
-
-S = GroupState
-Event = Mapping[str, Any]
-_END_AN_ATTEMPT = (S.BACKOFF, S.SUCCEEDED, S.FAILED, S.CANCELED, S.SKIPPED, S.WAITING)
-_NO_ERROR = ("RELEASED", "ALTERED")  # reasons of BACKOFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +33,6 @@ class JobSpan:
     error: tuple[str, str] | None = None
     points: tuple[tuple[str, float, str], ...] = ()
     follows: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """An attempt whose end is not read yet."""
-
-    number: int
-    queued_at: float
-    queue: str
-    claimed_at: float | None = None
-    worker: str = ""
 
 
 def spans_of(job: JobRecord, events: Iterable[Event]) -> Iterator[JobSpan]:
@@ -91,26 +75,15 @@ def _group(job: JobRecord, group: str, events: list[Event]) -> Iterator[JobSpan]
         start=float(events[0]["at"]),
         end=float(last["at"]),
         attributes={**of_group, "unstuck.status": str(last["kind"])},
-        error=_error(last),
+        error=(str(last.get("code", "")), str(last.get("text", ""))) if last["kind"] == GroupState.FAILED else None,
     )
-    attempt: _Attempt | None = None
-    made = 0
-    for event in events:
-        at, kind = float(event["at"]), event["kind"]
-        if kind == S.QUEUED:
-            attempt = _Attempt(int(event.get("epoch", 0)), at, str(event.get("queue", "")))
-        elif kind == S.RUNNING:
-            # The log may have lost when it was queued.
-            attempt = attempt or _Attempt(int(event.get("epoch", 0)), at, "")
-            attempt.claimed_at, attempt.worker = max(at, attempt.queued_at), str(event.get("worker", ""))
-        elif attempt is not None and kind in _END_AN_ATTEMPT:
-            made += 1  # after a rerun the numbers of attempts begin again, and two spans must not have one id
-            yield _attempt(f"{key}/{made}", key, attempt, event, of_group)
-            attempt = None
+    # After a rerun the numbers of attempts begin again, and two spans must not have one id.
+    for made, attempt in enumerate((one for one in attempts_of(events) if one.ended_at is not None), 1):
+        yield _attempt(f"{key}/{made}", key, attempt, of_group)
 
 
-def _attempt(key: str, group: str, attempt: _Attempt, end: Event, of_group: dict[str, str]) -> JobSpan:
-    ended_at = max(float(end["at"]), attempt.claimed_at or attempt.queued_at)
+def _attempt(key: str, group: str, attempt: PastAttempt, of_group: dict[str, str]) -> JobSpan:
+    ended_at = attempt.queued_at if attempt.ended_at is None else attempt.ended_at
     claimed_at = ended_at if attempt.claimed_at is None else attempt.claimed_at
     return JobSpan(
         key=key,
@@ -122,23 +95,16 @@ def _attempt(key: str, group: str, attempt: _Attempt, end: Event, of_group: dict
             {
                 **of_group,
                 "unstuck.attempt": attempt.number,
-                "unstuck.status": str(end["kind"]),
+                "unstuck.status": attempt.ended_as,
                 "unstuck.queue": attempt.queue,
                 "unstuck.worker": attempt.worker,
                 "unstuck.queue_time": round(claimed_at - attempt.queued_at, 6),
                 "unstuck.run_time": round(ended_at - claimed_at, 6),
             }
         ),
-        error=_error(end),
+        error=(attempt.code, attempt.text) if attempt.failed else None,
         points=() if attempt.claimed_at is None else (("claimed", attempt.claimed_at, ""),),
     )
-
-
-def _error(event: Event) -> tuple[str, str] | None:
-    code = str(event.get("code", ""))
-    if event["kind"] == S.FAILED or (event["kind"] == S.BACKOFF and code not in _NO_ERROR):
-        return code, str(event.get("text", ""))
-    return None
 
 
 def _known(attributes: Mapping[str, str | int | float]) -> dict[str, str | int | float]:

@@ -38,6 +38,7 @@ class ForkView:
     total: int
     census: dict[str, int]
     members: tuple[GroupView, ...]  # those with a record; the others are WAITING
+    only_joins: bool = False  # it has no steps
 
     @property
     def done(self) -> int:
@@ -306,6 +307,7 @@ def _fork_view(state: JobState, name: str) -> ForkView:
         total,
         census,
         tuple(_group_view(state, name, member) for member in state.members(name) if member in state.groups),
+        planned.spec.is_join,
     )
 
 

@@ -1,0 +1,272 @@
+"""Lays out a graph in layers from left to right, so that few lines cross and most are straight (pure).
+
+The steps are those of Sugiyama, Tagawa and Toda (1981): layers, order within a layer, then the places. Places are
+least squares under the distances that must be kept, which pooling of neighbours solves exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
+from itertools import pairwise
+
+GAP_X, GAP_Y = 56.0, 18.0  # between layers, and between boxes of a layer
+LINE_Y = 10.0  # between two lines that pass a layer
+ORDERINGS, PLACINGS = 12, 16  # sweeps over all layers, and
+SWEPT = 50_000  # lines that are looked at in all of them, but for the first two
+PASSED = 5_000  # layers that all lines may pass; of a graph with more, lines that others imply are left out
+STRAIGHT = 8.0  # weight of a line that passes a layer, against that of a box
+JUNCTION = (6.0, 6.0)
+
+Size = tuple[float, float]
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Where a node stands: its upper left corner and its size."""
+
+    x: float
+    y: float
+    w: float
+    h: float
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One edge. A line between the points ``2n`` and ``2n + 1`` crosses a gap; the others pass a layer, level."""
+
+    source: str
+    target: str
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A graph with places. ``junctions``: boxes at which lines meet that would else be one for each pair of nodes."""
+
+    width: float
+    height: float
+    boxes: Mapping[str, Box]
+    junctions: Mapping[str, Box]
+    lines: tuple[Line, ...]
+
+
+@dataclass(slots=True)
+class _Node:
+    """A node, a junction, or the place where a long line passes a layer (``passing``)."""
+
+    name: str
+    size: Size
+    passing: bool = False
+    layer: int = 0
+    y: float = 0.0
+    before: list[_Node] = field(default_factory=list)
+    after: list[_Node] = field(default_factory=list)
+
+    @property
+    def gap(self) -> float:
+        return LINE_Y if self.passing else GAP_Y
+
+
+def lay_out(sizes: Mapping[str, Size], needs: Mapping[str, Sequence[str]]) -> Layout:
+    """Places for the nodes in ``sizes``, each to the right of what it needs. The same graph gets the same places.
+
+    Raises: CycleError.
+    """
+    known = {name: tuple(dict.fromkeys(n for n in needs.get(name, ()) if n in sizes)) for name in sizes}
+    nodes = {name: _Node(name, size) for name, size in sizes.items()}
+    junctions = _join_lines(known, nodes)
+    order = _in_order(known, nodes)
+    if sum(node.layer - need.layer - 1 for node in order for need in node.before) > PASSED:
+        known = _without_implied(order)
+        order = _in_order(known, nodes)
+    _spread_unbound(order)
+    long_lines = {(need.name, node.name): _pass_layers(need, node) for node in order for need in tuple(node.before)}
+    layers: list[list[_Node]] = [[] for _ in range(1 + max((node.layer for node in order), default=-1))]
+    for node in order:
+        layers[node.layer].append(node)
+    for passed in long_lines.values():
+        for node in passed:
+            layers[node.layer].append(node)
+    layers = _fewest_crossings(layers)
+    _place(layers)
+    return _drawn(layers, nodes, junctions, long_lines)
+
+
+def _join_lines(needs: dict[str, tuple[str, ...]], nodes: dict[str, _Node]) -> list[str]:
+    """Put a junction between several nodes and what all of them need, where that takes fewer lines."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name, its in needs.items():
+        alike.setdefault(its, []).append(name)
+    made: list[str] = []
+    for its, names in alike.items():
+        if len(its) * len(names) > len(its) + len(names) + 1:
+            junction = f"\0{len(made)}"  # no name of a group has this
+            made.append(junction)
+            nodes[junction] = _Node(junction, JUNCTION)
+            needs[junction] = its
+            needs.update(dict.fromkeys(names, (junction,)))
+    return made
+
+
+def _in_order(needs: Mapping[str, Sequence[str]], nodes: Mapping[str, _Node]) -> list[_Node]:
+    """The nodes with their lines and layers, each after what it needs.
+
+    Each is one layer after the last that it needs, or farther to the right where that shortens more lines.
+    """
+    order = [nodes[name] for name in TopologicalSorter(needs).static_order()]
+    for node in order:
+        node.before, node.after = [nodes[need] for need in needs[node.name]], []
+    for node in order:
+        for need in node.before:
+            need.after.append(node)
+        node.layer = max((need.layer + 1 for need in node.before), default=0)
+    for node in reversed(order):
+        if len(node.after) > len(node.before):
+            node.layer = min(later.layer for later in node.after) - 1
+    return order
+
+
+def _without_implied(order: Sequence[_Node]) -> dict[str, tuple[str, ...]]:
+    """What each node needs, without what something else that it needs has needed before."""
+    bit = {node.name: 1 << n for n, node in enumerate(order)}
+    earlier: dict[str, int] = {}
+    for node in order:
+        earlier[node.name] = 0
+        for need in node.before:
+            earlier[node.name] |= earlier[need.name]
+        node.before = [need for need in node.before if not earlier[node.name] & bit[need.name]]
+        for need in node.before:
+            earlier[node.name] |= bit[need.name]
+    return {node.name: tuple(need.name for need in node.before) for node in order}
+
+
+def _spread_unbound(order: Sequence[_Node]) -> None:
+    """Put the nodes without any line side by side, not into one long column."""
+    unbound = [node for node in order if not node.before and not node.after]
+    deepest = max((node.layer for node in order), default=0)
+    columns = max(deepest + 1, min(6, math.isqrt(len(unbound))))
+    for n, node in enumerate(unbound):
+        node.layer = n % columns
+
+
+def _pass_layers(source: _Node, target: _Node) -> list[_Node]:
+    """Put a node into each layer between the two, so that each line goes from one layer to the next."""
+    passed = [
+        _Node(f"{source.name}\0{target.name}", (0.0, 0.0), True, layer)
+        for layer in range(source.layer + 1, target.layer)
+    ]
+    if passed:
+        chain = [source, *passed, target]
+        for n, node in enumerate(passed, 1):
+            node.before, node.after = [chain[n - 1]], [chain[n + 1]]
+        source.after[source.after.index(target)] = passed[0]
+        target.before[target.before.index(source)] = passed[-1]
+    return passed
+
+
+def _fewest_crossings(layers: list[list[_Node]]) -> list[list[_Node]]:
+    """The order of each layer: nodes go to the middle of their neighbours, from left to right and back."""
+    best, fewest = layers, _crossings(layers)
+    lines = sum(len(node.after) for layer in layers for node in layer)
+    for sweep in range(max(2, min(ORDERINGS, SWEPT // (lines + 1)))):
+        if not fewest:
+            break
+        rightwards = sweep % 2 == 0
+        now = list(layers)
+        for n in range(1, len(now)) if rightwards else range(len(now) - 2, -1, -1):
+            places = {id(node): place for place, node in enumerate(now[n - 1 if rightwards else n + 1])}
+            keys = {}
+            for place, node in enumerate(now[n]):
+                beside = [places[id(one)] for one in (node.before if rightwards else node.after)]
+                unbound = not node.before and not node.after
+                keys[id(node)] = math.inf if unbound else sum(beside) / len(beside) if beside else place
+            now[n] = sorted(now[n], key=lambda node: keys[id(node)])
+        layers = now
+        if (count := _crossings(layers)) < fewest:
+            best, fewest = layers, count
+    return best
+
+
+def _crossings(layers: Sequence[Sequence[_Node]]) -> int:
+    count = 0
+    for left, right in pairwise(layers):
+        places = {id(node): place for place, node in enumerate(right)}
+        ends: list[int] = []  # of the lines seen so far, sorted
+        for node in left:
+            its = sorted(places[id(one)] for one in node.after)
+            count += sum(len(ends) - bisect_right(ends, end) for end in its)
+            for end in its:
+                insort(ends, end)
+    return count
+
+
+def _place(layers: Sequence[Sequence[_Node]]) -> None:
+    for layer in layers:
+        _settle(layer, [node.y for node in layer])
+    for sweep in range(PLACINGS):
+        rightwards = sweep % 2 == 0
+        for layer in layers if rightwards else reversed(layers):
+            wanted = []
+            for node in layer:
+                beside = (node.before or node.after) if rightwards else (node.after or node.before)
+                middle = sorted(one.y for one in beside)[(len(beside) - 1) // 2 : len(beside) // 2 + 1]
+                wanted.append(sum(middle) / len(middle) if middle else node.y)
+            _settle(layer, wanted)
+
+
+def _settle(layer: Sequence[_Node], wanted: Sequence[float]) -> None:
+    """Set the middle of each node as near to ``wanted`` as the distances allow, in the sense of least squares."""
+    offsets = [0.0]
+    for above, below in pairwise(layer):
+        offsets.append(offsets[-1] + (above.size[1] + below.size[1]) / 2 + max(above.gap, below.gap))
+    runs: list[tuple[float, float, int]] = []  # weighted sum, weight and count of nodes that touch
+    for node, want, offset in zip(layer, wanted, offsets, strict=False):
+        weight = STRAIGHT if node.passing else 1.0
+        run = ((want - offset) * weight, weight, 1)
+        while runs and runs[-1][0] / runs[-1][1] > run[0] / run[1]:
+            above_run = runs.pop()
+            run = (above_run[0] + run[0], above_run[1] + run[1], above_run[2] + run[2])
+        runs.append(run)
+    placed = (total / weight for total, weight, count in runs for _ in range(count))
+    for node, start, offset in zip(layer, placed, offsets, strict=False):
+        node.y = start + offset
+
+
+def _drawn(
+    layers: Sequence[Sequence[_Node]],
+    nodes: Mapping[str, _Node],
+    junctions: Iterable[str],
+    long_lines: Mapping[tuple[str, str], Sequence[_Node]],
+) -> Layout:
+    """The layout from the places of all nodes, moved to the origin."""
+    top = min((node.y - node.size[1] / 2 for layer in layers for node in layer), default=0.0)
+    widths = [max(node.size[0] for node in layer) for layer in layers]
+    lefts = [sum(widths[:n]) + n * GAP_X for n in range(len(layers))]
+
+    def box(node: _Node) -> Box:
+        x = lefts[node.layer] + (0 if node.name not in between else (widths[node.layer] - node.size[0]) / 2)
+        w = node.size[0] if node.name in between else widths[node.layer]
+        return Box(x, round(node.y - node.size[1] / 2 - top, 1), w, node.size[1])
+
+    def points(source: _Node, passed: Sequence[_Node], target: _Node) -> Iterator[Point]:
+        start, end = box(source), box(target)
+        yield start.x + start.w, round(source.y - top, 1)
+        for node in passed:
+            y, x = round(node.y - top, 1), lefts[node.layer]
+            yield from ((x, y), (x + widths[node.layer], y))
+        yield end.x, round(target.y - top, 1)
+
+    between = set(junctions)
+    lines = tuple(
+        Line(source, target, tuple(points(nodes[source], passed, nodes[target])))
+        for (source, target), passed in long_lines.items()
+    )
+    boxes = {name: box(node) for name, node in nodes.items() if name not in between}
+    bottoms = (node.y + node.size[1] / 2 - top for layer in layers for node in layer)
+    width = lefts[-1] + widths[-1] if layers else 0.0
+    return Layout(width, max(bottoms, default=0.0), boxes, {name: box(nodes[name]) for name in between}, lines)

@@ -1,0 +1,60 @@
+"""The sign and the colours of each status, the same on the terminal, in pictures and on the page.
+
+A sign stands beside each colour, since not everybody sees colours apart.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mark(NamedTuple):
+    """``symbol``: one character. ``line`` and ``fill``: colours on white paper."""
+
+    symbol: str
+    line: str
+    fill: str
+
+
+_COLOURS = {  # line, fill
+    "grey": ("#6b7280", "#f1f3f5"),
+    "cyan": ("#0e7490", "#dff4f9"),
+    "blue": ("#1d4ed8", "#e1eaff"),
+    "amber": ("#b45309", "#fdf0d5"),
+    "violet": ("#7e22ce", "#f3e8ff"),
+    "green": ("#15803d", "#e0f5e6"),
+    "red": ("#b91c1c", "#fde4e4"),
+}
+_SIGNS = {
+    "WAITING": "○ grey",
+    "QUEUED": "◌ cyan",
+    "RUNNING": "● blue",
+    "BACKOFF": "↻ amber",
+    "CANCELING": "◍ violet",
+    "SUCCEEDED": "✓ green",
+    "FAILED": "✗ red",
+    "CANCELED": "⊘ violet",
+    "SKIPPED": "– grey",
+    "PENDING": "○ grey",
+    "RETRYING": "↻ amber",
+    "PAUSING": "◍ violet",
+    "PAUSED": "‖ violet",
+    "HALTED": "! red",
+    "STOPPING": "◍ violet",
+    "STOPPED": "■ violet",
+    "FINISHED": "✓ green",
+    "LOST": "? amber",
+    "RELEASED": "↩ grey",
+}
+UNKNOWN = Mark("·", *_COLOURS["grey"])
+MARKS = {name: Mark(text[0], *_COLOURS[text[2:]]) for name, text in _SIGNS.items()}
+
+
+def mark(status: str) -> Mark:
+    """The mark of a status of a job, of a group or of a schedule, or an outcome of an attempt."""
+    return MARKS.get(status, UNKNOWN)
+
+
+def css_class(status: str) -> str:
+    """The class of whatever has this status: ``s-failed``."""
+    return f"s-{status.lower()}"
