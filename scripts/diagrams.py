@@ -12,9 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from scripts.drawing import Drawing, Point
+from unstuck.coordinator.graph.svg import on_paper
 from unstuck.coordinator.metrics.catalog import CATALOG
 from unstuck.coordinator.model.schedule_record import SCHEDULE_MOVES, ScheduleStatus
 from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, PHASE_MOVES, GroupState
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.plan import compile_plan
+from unstuck.coordinator.views.job_pictures import graph_of_plan
 
 DOCS = Path(__file__).parents[1] / "docs"
 IMAGES = DOCS / "images"
@@ -244,6 +248,12 @@ def lost_attempt() -> str:
     return d.svg()
 
 
+def flights() -> str:
+    """The job of the tutorial, as `unstuck validate --graph` draws it."""
+    spec = JobSpec.from_file(DOCS.parent / "examples" / "flights.yaml")
+    return on_paper(graph_of_plan(compile_plan(spec)))
+
+
 def pictures() -> dict[str, str]:
     """Every picture that is drawn, by its file."""
     return {
@@ -252,6 +262,7 @@ def pictures() -> dict[str, str]:
         "schedule-states.svg": schedule_states(),
         "attempt.svg": attempt(),
         "lost-attempt.svg": lost_attempt(),
+        "flights.svg": flights(),
     }
 
 

@@ -16,6 +16,7 @@ from unstuck.coordinator.cli.render.terminal import Listing, count_of, stderr
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.errors import Ambiguous, BadRequest, NoSuchJob
 from unstuck.coordinator.exits import ExitCode
+from unstuck.coordinator.graph.svg import Svg, on_paper
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, SpecError, Written, listed, suggestion
@@ -135,7 +136,28 @@ By = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 JsonLines = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
+Graph = Annotated[
+    Path | None,
+    typer.Option(
+        "--graph",
+        metavar="FILE",
+        help="Draw its graph into this file, as SVG; - is standard output.",
+        show_default=False,
+    ),
+]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")]
+
+
+def write_picture(picture: Svg, file: Path) -> None:
+    """Write a picture as a file of its own, or to standard output. Raises: typer.BadParameter: not possible."""
+    if file == STANDARD_INPUT:
+        sys.stdout.write(on_paper(picture))
+        return
+    try:
+        file.write_text(on_paper(picture), encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(f"{file} cannot be written: {error.strerror}", param_hint="--graph") from None
+    stderr.print(f"The graph is in {file}.", soft_wrap=True)
 
 
 def resolve(client: Client, word: str, *, by_key: bool = False) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from unstuck.coordinator.graph.layered import Box, Layout, Line, Size, lay_out
+from unstuck.coordinator.graph.layered import Box, Line, Size, lay_out
 from unstuck.coordinator.graph.status_marks import css_class, mark
 from unstuck.coordinator.graph.svg import MONO, SOFT, Svg, cut, element, linked, picture, plain, text, title, width_of
 

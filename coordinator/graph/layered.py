@@ -132,7 +132,7 @@ def _in_order(needs: Mapping[str, Sequence[str]], nodes: Mapping[str, _Node]) ->
 
 
 def _without_implied(order: Sequence[_Node]) -> dict[str, tuple[str, ...]]:
-    """What each node needs, without what something else that it needs has needed before."""
+    """The needs of each node, without what something else that it needs has needed before."""
     bit = {node.name: 1 << n for n, node in enumerate(order)}
     earlier: dict[str, int] = {}
     for node in order:

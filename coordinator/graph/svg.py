@@ -17,6 +17,7 @@ from unstuck.tasks.terminal_text import printable
 SANS = "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"
 MONO = "ui-monospace, SFMono-Regular, Menlo, Consolas, DejaVu Sans Mono, monospace"
 CHARACTER = 0.62  # of the font size: the width of a character of MONO
+INK = "#1f2933"  # of text and lines where there is no text around
 SOFT = 0.7  # opacity of text and lines that matter less
 
 
@@ -45,7 +46,7 @@ def text(x: float, y: float, words: str, **attributes: Any) -> str:
 
 
 def title(words: str) -> str:
-    """What a reader hears of an element, and sees when the pointer stands on it."""
+    """The text of an element that a reader hears, and that is shown when the pointer stands on it."""
     return element("title", plain(words))
 
 
@@ -78,9 +79,10 @@ def picture(width: float, height: float, label: str, content: Iterable[str], *, 
 
 def on_paper(drawn: Svg) -> str:
     """A picture as a file of its own, on white paper: what shows it may be dark."""
-    head, rest = drawn.split(">", 1)
+    head, rest = drawn.split("</title>", 1)
     paper = element("rect", width="100%", height="100%", fill="#ffffff")
-    return f'{head} color="#1f2933">{paper}{rest}\n'
+    inked = head.replace("<svg ", f'<svg color="{INK}" ', 1)
+    return f"{inked}</title>{paper}{rest}\n"
 
 
 def cut(words: str, width: float, size: float) -> str:
@@ -100,4 +102,4 @@ def plain(words: str) -> str:
 
 
 def _written(value: Any) -> str:
-    return f"{round(value, 1):g}" if isinstance(value, float) else plain(str(value))
+    return f"{round(value, 2):g}" if isinstance(value, float) else plain(str(value))

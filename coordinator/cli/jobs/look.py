@@ -22,12 +22,14 @@ from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.options import (
     JOB_IN_PYTHON,
     AsJson,
+    Graph,
     LookArgument,
     Named,
     Since,
     Statuses,
     read_spec,
     resolve,
+    write_picture,
 )
 from unstuck.coordinator.cli.render.job_tree import job_tree
 from unstuck.coordinator.cli.render.terminal import (
@@ -54,6 +56,7 @@ from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.stack_words import stack_lines
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.views.job_facts import altered_while_running
+from unstuck.coordinator.views.job_pictures import graph_of_job
 from unstuck.coordinator.views.job_views import JobView, ListedJob, folded
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.errors import UnstuckError
@@ -160,6 +163,7 @@ def show(
     as_yaml: Annotated[
         bool, typer.Option("--yaml", help="Its spec alone, as YAML; JOB may be a job in Python, as module:job.")
     ] = False,
+    graph: Graph = None,
     as_json: AsJson = False,
 ) -> None:
     """Show all there is to know of one job, and the errors of its groups."""
@@ -167,7 +171,10 @@ def show(
         sys.stdout.write(_spec_text(job))
         return
     with connected() as connection:
-        view = connection.client.show(resolve(connection.client, job, by_key=True), why=True)
+        view = connection.client.show(resolve(connection.client, job, by_key=True), why=graph is None)
+    if graph is not None:
+        write_picture(graph_of_job(view), graph)
+        return
     if as_json:
         emit(DiffDocument.of_view(view) if diff else JobDocument.of_view(view))
         return

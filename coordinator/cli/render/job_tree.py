@@ -24,22 +24,12 @@ from unstuck.coordinator.cli.render.terminal import (
     table,
 )
 from unstuck.coordinator.explain.stack_words import stands_at
+from unstuck.coordinator.graph.status_marks import mark
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.views.job_facts import GroupView
 from unstuck.coordinator.views.job_views import ForkView, JobView
 from unstuck.tasks.duration import format_duration
 
-SYMBOLS = {
-    "WAITING": "○",
-    "QUEUED": "◌",
-    "RUNNING": "●",
-    "BACKOFF": "↻",
-    "CANCELING": "◍",
-    "SUCCEEDED": "✓",
-    "FAILED": "✗",
-    "CANCELED": "⊘",
-    "SKIPPED": "–",
-}
 MEMBERS = 8  # of one fork, shown at a time
 ACTIVE = (GroupState.RUNNING, GroupState.CANCELING, GroupState.BACKOFF, GroupState.QUEUED)
 _SHOWN = (GroupState.RUNNING, GroupState.CANCELING, GroupState.BACKOFF, GroupState.FAILED)
@@ -289,7 +279,7 @@ def _cells(lines: Sequence[Line]) -> Iterator[tuple[Text, ...]]:
         branch = ("   └─ " if last else "   ├─ ") if line.member else " "
         style = STYLES.get(line.state, "dim")
         yield (
-            Text.assemble((branch, "dim"), (f"{SYMBOLS.get(line.state, ' ')} ", style), line.name),
+            Text.assemble((branch, "dim"), (f"{mark(line.state).symbol if line.state else ' '} ", style), line.name),
             coloured(line.state, line.state.lower()),
             _bar_cell(line, style),
             Text(line.detail, "red" if line.state == GroupState.FAILED else ""),

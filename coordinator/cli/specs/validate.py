@@ -8,7 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from unstuck.coordinator.cli.connection import settings_here
-from unstuck.coordinator.cli.options import STANDARD_INPUT, AsJson, Params, params_of, written_spec
+from unstuck.coordinator.cli.options import (
+    STANDARD_INPUT,
+    AsJson,
+    Graph,
+    Params,
+    params_of,
+    write_picture,
+    written_spec,
+)
 from unstuck.coordinator.cli.render.terminal import count_of, emit, stdout
 from unstuck.coordinator.cli.specs.code_checks import CodeOfSteps, code_problems, groups_of, statement_problems
 from unstuck.coordinator.cli.specs.submit import SPEC, warn
@@ -18,6 +26,7 @@ from unstuck.coordinator.spec.checks.unused import unbound_markers, unused_param
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import Plan
 from unstuck.coordinator.spec.problems import Problem, SpecError, Written
+from unstuck.coordinator.views.job_pictures import graph_of_plan
 
 
 def validate(
@@ -28,6 +37,7 @@ def validate(
         typer.Option("--imports", help="Import the code of the steps; check it against parameters, inputs, outputs."),
     ] = False,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of a spec, for editors.")] = False,
+    graph: Graph = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a job spec without submitting it. Exit code 2 with all its problems if it is wrong."""
@@ -45,6 +55,10 @@ def validate(
             raise
         emit({"ok": False, "problems": [problem.to_json() for problem in error.problems]})
         raise typer.Exit(ExitCode.USAGE) from None
+    if graph is not None:
+        write_picture(graph_of_plan(plan), graph)
+        if graph == STANDARD_INPUT:
+            return
     forks = [group.spec for group in plan.groups.values() if group.spec.for_each is not None]
     dynamic = sum(fork.fork_from is not None for fork in forks)
     members = sum(plan.member_count(group, {}) or 0 for group in plan.groups)
