@@ -22,6 +22,11 @@ def _note(folder: str) -> None:
     (Path(folder) / str(os.getpid())).touch()
 
 
+def _until_noted(folder: str, processes: int) -> None:
+    while len([*Path(folder).iterdir()]) < processes:
+        time.sleep(0.001)
+
+
 def _stay(folder: str, seconds: float = 600) -> None:
     _note(folder)
     time.sleep(seconds)
@@ -171,8 +176,8 @@ def leave(spark: Any, ctx: Any, way: str, folder: str) -> None:
     # Celery's children may have none of their own by multiprocessing, and this is how its users get round that.
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     WAYS[way](folder)
-    while not (way == LATER or [*Path(folder).iterdir()]):
-        time.sleep(0.01)
+    if way != LATER:
+        _until_noted(folder, 1)
 
 
 def last(spark: Any, ctx: Any, ends: str) -> None:
@@ -185,8 +190,7 @@ def start_and_die(spark: Any, ctx: Any, folder: str) -> None:
     """Its runner is killed, by the kernel for want of memory say, with daemons that nobody has seen yet."""
     _program(folder, start_new_session=True)
     _daemon(folder)
-    while len([*Path(folder).iterdir()]) < 2:
-        time.sleep(0.001)
+    _until_noted(folder, 2)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,16 +77,19 @@ def fails_until(spark: Any, ctx: Any, log: str, name: str, gate: str) -> Any:
     return made
 
 
+def _until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(0.02)
+
+
 def wait_for_cancel(spark: Any, ctx: Any) -> None:
     """Polite: leaves when it is told to."""
-    while not ctx.cancelled:
-        time.sleep(0.02)
+    _until(lambda: ctx.cancelled)
     raise RuntimeError("interrupted")
 
 
 def until(spark: Any, ctx: Any, path: str) -> None:
-    while not Path(path).exists():
-        time.sleep(0.02)
+    _until(Path(path).exists)
 
 
 def gated_table(spark: Any, ctx: Any, started: str, gate: str) -> Any:
@@ -283,24 +287,19 @@ def taken_away(spark: Any, ctx: Any, warehouse: str, back: bool) -> Any:
     """30 rows, by three tasks one after the other. While the second writes the warehouse is away; or from then on."""
     here, away, false = (Path(warehouse + end) for end in ("", "-away", "-false"))
 
-    def until_written_by(tasks: int, where: Path) -> None:
-        while written(where) < tasks:
-            time.sleep(0.01)
-
-    def written(where: Path) -> int:
+    def a_task_has_written() -> bool:
         try:
-            return len([*where.glob("_staging/**/_temporary/0/task_*")])
+            return any(here.glob("_staging/**/_temporary/0/task_*"))
         except FileNotFoundError:  # a folder that another task renamed meanwhile
-            return 0
+            return False
 
     def part(index: int, rows: Any) -> Any:
         if index == 1:
-            until_written_by(1, here)
+            _until(a_task_has_written)
             here.rename(away)
         if index == 2:
-            while not away.exists():
-                time.sleep(0.01)
-            until_written_by(1, here)
+            _until(away.exists)
+            _until(a_task_has_written)
             if back:
                 here.rename(false)
                 away.rename(here)
@@ -325,8 +324,7 @@ def between_actions(spark: Any, ctx: Any, started: str) -> None:
     """A Spark action, Python until long after it was told to end, and one more action that it never comes back from."""
     spark.range(10).count()
     Path(started).touch()
-    while not ctx.cancelled:
-        time.sleep(0.02)
+    _until(lambda: ctx.cancelled)
     time.sleep(1)  # in which the cancel is repeated, and finds no job
     spark.range(10).count()
     time.sleep(600)
