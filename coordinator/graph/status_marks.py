@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 
 class Mark(NamedTuple):
-    """``symbol``: one character. ``line`` and ``fill``: colours on white paper."""
+    """``symbol``: one character. ``colour``: its name; ``line`` and ``fill``: that colour on white paper."""
 
     symbol: str
+    colour: str
     line: str
     fill: str
 
@@ -20,8 +21,8 @@ _COLOURS = {  # line, fill
     "grey": ("#6b7280", "#f1f3f5"),
     "cyan": ("#0e7490", "#dff4f9"),
     "blue": ("#1d4ed8", "#e1eaff"),
-    "amber": ("#b45309", "#fdf0d5"),
-    "violet": ("#7e22ce", "#f3e8ff"),
+    "yellow": ("#b45309", "#fdf0d5"),
+    "magenta": ("#7e22ce", "#f3e8ff"),
     "green": ("#15803d", "#e0f5e6"),
     "red": ("#b91c1c", "#fde4e4"),
 }
@@ -29,25 +30,25 @@ _SIGNS = {
     "WAITING": "○ grey",
     "QUEUED": "◌ cyan",
     "RUNNING": "● blue",
-    "BACKOFF": "↻ amber",
-    "CANCELING": "◍ violet",
+    "BACKOFF": "↻ yellow",
+    "CANCELING": "◍ magenta",
     "SUCCEEDED": "✓ green",
     "FAILED": "✗ red",
-    "CANCELED": "⊘ violet",
+    "CANCELED": "⊘ magenta",
     "SKIPPED": "– grey",
     "PENDING": "○ grey",
-    "RETRYING": "↻ amber",
-    "PAUSING": "◍ violet",
-    "PAUSED": "‖ violet",
+    "RETRYING": "↻ yellow",
+    "PAUSING": "◍ magenta",
+    "PAUSED": "‖ magenta",
     "HALTED": "! red",
-    "STOPPING": "◍ violet",
-    "STOPPED": "■ violet",
+    "STOPPING": "◍ magenta",
+    "STOPPED": "■ magenta",
     "FINISHED": "✓ green",
-    "LOST": "? amber",
+    "LOST": "? yellow",
     "RELEASED": "↩ grey",
 }
-UNKNOWN = Mark("·", *_COLOURS["grey"])
-MARKS = {name: Mark(text[0], *_COLOURS[text[2:]]) for name, text in _SIGNS.items()}
+UNKNOWN = Mark("·", "grey", *_COLOURS["grey"])
+MARKS = {name: Mark(text[0], text[2:], *_COLOURS[text[2:]]) for name, text in _SIGNS.items()}
 
 
 def mark(status: str) -> Mark:

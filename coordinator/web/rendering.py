@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from unstuck.coordinator.client import Client
+from unstuck.coordinator.graph.status_marks import css_class, mark
 from unstuck.coordinator.web.safety import HEADERS
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.terminal_text import printable
@@ -131,8 +132,9 @@ def _shown(value: object) -> object:
 
 
 def status(word: str) -> Markup:
-    """A status or a state in its colour, which never says anything that the word does not."""
-    return Markup('<span class="status s-{}">{}</span>').format(str(word).lower(), str(word))
+    """A status or a state with its sign and in its colour, which say nothing that the word does not."""
+    sign = mark(word).symbol
+    return Markup('<span class="status {}" data-sign="{}">{}</span>').format(css_class(word), sign, str(word))
 
 
 def ago(at: float | None, now: float | None = None) -> Markup:

@@ -23,6 +23,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from unstuck.coordinator.documents.document import json_text
+from unstuck.coordinator.graph.status_marks import MARKS
 from unstuck.tasks.terminal_text import printable
 
 PIPED_WIDTH = 1000  # what reads a pipe wants whole lines, not lines folded to a terminal that is not there
@@ -30,16 +31,7 @@ BAR = 16
 GAP = 2  # columns between two columns of a table
 FIRST_LINE = 300  # characters of an error where its first line is enough
 
-_STATES = {
-    "dim": ("PENDING", "WAITING", "SKIPPED"),
-    "cyan": ("QUEUED",),
-    "blue": ("RUNNING",),
-    "yellow": ("RETRYING", "BACKOFF"),
-    "magenta": ("PAUSING", "PAUSED", "STOPPING", "STOPPED", "CANCELING", "CANCELED"),
-    "green": ("SUCCEEDED", "FINISHED"),
-    "bold red": ("FAILED", "HALTED"),
-}
-STYLES = {state: style for style, states in _STATES.items() for state in states}
+STYLES = {state: {"grey": "dim", "red": "bold red"}.get(one.colour, one.colour) for state, one in MARKS.items()}
 
 
 class PrintedConsole(Console):
