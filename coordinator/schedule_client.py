@@ -241,6 +241,21 @@ class ScheduleClient:
         """The schedules whose record cannot be read, each with a sentence."""
         return self._store.load_all(self.names())[1]
 
+    def unwell(self, *, overdue: float, behind: float, most: int) -> tuple[list[ScheduleView], dict[str, str]]:
+        """The schedules that need a look: few of many, so only these are read.
+
+        They are HALTED or tried again, their last run failed, or they are late or behind.
+
+        Args:
+            overdue: seconds after its time at which a schedule that nobody has decided is late.
+            behind: seconds for which something may lie unread in its streams.
+            most: of each kind.
+
+        Returns: also those of them whose record cannot be read, each with a sentence.
+        """
+        records, unreadable = self._store.load_all(self._store.unwell(overdue, behind, most))
+        return self._views(records), unreadable
+
     def _views(self, records: Sequence[ScheduleRecord]) -> list[ScheduleView]:
         names = [record.name for record in records]
         now, due, backlogs = self._store.now(), self._store.due_at(names), self._store.backlogs(names)

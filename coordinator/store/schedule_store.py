@@ -11,13 +11,14 @@ import redis
 
 from unstuck.coordinator.errors import Damaged
 from unstuck.coordinator.model.backlog import Backlog
-from unstuck.coordinator.model.schedule_record import ScheduleRecord
+from unstuck.coordinator.model.schedule_record import ScheduleRecord, ScheduleStatus
 from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.tasks.protocol.keys import Keys, at_warehouse
 from unstuck.tasks.protocol.lua import Script
 from unstuck.tasks.protocol.report import in_short
 
 TAKEN_AT_ONCE = 100
+UNWELL = (ScheduleStatus.HALTED, ScheduleStatus.RETRYING)
 FORGET_AFTER = 60  # seconds for which somebody may still look at a job that leaves the store
 
 
@@ -195,6 +196,27 @@ class ScheduleStore:
     def names(self) -> list[str]:
         """The names of all schedules, in order."""
         return sorted(cast(list[str], self._redis.hkeys(self._keys.schedules)))
+
+    def unwell(self, overdue: float, behind: float, most: int) -> list[str]:
+        """The names of schedules that need a look, at most so many of each kind, by their short lines alone.
+
+        Those that are HALTED or tried again, or whose last run failed; that nobody has decided ``overdue`` seconds
+        after their time; and those of which a coordinator has seen something unread that is ``behind`` seconds old.
+        """
+        now, pipe = self.now(), self._redis.pipeline(transaction=False)
+        pipe.hgetall(self._keys.schedules)
+        pipe.zrangebyscore(self._keys.schedules_due, "-inf", now - overdue, start=0, num=most)
+        pipe.hgetall(self._keys.backlogs)
+        texts, late, backlogs = pipe.execute()
+        lines = {name: json.loads(text) for name, text in texts.items()}
+        failing = [
+            name
+            for name, line in lines.items()
+            if line["status"] in UNWELL or (line["failures"] and not ScheduleStatus(line["status"]).terminal)
+        ]
+        unread = [name for name, text in backlogs.items() if 0 < Backlog.from_json(text).since < now - behind]
+        wanted = dict.fromkeys((*sorted(failing)[:most], *late, *sorted(unread)[:most]))
+        return [name for name in wanted if name in lines]
 
     def due_at(self, names: Sequence[str]) -> list[float | None]:
         """When each of these schedules is decided next; None: never again."""

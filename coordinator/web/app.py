@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import secrets
 
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -39,17 +41,21 @@ TITLES = {404: "Not found", 409: "Refused", 503: "No answer"}
 UNKNOWN = "This is a bug in Unstuck; please report it with the traceback in the log of the page."
 
 
-def create_app(client: Client, access: Access, *, read_only: bool = False) -> Starlette:
+def create_app(
+    client: Client, access: Access, *, read_only: bool = False, exporter: Collector | None = None
+) -> Starlette:
     """The page of a fleet.
 
     Args:
         client: for all requests, from several threads at once; closed by the caller.
+        exporter: of the metrics at ``/metrics``; None: they are not served.
         read_only: no action is taken, and none is offered.
     """
     routes: list[BaseRoute] = [
         *(route for each in (actions, now, job, schedules, datasets, fleet, api) for route in each.ROUTES),
         Route("/login", _login, methods=["GET", "POST"]),
         Route("/healthz", _healthz),
+        *([Route("/metrics", _metrics)] if exporter is not None else []),
         Mount("/static", StaticFiles(directory=HERE / "static")),
     ]
     app = Starlette(
@@ -58,6 +64,7 @@ def create_app(client: Client, access: Access, *, read_only: bool = False) -> St
         exception_handlers={UnstuckError: _failed, HTTPException: _not_served, Exception: _bug},
     )
     app.state.client = client
+    app.state.exporter = exporter
     app.state.read_only = read_only
     app.state.answers = actions.Answers()
     app.state.started = secrets.token_hex(4)  # another release may render the same facts differently
@@ -105,3 +112,7 @@ def _login(request: Request) -> Response:
 async def _healthz(request: Request) -> Response:
     """Says that this process answers; async, so that it waits behind no request that waits for Redis."""
     return PlainTextResponse("ok\n")
+
+
+def _metrics(request: Request) -> Response:
+    return Response(generate_latest(request.app.state.exporter), media_type=CONTENT_TYPE_LATEST)

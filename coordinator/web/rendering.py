@@ -58,6 +58,16 @@ def client_of(request: Request) -> Client:
     return found
 
 
+def unchanged(request: Request, seen: object) -> Response | None:
+    """The answer 304 if this browser has the page that is made from ``seen``; None: it is to be rendered.
+
+    For a screen that has more to ask once it knows that something changed; `page` does the same by itself.
+    """
+    if request.headers.get("if-none-match") != _tag(request, seen):
+        return None
+    return Response(status_code=304, headers={"ETag": _tag(request, seen)})
+
+
 def page(request: Request, template: str, *, seen: object = None, status: int = 200, **model: Any) -> Response:
     """The page ``template`` with the values of ``model``.
 
@@ -65,14 +75,10 @@ def page(request: Request, template: str, *, seen: object = None, status: int = 
         seen: all that the page was made from, or what changes with it (the commit ids of its jobs): where that is the
             same as at the last look of this browser, the answer is 304 and nothing is rendered. None: always rendered.
     """
-    state, said = request.app.state, request.query_params.get("said", "")
-    headers = dict(HEADERS)
-    if seen is not None and not said:
-        tag = _tag(request, template, seen)
-        headers["ETag"] = tag
-        if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers=headers)
-    path = request.url.path
+    if seen is not None and (same := unchanged(request, seen)):
+        return same
+    state, path, query = request.app.state, request.url.path, request.query_params
+    tag = "" if seen is None else _tag(request, seen)
     text = (
         environment()
         .get_template(template)
@@ -81,22 +87,28 @@ def page(request: Request, template: str, *, seen: object = None, status: int = 
             request=request,
             now=time.time(),
             poll=POLL if request.method == "GET" else 0,
-            url=str(request.url.remove_query_params("said").replace(scheme="", netloc="")),
+            tag=tag,
+            url=_address(request),
             screens=[(name, href, _is_current(href, path)) for name, href in SCREENS],
             read_only=state.read_only,
             user=request.scope.get("unstuck.user", ""),
-            said=state.answers.text(said),
+            said=state.answers.text(query.get("said", "")),
             once=lambda: secrets.token_hex(8),
             htmx_config=_HTMX,
         )
     )
     # Errors of user code may hold half of a surrogate pair.
-    return HTMLResponse(text.encode(errors="replace"), status, headers)
+    return HTMLResponse(text.encode(errors="replace"), status, {**HEADERS, **({"ETag": tag} if tag else {})})
 
 
-def _tag(request: Request, template: str, seen: object) -> str:
+def _address(request: Request) -> str:
+    """The address by which a live part is asked for again: without what was said once."""
+    return str(request.url.remove_query_params("said").replace(scheme="", netloc=""))
+
+
+def _tag(request: Request, seen: object) -> str:
     state = request.app.state
-    parts = (seen, template, str(request.url), request.scope.get("unstuck.user", ""), state.read_only, state.started)
+    parts = (seen, _address(request), request.scope.get("unstuck.user", ""), state.read_only, state.started)
     return f'"{hashlib.sha256(repr((*parts, int(time.time() // AGES))).encode(errors="replace")).hexdigest()[:32]}"'
 
 

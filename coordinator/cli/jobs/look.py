@@ -13,7 +13,6 @@ from pathlib import Path
 from textwrap import indent
 from typing import Annotated
 
-import redis
 import typer
 from rich.console import Console
 from rich.text import Text
@@ -47,17 +46,16 @@ from unstuck.coordinator.cli.render.terminal import (
     table,
 )
 from unstuck.coordinator.cli.warehouse.datasets import small_files_hint
-from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.alter import in_words
 from unstuck.coordinator.doctor.host_facts import small_files
 from unstuck.coordinator.documents.jobs import DiffDocument, ExplanationDocument, JobDocument, ListedJobDocument
-from unstuck.coordinator.errors import NewerJob, NoSuchJob, Unreachable
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.stack_words import stack_lines
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.views.job_facts import altered_while_running
 from unstuck.coordinator.views.job_pictures import graph_of_job
 from unstuck.coordinator.views.job_views import JobView, ListedJob, folded
+from unstuck.coordinator.waits import waits_of
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.process.call_deadlines import call_in_thread
@@ -90,7 +88,7 @@ def list_jobs(
         most = limit if as_json or unfold else max(limit, FOLDED_OF)
         jobs = connection.client.jobs(status=status or (), name=name, since=since, limit=most)
         lines = [[job] for job in jobs] if as_json or unfold else folded(jobs)[:limit]
-        waits = _waits(connection.client, [line[0] for line in lines])
+        waits = waits_of(connection.client, [line[0] for line in lines], EXPLAIN_WITHIN)
     if as_json:
         emit([ListedJobDocument.of_line(job, waits.get(job.id, "")) for job in jobs])
         return
@@ -102,23 +100,6 @@ def list_jobs(
         stderr.print(f"These are the newest {limit}; --limit shows more.")
     elif len(jobs) == most:
         stderr.print(f"These are the newest {most:,} jobs, some of them folded; --unfold --limit shows more.")
-
-
-def _waits(client: Client, jobs: list[ListedJob]) -> dict[str, str]:
-    """The line of ``why`` for each job that has not ended, of as many as can be asked in ``EXPLAIN_WITHIN`` seconds."""
-    until = time.monotonic() + EXPLAIN_WITHIN
-    waits = {}
-    for job in jobs:
-        if job.status.terminal or time.monotonic() > until:
-            continue
-        with suppress(NoSuchJob):  # it was removed since it was listed
-            try:
-                waits[job.id] = client.show(job.id, why=True, members=1).why_line(job.id)
-            except (NewerJob, Unreachable) as error:
-                if isinstance(error, Unreachable) and not isinstance(error.__cause__, redis.ResponseError):
-                    raise
-                waits[job.id] = str(error.__cause__ or error)  # one that cannot be read hides no other
-    return waits
 
 
 def print_listing(console: Console, lines: list[list[ListedJob]], waits: Mapping[str, str], now: float) -> None:

@@ -45,6 +45,7 @@ def web(
         raise BadRequest(f"The page needs {', '.join(missing)}. {how_to_install('web')}")
     import uvicorn
 
+    from unstuck.coordinator.metrics.scrape import Exporter
     from unstuck.coordinator.web.app import create_app
     from unstuck.coordinator.web.safety import Access
 
@@ -52,10 +53,10 @@ def web(
     host, port = _place(address)
     access = Access.of(host, token, tuple(allow_host or ()))
     settings = settings_here()
-    client = Client(settings, redis_client=connect(settings.redis_url, timeout=ANSWER_TIMEOUT, repeats=0))
-    with _listening(host, port, address) as listener, client:
+    store = connect(settings.redis_url, timeout=ANSWER_TIMEOUT, repeats=0)
+    with _listening(host, port, address) as listener, Client(settings, redis_client=store) as client:
         config = uvicorn.Config(
-            create_app(client, access, read_only=read_only),
+            create_app(client, access, read_only=read_only, exporter=Exporter(store, settings)),
             lifespan="off",
             log_level="warning",
             server_header=False,

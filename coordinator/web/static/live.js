@@ -11,15 +11,11 @@
     if (document.hidden && live(event.target)) event.preventDefault();
   });
   document.addEventListener("htmx:configRequest", (event) => {
-    const tag = live(event.target)?.unstuckTag;
+    const tag = live(event.target)?.dataset.tag;
     if (tag) event.detail.headers["If-None-Match"] = tag;
   });
   document.addEventListener("htmx:afterRequest", (event) => {
-    const part = live(event.target);
-    if (!part) return;
-    const answered = event.detail.xhr.status > 0;
-    document.getElementById("away").hidden = answered;
-    if (answered && event.detail.xhr.status !== 304) part.unstuckTag = event.detail.xhr.getResponseHeader("ETag");
+    if (live(event.target)) document.getElementById("away").hidden = event.detail.xhr.status > 0;
   });
   document.addEventListener("visibilitychange", () => {
     if (!document.hidden) htmx.trigger(document.body, "again");

@@ -42,13 +42,15 @@ def test_the_page_is_served_until_it_is_told_to_stop(cli: Cli, hand: ByHand) -> 
     job = hand.submit({"name": "load"}, name="night")
     with serving(cli) as address:
         assert job in get(f"{address}/jobs")
+        assert 'unstuck_jobs{status="pending"} 1.0' in get(f"{address}/metrics")
         assert get(f"{address}/static/vendor/htmx.min.js").startswith("var htmx=")
 
 
 def test_a_page_with_a_token_is_read_by_its_bearers(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     with serving(cli, "--token-file", tmp_path / "token") as address:
-        assert "All is well" in get(f"{address}/", Authorization=f"Bearer {TOKEN}")
+        assert "No coordinator is heard of" in get(f"{address}/", Authorization=f"Bearer {TOKEN}")
+        assert "unstuck_up 1.0" in get(f"{address}/metrics", Authorization=f"Bearer {TOKEN}")
         assert "Your name" in get(f"{address}/", Accept="text/html")
 
 

@@ -1,0 +1,162 @@
+"""The screen Now: what is not well comes first, each with its sentence, however many jobs there are."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import redis
+from starlette.testclient import TestClient
+
+from tests.cli.conftest import ByHand
+from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.store.schedule_store import ScheduleStore
+from unstuck.coordinator.views.fleet_view import QueueView
+from unstuck.coordinator.views.job_views import ListedJob
+from unstuck.coordinator.web.pages.now import LATELY, MOST, Seen, ended_today, troubles
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.processes import CoordinatorStatus, ProcessRegistry, RunnerStatus
+
+ALONE = {"name": "load", "retry": {"max": 0}}
+
+
+def coordinator_lives(client: redis.Redis) -> None:
+    one = CoordinatorStatus(id="c", host="host", pid=1, seen=0.0, queues=("control",))
+    ProcessRegistry(client, Keys()).note(lambda now: replace(one, seen=now))
+
+
+def lines(browser: TestClient) -> str:
+    """The section of what is not well, without markup."""
+    text = browser.get("/").text
+    section = text[text.index('id="not-well"') : text.index("</section>")]
+    return " ".join(re.sub(r"<[^>]+>", " ", section).split())
+
+
+def schedule(hand: ByHand, name: str = "nightly") -> None:
+    step = {"name": "load", "spark": False, "steps": [{"python": "some.where:step"}]}
+    hand.client.schedules.set({"name": name, "schedule": {"every": "1h"}, "groups": [step]})
+
+
+def test_where_all_is_well_it_says_so(browser: TestClient, client: redis.Redis) -> None:
+    coordinator_lives(client)
+    assert lines(browser).endswith("All is well.")
+
+
+def test_a_fleet_without_a_coordinator_comes_first(browser: TestClient, hand: ByHand, client: redis.Redis) -> None:
+    job = hand.submit(ALONE)
+    hand.decide(job)
+    hand.fail(job, "load", "no")
+    assert "SILENT No coordinator is heard of" in lines(browser).split("FAILED")[0]
+    coordinator_lives(client)
+    assert "No coordinator" not in lines(browser)
+
+
+def test_a_job_that_failed_is_shown_with_its_error_until_one_of_its_name_runs_again(
+    browser: TestClient, hand: ByHand
+) -> None:
+    job = hand.submit(ALONE, name="night")
+    hand.decide(job)
+    hand.fail(job, "load", "no such column: price")
+    assert "job night FAILED" in lines(browser)
+    assert "no such column: price" in lines(browser)
+    hand.client.retry(job)
+    assert "night" not in lines(browser)
+
+
+def test_a_job_that_is_tried_again_says_what_failed_and_when_the_next_try_is(browser: TestClient, hand: ByHand) -> None:
+    job = hand.submit({"name": "load", "retry": {"max": 3, "backoff": "1h"}}, name="night")
+    hand.decide(job)
+    hand.fail(job, "load", "the source is down", recoverable=True)
+    hand.decide(job)
+    assert hand.view(job).job.status is Status.RETRYING
+    assert re.search(r"job night RETRYING .*the source is down", lines(browser))
+
+
+def test_a_schedule_that_fails_or_is_late_or_behind_is_shown(
+    browser: TestClient, hand: ByHand, client: redis.Redis
+) -> None:
+    for name in ("well", "late", "behind"):
+        schedule(hand, name)
+    store, now = ScheduleStore(client, Keys()), hand.client.fleet().at
+    client.zadd(Keys().schedules_due, {"late": now - 600, "well": now + 600, "behind": now + 600})
+    store.note_backlog("behind", Backlog(now, {"/in": StreamBacklog(new=3, bytes=10, looked=3, since=now - 7200)}))
+    found = lines(browser)
+    assert "schedule late LATE" in found
+    assert re.search(r"schedule behind BEHIND /in: 3 unread files", found)
+    assert "schedule well" not in found
+
+
+def test_a_schedule_that_cannot_be_read_hides_nothing(browser: TestClient, hand: ByHand, client: redis.Redis) -> None:
+    for name in ("damaged", "late"):
+        schedule(hand, name)
+    client.zadd(Keys().schedules_due, {"late": 1.0, "damaged": 1.0})
+    client.hset(Keys().of_schedule("damaged").schedule, "record", "{")
+    assert "schedule late LATE" in lines(browser)
+    assert "the record of schedule damaged cannot be read" in lines(browser)
+
+
+def test_dead_letters_are_counted(browser: TestClient, hand: ByHand) -> None:
+    hand.client.dead_letters.add_refused("unstuck.submit", "no such file", {"by": "app"})
+    assert "1 dead letter waits for a person" in lines(browser)
+
+
+def seen(hand: ByHand, **more: Any) -> Seen:
+    return replace(Seen.of(hand.client), **more)
+
+
+def listed(number: int, status: Status, name: str = "night", **more: Any) -> ListedJob:
+    at = 1_000_000.0 + number
+    return ListedJob(f"job{number}", name, status, at, at, at if status.terminal else 0.0, {}, 1, 0, None, **more)
+
+
+def test_a_job_that_waits_long_for_its_first_worker_is_not_well_and_one_that_just_came_is(hand: ByHand) -> None:
+    def waits(submitted: float) -> list[str]:
+        one = replace(listed(0, Status.PENDING), submitted_at=submitted, started_at=0.0)
+        return [found.status for found in troubles(seen(hand, at=1000.0, going_on=[one])) if found.kind == "job"]
+
+    assert (waits(900.0), waits(990.0)) == (["PENDING"], [])
+
+
+def test_a_queue_whose_runners_are_all_at_work_is_told_once_its_work_has_waited(hand: ByHand) -> None:
+    fleet = hand.client.fleet()
+    busy = RunnerStatus(id="r", host="host", pid=1, worker_pid=1, queues=("light",), seen=fleet.at, job="j", group="g")
+
+    def told(waited: float) -> list[str]:
+        queue = QueueView("light", 3, 1, fleet.at - waited)
+        known = replace(fleet, runners=(busy,), queues=(queue,))
+        return [one.name for one in troubles(seen(hand, fleet=known)) if one.kind == "queue"]
+
+    assert (told(300.0), told(5.0)) == (["light"], [])
+
+
+def test_the_jobs_of_the_last_day_are_folded_by_name(hand: ByHand) -> None:
+    jobs = [listed(n, Status.FINISHED) for n in range(5)] + [listed(9, Status.FAILED), listed(7, Status.RUNNING)]
+    jobs += [listed(8, Status.CANCELED, "other"), listed(-100_000, Status.FINISHED, "old")]
+    night, other = ended_today(jobs, 1_000_010.0)
+    assert (night.job.id, dict(night.counts)) == ("job9", {Status.FINISHED: 5, Status.FAILED: 1})
+    assert (other.job.name, dict(other.counts)) == ("other", {Status.CANCELED: 1})
+
+
+def test_the_screen_asks_a_fixed_number_of_questions_however_many_jobs_there_are(
+    browser: TestClient, hand: ByHand, client: redis.Redis
+) -> None:
+    """And explains no more than it shows."""
+
+    def questions() -> int:
+        before = client.info("stats")["total_commands_processed"]
+        assert browser.get("/").status_code == 200
+        return int(client.info("stats")["total_commands_processed"] - before)
+
+    def fill(count: int) -> None:
+        for number in range(count):
+            hand.submit(ALONE, name=f"job-{number}")
+            schedule(hand, f"schedule-{number}")
+
+    fill(2 * MOST)
+    few = questions()
+    fill(4 * MOST)
+    assert questions() == pytest.approx(few, abs=5)
+    assert LATELY >= MOST
