@@ -69,6 +69,17 @@ def set_again(old: ScheduleRecord | None, new: ScheduleRecord, now: float, reaso
     return ScheduleCommanded(Answer.DONE, _tried_at_once(changed), f"schedule {old.name} is changed", events)
 
 
+def legal_commands(status: ScheduleStatus) -> list[ScheduleCommand]:
+    """The commands that may change a schedule in this status; another one changes nothing, or is refused."""
+    if status.terminal:
+        return []
+    needless = {
+        ScheduleCommand.PAUSE: status is ScheduleStatus.PAUSED,
+        ScheduleCommand.RESUME: status not in (ScheduleStatus.PAUSED, ScheduleStatus.HALTED),
+    }
+    return [given for given in ScheduleCommand if not needless.get(given)]
+
+
 def command(
     record: ScheduleRecord, given: ScheduleCommand, now: float, by: str = "", reason: str = ""
 ) -> ScheduleCommanded:

@@ -22,9 +22,8 @@ from starlette.routing import Route
 
 from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, LEGAL, RETRY_LEGAL, Answer, Command
 from unstuck.coordinator.errors import NoSuchReport
-from unstuck.coordinator.model.schedule_record import ScheduleIntent, ScheduleStatus
 from unstuck.coordinator.model.status import GROUP_MOVES_REQUESTED, GroupState, Status
-from unstuck.coordinator.schedules.schedule_commands import ScheduleCommand
+from unstuck.coordinator.schedules.schedule_commands import ScheduleCommand, legal_commands
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.store.dead_letter_store import DeadLetterAnswer
 from unstuck.coordinator.web.rendering import client_of, page
@@ -103,13 +102,6 @@ def group_actions(job: str, status: Status, group: str, states: Iterable[GroupSt
 def schedule_actions(view: ScheduleView) -> list[Action]:
     """The actions that are legal for a schedule as it stands."""
     one = view.schedule
-    held = one.status in (ScheduleStatus.PAUSED, ScheduleStatus.HALTED)
-    legal = {
-        ScheduleCommand.PAUSE: one.intent is not ScheduleIntent.PAUSE,
-        ScheduleCommand.RESUME: held or one.intent is ScheduleIntent.PAUSE,
-        ScheduleCommand.RUN: True,
-        ScheduleCommand.STOP: True,
-    }
     return [
         Action(
             _label(given),
@@ -118,8 +110,7 @@ def schedule_actions(view: ScheduleView) -> list[Action]:
             shlex.join(["unstuck", "schedule", given, one.name]),
             given in ENDS,
         )
-        for given, is_legal in legal.items()
-        if is_legal and not one.status.terminal
+        for given in legal_commands(one.status)
     ]
 
 
