@@ -12,7 +12,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from unstuck.coordinator.cli.render.terminal import Listing, count_of, stderr
+from unstuck.coordinator.cli.render.terminal import Listing, stderr
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.errors import Ambiguous, BadRequest, NoSuchJob
 from unstuck.coordinator.exits import ExitCode
@@ -20,6 +20,7 @@ from unstuck.coordinator.graph.svg import Svg, on_paper
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, SpecError, Written, listed, suggestion
+from unstuck.coordinator.views.words import count_of
 from unstuck.tasks.duration import parse_duration
 
 T = TypeVar("T")

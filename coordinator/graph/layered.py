@@ -207,7 +207,7 @@ def _crossings(layers: Sequence[Sequence[_Node]]) -> int:
 
 def _place(layers: Sequence[Sequence[_Node]]) -> None:
     for layer in layers:
-        _settle(layer, [node.y for node in layer])
+        _place_layer(layer, [node.y for node in layer])
     for sweep in range(PLACINGS):
         rightwards = sweep % 2 == 0
         for layer in layers if rightwards else reversed(layers):
@@ -216,10 +216,10 @@ def _place(layers: Sequence[Sequence[_Node]]) -> None:
                 beside = (node.before or node.after) if rightwards else (node.after or node.before)
                 middle = sorted(one.y for one in beside)[(len(beside) - 1) // 2 : len(beside) // 2 + 1]
                 wanted.append(sum(middle) / len(middle) if middle else node.y)
-            _settle(layer, wanted)
+            _place_layer(layer, wanted)
 
 
-def _settle(layer: Sequence[_Node], wanted: Sequence[float]) -> None:
+def _place_layer(layer: Sequence[_Node], wanted: Sequence[float]) -> None:
     """Set the middle of each node as near to ``wanted`` as the distances allow, in the sense of least squares."""
     offsets = [0.0]
     for above, below in pairwise(layer):

@@ -31,20 +31,7 @@ from unstuck.coordinator.cli.options import (
     write_picture,
 )
 from unstuck.coordinator.cli.render.job_tree import job_tree
-from unstuck.coordinator.cli.render.terminal import (
-    Listing,
-    clock,
-    coloured,
-    count_of,
-    emit,
-    first_line,
-    hanging,
-    one_line,
-    shortened,
-    stderr,
-    stdout,
-    table,
-)
+from unstuck.coordinator.cli.render.terminal import Listing, clock, coloured, emit, hanging, stderr, stdout, table
 from unstuck.coordinator.cli.warehouse.datasets import small_files_hint
 from unstuck.coordinator.commands.alter import in_words
 from unstuck.coordinator.doctor.host_facts import small_files
@@ -55,6 +42,7 @@ from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.views.job_facts import altered_while_running
 from unstuck.coordinator.views.job_pictures import graph_of_job
 from unstuck.coordinator.views.job_views import JobView, ListedJob, folded
+from unstuck.coordinator.views.words import count_of, first_line, one_line, shortened
 from unstuck.coordinator.waits import waits_of
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.errors import UnstuckError

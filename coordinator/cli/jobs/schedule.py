@@ -12,18 +12,7 @@ from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.options import AsJson, Because, By, read_spec
-from unstuck.coordinator.cli.render.terminal import (
-    clock,
-    coloured,
-    count_of,
-    emit,
-    for_people,
-    hanging,
-    one_line,
-    stderr,
-    stdout,
-    table,
-)
+from unstuck.coordinator.cli.render.terminal import clock, coloured, emit, for_people, hanging, stderr, stdout, table
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.job_commands import Answer
 from unstuck.coordinator.documents.schedules import (
@@ -39,6 +28,7 @@ from unstuck.coordinator.model.schedule_record import Redo
 from unstuck.coordinator.schedules.explain import backlog_facts
 from unstuck.coordinator.schedules.schedule_commands import BackfillCommand, ScheduleCommand
 from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
+from unstuck.coordinator.views.words import count_of, one_line
 
 schedule = typer.Typer(help="Jobs that repeat: each run of a schedule is an ordinary job.", no_args_is_help=True)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import redis
@@ -19,29 +19,18 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_de
 
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.options import Follow, JsonLines, LookArgument, resolve
-from unstuck.coordinator.cli.render.job_tree import MEMBERS, job_tree
-from unstuck.coordinator.cli.render.terminal import (
-    FIRST_LINE,
-    can_live,
-    clock,
-    coloured,
-    count_of,
-    emit_line,
-    first_line,
-    hanging,
-    one_line,
-    shortened,
-    stdout,
-)
+from unstuck.coordinator.cli.render.job_tree import job_tree
+from unstuck.coordinator.cli.render.terminal import can_live, clock, coloured, emit_line, hanging, stdout
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.commands.alter import in_words
-from unstuck.coordinator.decide.receipts import REFUSED
 from unstuck.coordinator.documents.jobs import EventDocument
 from unstuck.coordinator.errors import Unreachable
 from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.status import TERMINAL, GroupState, Status
+from unstuck.coordinator.views.event_words import told, told_once
+from unstuck.coordinator.views.job_lines import MEMBERS
 from unstuck.coordinator.views.job_views import JobView
+from unstuck.coordinator.views.words import FIRST_LINE, count_of, one_line, shortened
 from unstuck.tasks.duration import format_duration
 
 EVERY = 0.5  # seconds between two reads
@@ -50,7 +39,6 @@ OUTAGE = 60.0  # seconds that a watcher waits for a store that was there before
 QUIET = 10.0  # seconds without an event after which a line says what the job waits for
 FRAMES = 4  # per second, so that clocks tick between two reads
 JOB_EVERY = 2.0  # seconds between two reads of the job itself, which may end without an event
-CHANGES = 5  # of one alter, written out
 
 Event = dict[str, Any]
 Ask = Callable[[Callable[[], Any]], Any]  # asks Redis, and again while it is away
@@ -97,39 +85,9 @@ def events_of(
         time.sleep(EVERY)
 
 
-def _told_once(events: Iterable[tuple[str, Event]]) -> Iterator[Event]:
-    """The events for people: an error that the event of a group has told stands in no event of the job again."""
-    told: set[str] = set()
-    for _, event in events:
-        begun, _, _ = str(event.get("text", "")).partition(": ")
-        if event["kind"] == GroupState.FAILED and "group" in event:
-            told.add(f"group {event['group']} failed")
-        yield {**event, "text": begun} if begun in told else event
-
-
-_WORDS = {"worker": "on", "claimant": "claimant", "queue": "queue"}  # before the value of a field of an event
-
-
-def event_text(event: Event) -> Text:
+def event_text(event: Mapping[str, Any]) -> Text:
     """One event as one line."""
-    group = str(event.get("group", ""))
-    parts = [f"{word} {event[key]}" for key, word in _WORDS.items() if event.get(key)]
-    if "epoch" in event and event["kind"] != REFUSED:  # its sentence says so itself
-        parts.insert(0, f"attempt {event['epoch']}")
-    if "rows" in event:
-        parts.append(count_of(event["rows"], "row"))
-    changes = event.get("changes") or ()  # of an alter
-    parts.extend(
-        f"{one['path']}: {in_words(one['path'], one['old'])} → {in_words(one['path'], one['new'])}"
-        for one in changes[:CHANGES]
-    )
-    if len(changes) > CHANGES:
-        parts.append(f"{len(changes) - CHANGES} more")
-    if event.get("by"):
-        parts.append(f"by {event['by']}")
-    if event.get("next_at"):
-        parts.append(f"next in {format_duration(max(0.0, event['next_at'] - event['at']))}")
-    text = first_line(str(event.get("text", "")))
+    group, parts, text = str(event.get("group", "")), *told(event)
     line = Text.assemble(
         (clock(event["at"]), "dim"),
         "  ",
@@ -137,7 +95,7 @@ def event_text(event: Event) -> Text:
         "  ",
         f"{group:<20}" if group or parts or text else "",
         "  ",
-        one_line(", ".join(parts)),
+        parts,
         f"  {text}" if text and parts else text,
     )
     line.rstrip()
@@ -152,7 +110,7 @@ def events(job: LookArgument, follow: Follow = False, as_json: JsonLines = False
         client.show(job_id)  # a job without events is not the same as no job
         found = events_of(client, job_id, follow=follow)
         if not as_json:
-            for event in _told_once(found):
+            for event in told_once(found):
                 stdout.print(hanging(stdout, event_text(event), 4))
             return
         for entry, event in found:
@@ -266,7 +224,7 @@ def _lines(client: Client, job_id: str, console: Console) -> JobView:
         if text := waiting(ask(lambda: client.show(job_id, why=True, members=MEMBERS))):
             console.print(hanging(console, text, 4))
 
-    for event in _told_once(events_of(client, job_id, until=lambda job: job.at_rest, ask=ask, on_quiet=say_why)):
+    for event in told_once(events_of(client, job_id, until=lambda job: job.at_rest, ask=ask, on_quiet=say_why)):
         console.print(hanging(console, event_text(event), 4))
     return ask(lambda: client.show(job_id))
 

@@ -13,19 +13,12 @@ from rich.text import Text
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.jobs.control import show_answers
 from unstuck.coordinator.cli.options import AsJson, Yes, confirm
-from unstuck.coordinator.cli.render.terminal import (
-    Listing,
-    clock,
-    emit,
-    one_line,
-    stderr,
-    stdout,
-    table,
-)
+from unstuck.coordinator.cli.render.terminal import Listing, clock, emit, stderr, stdout, table
 from unstuck.coordinator.documents.fleet import DeadLetterAnswerDocument, DeadLetterDocument, WholeDeadLetterDocument
 from unstuck.coordinator.errors import BadRequest, NoSuchReport
 from unstuck.coordinator.store.dead_letter_store import unreadable
 from unstuck.coordinator.store.reports import DeadLetter
+from unstuck.coordinator.views.words import one_line
 from unstuck.tasks.protocol.failure import shorten
 
 MOST = 200  # characters of one value in a table; `dead show` and --json have it whole

@@ -12,11 +12,12 @@ from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected, settings_here
 from unstuck.coordinator.cli.options import AsJson
-from unstuck.coordinator.cli.render.terminal import clock, emit, one_line, stderr, stdout, table
+from unstuck.coordinator.cli.render.terminal import clock, emit, stderr, stdout, table
 from unstuck.coordinator.documents.fleet import NoticesDocument
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.model.notice import Notice
+from unstuck.coordinator.views.words import one_line
 from unstuck.tasks.identity import user_here
 
 notify = typer.Typer(help="Notices: who is told of what.", no_args_is_help=True)

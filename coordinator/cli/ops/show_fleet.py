@@ -6,13 +6,14 @@ from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.options import AsJson
-from unstuck.coordinator.cli.render.terminal import Listing, emit, one_line, stderr, stdout, table
+from unstuck.coordinator.cli.render.terminal import Listing, emit, stderr, stdout, table
 from unstuck.coordinator.doctor.finding import ago
 from unstuck.coordinator.doctor.fleet_checks import of_versions
 from unstuck.coordinator.documents.fleet import FleetDocument
 from unstuck.coordinator.views.fleet_view import FleetView, QueueView
 from unstuck.coordinator.views.queues import unfit_runners
 from unstuck.coordinator.views.running_code import SHORT, different_code
+from unstuck.coordinator.views.words import one_line
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.identity import RunsOn
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE

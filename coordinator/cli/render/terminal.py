@@ -29,7 +29,6 @@ from unstuck.tasks.terminal_text import printable
 PIPED_WIDTH = 1000  # what reads a pipe wants whole lines, not lines folded to a terminal that is not there
 BAR = 16
 GAP = 2  # columns between two columns of a table
-FIRST_LINE = 300  # characters of an error where its first line is enough
 
 STYLES = {state: {"grey": "dim", "red": "bold red"}.get(one.colour, one.colour) for state, one in MARKS.items()}
 
@@ -93,25 +92,6 @@ def emit_line(value: Any) -> None:
     """One JSON document on one line of standard output, at once."""
     sys.stdout.write(json_text(value) + "\n")
     sys.stdout.flush()
-
-
-def one_line(text: str) -> str:
-    return " ".join(printable(text).split())
-
-
-def shortened(text: str, limit: int) -> str:
-    """At most ``limit`` characters of ``text``, ended with … after a word if there are more."""
-    if len(text) <= limit:
-        return text
-    begun, space, _ = text[: limit - 1].rpartition(" ")
-    return f"{begun.rstrip() if space else text[: limit - 2]} …"
-
-
-def first_line(text: str) -> str:
-    """The first line of an error, with … where there is more; ``show`` and the log have the whole."""
-    lines = printable(text).strip().splitlines() or [""]
-    first = shortened(" ".join(lines[0].split()), FIRST_LINE)
-    return first + (" …" if len(lines) > 1 and not first.endswith(" …") else "")
 
 
 def longest_word(text: str) -> int:
@@ -218,8 +198,3 @@ class Listing:
 def table(*columns: str, right: Collection[str] = ()) -> Listing:
     """An empty table of plain columns, without a line of names if all are empty; those in ``right`` hold numbers."""
     return Listing(columns, right)
-
-
-def count_of(count: int, what: str) -> str:
-    """``1 row``, ``1,200 rows``."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -17,7 +17,7 @@ from unstuck.coordinator.cli.options import (
     write_picture,
     written_spec,
 )
-from unstuck.coordinator.cli.render.terminal import count_of, emit, stdout
+from unstuck.coordinator.cli.render.terminal import emit, stdout
 from unstuck.coordinator.cli.specs.code_checks import CodeOfSteps, code_problems, groups_of, statement_problems
 from unstuck.coordinator.cli.specs.submit import SPEC, warn
 from unstuck.coordinator.exits import ExitCode
@@ -27,6 +27,7 @@ from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import Plan
 from unstuck.coordinator.spec.problems import Problem, SpecError, Written
 from unstuck.coordinator.views.job_pictures import graph_of_plan
+from unstuck.coordinator.views.words import count_of
 
 
 def validate(

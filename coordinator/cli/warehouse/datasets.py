@@ -12,7 +12,7 @@ import typer
 from rich import filesize
 
 from unstuck.coordinator.cli.options import AsJson
-from unstuck.coordinator.cli.render.terminal import clock, count_of, emit, one_line, stderr, stdout, table
+from unstuck.coordinator.cli.render.terminal import clock, emit, stderr, stdout, table
 from unstuck.coordinator.documents.datasets import (
     DatasetDocument,
     DatasetVersionDocument,
@@ -22,6 +22,7 @@ from unstuck.coordinator.documents.datasets import (
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.publishing.streams.sources_read import sources_of
 from unstuck.coordinator.views.dataset_views import bytes_of, check_there, columns_of, versions_of, warehouse_at
+from unstuck.coordinator.views.words import count_of, one_line
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.published import head_rows

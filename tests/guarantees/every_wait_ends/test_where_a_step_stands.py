@@ -18,11 +18,11 @@ from tests.support.programs.runner import SingleRunner, single_runner
 from tests.support.servers import wait_until
 from tests.support.steps import hanging_steps
 from unstuck.coordinator.cli.jobs.look import stacks_of
-from unstuck.coordinator.cli.render.job_tree import lines_of
 from unstuck.coordinator.documents.document import plain
 from unstuck.coordinator.documents.jobs import ExplanationDocument
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.stack_words import stage_told
+from unstuck.coordinator.views.job_lines import lines_of
 from unstuck.tasks.process.tree import is_watchdog
 from unstuck.tasks.protocol.step_stack import Frame, SparkStage, StepStack
 from unstuck.tasks.transport.stack_store import StackStore

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from tests.support.a_terminal import terminal
 from tests.support.paths import ROOT
-from unstuck.coordinator.cli.render.terminal import first_line, hanging, table
+from unstuck.coordinator.cli.render.terminal import hanging, table
+from unstuck.coordinator.views.words import first_line
 
 CODE = sorted((ROOT / "coordinator" / "cli").rglob("*.py"))
 ID = "20261127T074024-fa8esaga/by_month[3]/1/9cb4429862ba69e7/f4683b716d0d/of-a-shared-worker"  # 87 columns
