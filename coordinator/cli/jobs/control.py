@@ -44,8 +44,8 @@ from unstuck.coordinator.cli.render.terminal import (
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.alter import work_of
 from unstuck.coordinator.commands.job_commands import LEGAL, RETRY_LEGAL, Answer, Command
-from unstuck.coordinator.documents.fleet import DeadLetterAnswerDocument
-from unstuck.coordinator.documents.jobs import JobAnswerDocument
+from unstuck.coordinator.documents.fleet_documents import DeadLetterAnswerDocument
+from unstuck.coordinator.documents.job_documents import JobAnswerDocument
 from unstuck.coordinator.errors import BadRequest, NoSuchGroup, NoSuchJob, Refused, WarehouseSilent
 from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.model.status import GroupState, Status

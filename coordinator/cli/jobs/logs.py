@@ -16,7 +16,7 @@ from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.options import Follow, JsonLines, LookArgument, resolve
 from unstuck.coordinator.cli.render.terminal import clock, emit_line, stderr
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.documents.jobs import LogLineDocument
+from unstuck.coordinator.documents.job_documents import LogLineDocument
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.views.dataset_views import warehouse_at
 from unstuck.coordinator.views.job_logs import LogFile, find_logs, read_from

@@ -35,7 +35,12 @@ from unstuck.coordinator.cli.render.terminal import Listing, clock, coloured, em
 from unstuck.coordinator.cli.warehouse.datasets import small_files_hint
 from unstuck.coordinator.commands.alter import in_words
 from unstuck.coordinator.doctor.host_facts import small_files
-from unstuck.coordinator.documents.jobs import DiffDocument, ExplanationDocument, JobDocument, ListedJobDocument
+from unstuck.coordinator.documents.job_documents import (
+    DiffDocument,
+    ExplanationDocument,
+    JobDocument,
+    ListedJobDocument,
+)
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.stack_words import stack_lines
 from unstuck.coordinator.model.status import GroupState, Status

@@ -15,7 +15,7 @@ from unstuck.coordinator.cli.options import AsJson, Because, By, read_spec
 from unstuck.coordinator.cli.render.terminal import clock, coloured, emit, for_people, hanging, stderr, stdout, table
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.commands.job_commands import Answer
-from unstuck.coordinator.documents.schedules import (
+from unstuck.coordinator.documents.schedule_documents import (
     ScheduleAnswerDocument,
     ScheduleDocument,
     ScheduleExplanationDocument,

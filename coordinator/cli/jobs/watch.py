@@ -22,7 +22,7 @@ from unstuck.coordinator.cli.options import Follow, JsonLines, LookArgument, res
 from unstuck.coordinator.cli.render.job_tree import job_tree
 from unstuck.coordinator.cli.render.terminal import can_live, clock, coloured, emit_line, hanging, stdout
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.documents.jobs import EventDocument
+from unstuck.coordinator.documents.job_documents import EventDocument
 from unstuck.coordinator.errors import Unreachable
 from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.model.records import JobRecord

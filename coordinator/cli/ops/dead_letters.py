@@ -14,7 +14,11 @@ from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.jobs.control import show_answers
 from unstuck.coordinator.cli.options import AsJson, Yes, confirm
 from unstuck.coordinator.cli.render.terminal import Listing, clock, emit, stderr, stdout, table
-from unstuck.coordinator.documents.fleet import DeadLetterAnswerDocument, DeadLetterDocument, WholeDeadLetterDocument
+from unstuck.coordinator.documents.fleet_documents import (
+    DeadLetterAnswerDocument,
+    DeadLetterDocument,
+    WholeDeadLetterDocument,
+)
 from unstuck.coordinator.errors import BadRequest, NoSuchReport
 from unstuck.coordinator.store.dead_letter_store import unreadable
 from unstuck.coordinator.store.reports import DeadLetter

@@ -10,7 +10,7 @@ from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import emit, stdout, table
 from unstuck.coordinator.doctor.examine import Doctor, reached
 from unstuck.coordinator.doctor.finding import Finding, Level
-from unstuck.coordinator.documents.fleet import ExaminationDocument
+from unstuck.coordinator.documents.fleet_documents import ExaminationDocument
 from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.views.words import count_of, one_line
 from unstuck.tasks.redis_url import without_password

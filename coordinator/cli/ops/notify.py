@@ -13,7 +13,7 @@ from rich.text import Text
 from unstuck.coordinator.cli.connection import connected, settings_here
 from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import clock, emit, stderr, stdout, table
-from unstuck.coordinator.documents.fleet import NoticesDocument
+from unstuck.coordinator.documents.fleet_documents import NoticesDocument
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.model.notice import Notice

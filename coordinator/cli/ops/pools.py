@@ -9,7 +9,7 @@ import typer
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import emit, stderr, stdout, table
-from unstuck.coordinator.documents.fleet import PoolDocument
+from unstuck.coordinator.documents.fleet_documents import PoolDocument
 from unstuck.coordinator.exits import ExitCode
 
 pool = typer.Typer(help="Pools of slots, which groups take with `pool: NAME`.", no_args_is_help=True)

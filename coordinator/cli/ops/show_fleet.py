@@ -9,7 +9,7 @@ from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import Listing, emit, stderr, stdout, table
 from unstuck.coordinator.doctor.finding import ago
 from unstuck.coordinator.doctor.fleet_checks import of_versions
-from unstuck.coordinator.documents.fleet import FleetDocument
+from unstuck.coordinator.documents.fleet_documents import FleetDocument
 from unstuck.coordinator.views.fleet_view import FleetView, QueueView
 from unstuck.coordinator.views.queues import unfit_runners
 from unstuck.coordinator.views.running_code import SHORT, different_code

@@ -19,7 +19,7 @@ from unstuck.coordinator.cli.options import AsJson, Params, read_spec
 from unstuck.coordinator.cli.render.job_tree import job_tree
 from unstuck.coordinator.cli.render.terminal import PrintedConsole, can_live, emit, for_people, hanging, stderr
 from unstuck.coordinator.cli.specs.submit import SPEC
-from unstuck.coordinator.documents.jobs import JobDocument
+from unstuck.coordinator.documents.job_documents import JobDocument
 from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.staging_gc import folder_of

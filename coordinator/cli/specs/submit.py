@@ -14,7 +14,7 @@ from unstuck.coordinator.cli.options import By, Params, read_spec
 from unstuck.coordinator.cli.render.terminal import emit, for_people, stderr, stdout
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.documents.document import plain
-from unstuck.coordinator.documents.jobs import JobDocument, SubmittedDocument
+from unstuck.coordinator.documents.job_documents import JobDocument, SubmittedDocument
 from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.store.answers import Submitted
 from unstuck.coordinator.views.dataset_views import warehouse_at

@@ -13,7 +13,7 @@ from rich import filesize
 
 from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import clock, emit, stderr, stdout, table
-from unstuck.coordinator.documents.datasets import (
+from unstuck.coordinator.documents.dataset_documents import (
     DatasetDocument,
     DatasetVersionDocument,
     SourceDocument,

@@ -19,7 +19,7 @@ from tests.support.servers import wait_until
 from tests.support.steps import hanging_steps
 from unstuck.coordinator.cli.jobs.look import stacks_of
 from unstuck.coordinator.documents.document import plain
-from unstuck.coordinator.documents.jobs import ExplanationDocument
+from unstuck.coordinator.documents.job_documents import ExplanationDocument
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.stack_words import stage_told
 from unstuck.coordinator.views.job_lines import lines_of

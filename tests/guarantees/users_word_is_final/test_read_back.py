@@ -14,7 +14,7 @@ from unstuck import BadKey, JobSpec, SpecError, Status
 from unstuck.coordinator.cli.jobs.look import diff_lines, errors_of
 from unstuck.coordinator.cli.render.job_tree import job_tree
 from unstuck.coordinator.documents.document import plain
-from unstuck.coordinator.documents.jobs import DiffDocument, JobDocument, ListedJobDocument
+from unstuck.coordinator.documents.job_documents import DiffDocument, JobDocument, ListedJobDocument
 from unstuck.coordinator.spec.job_params import MAX_KEY
 
 # One store for all examples of a test: each example has a job of its own.

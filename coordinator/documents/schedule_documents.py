@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ConfigDict
 
 from unstuck.coordinator.documents.document import Document, Time, Word
-from unstuck.coordinator.documents.jobs import ListedJobDocument
+from unstuck.coordinator.documents.job_documents import ListedJobDocument
 from unstuck.coordinator.model.backlog import Backlog
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import Redo, ScheduleIntent, ScheduleStatus
