@@ -7,21 +7,26 @@ from collections.abc import Iterator
 from typing import Any
 
 from unstuck.tasks.formats.file_content import Placed, Unreadable, check_utf8, in_utf8
+from unstuck.tasks.spec.schemas import Fields
 from unstuck.tasks.spec.streams.stream_options import FileOptions
 
 
-def read_csv(stream: Any, options: FileOptions, columns: list[str]) -> Iterator[Placed]:
+def read_csv(stream: Any, options: FileOptions, columns: Fields) -> Iterator[Placed]:
     """Tables of the records of a file, all of whose columns are text.
 
     Args:
-        columns: the names, by position, of a file without a header.
+        columns: by position, of a file without a header.
 
     Raises: Unreadable.
     """
     form = _Form(options)
-    names = None if options.header else columns
+    names = None if options.header else [one["name"] for one in columns]
+    unsure = options.header is None
     for line, block in form.blocks(in_utf8(stream, options.encoding)):
         check_utf8(block, line)
+        if unsure and block.strip(b"\r\n"):
+            form.check_no_header(block, columns, line)
+            unsure = False
         if names is None:
             found, begin = form.header(block, line)
             names = found or None  # so far there are empty lines alone
@@ -152,6 +157,20 @@ class _Form:
         if twice := next((name for name in names if lower.count(name.lower()) > 1), None):
             raise Unreadable(f"the header names the column {twice!r} twice: {', '.join(names)}", line, block[:end])
         return names, end
+
+    def check_no_header(self, block: bytes, columns: Fields, line: int) -> None:
+        """Raises: Unreadable: the first record is a header: it has all names, or one where no text can stand."""
+        end, fields = next(self._records(block, line))
+        found = [self._name(one.decode()).lower() for one in fields]
+        names = {str(one["name"]).lower() for one in columns}
+        misplaced = any(cell in names and one["type"] != "string" for cell, one in zip(found, columns, strict=False))
+        if misplaced or (len(names) > 1 and names <= {*found}):
+            raise Unreadable(
+                "the file begins with names of columns, and the option header is not given: say options: "
+                '{header: "true"}, or header: "false" if they are values',
+                line + block.count(b"\n", 0, len(block) - len(block.lstrip(b"\r\n"))),
+                block[:end].strip(b"\r\n"),
+            )
 
     def _name(self, field: str) -> str:
         quote = self._options.quote

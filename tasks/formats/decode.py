@@ -68,7 +68,7 @@ def _tables(
     text = unpacked(reader, file)
     own = [one for one in wanted if one["name"] != FILE_COLUMN]
     if stream.format == "csv":
-        return _of_names(read_csv(text, options, [one["name"] for one in own]), choose)
+        return _of_names(read_csv(text, options, own), choose)
     if stream.format == "json":
         return read_json(text, options, own, stream.on_other_columns)
     return _lines(text, options, own[0]["name"])

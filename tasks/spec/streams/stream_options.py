@@ -27,7 +27,7 @@ class FileOptions:
     """How the files of a stream are read.
 
     Attributes:
-        header: a CSV file begins with the names of its columns.
+        header: a CSV file begins with the names of its columns; None: nobody said, and what looks like it is refused.
         escape: the character that takes the meaning from the next one; empty: a quote in a quoted field is doubled.
         null: the text without quotes that stands for no value.
         encoding: of text; empty for UTF-8.
@@ -35,7 +35,7 @@ class FileOptions:
         whole: a JSON file is one document: an object, or an array of them.
     """
 
-    header: bool = False
+    header: bool | None = None
     separator: str = ","
     quote: str = '"'
     escape: str = ""
@@ -60,7 +60,7 @@ def file_options(format: str, options: Mapping[str, str]) -> FileOptions:
         if other in given:
             given.setdefault(one, given[other])
     found = FileOptions(
-        header=_flag(given, "header"),
+        header=_flag(given, "header") if "header" in given else None,
         separator=_character(given, "sep", ","),
         quote=_character(given, "quote", '"', empty=True),
         escape=_character(given, "escape", "", empty=True),

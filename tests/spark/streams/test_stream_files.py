@@ -125,6 +125,19 @@ CASES = [
     csv("a record with too few fields", b'id,name\n1,"a\nnn"\n\n2\n', ["line 5", "1 fields"]),
     csv("no header", b"1,ann\n2,ben", [ANN, BEN], options={}),
     csv("no header, too few fields", b"1,ann\n2\n", ["line 2", "1 fields"], options={}),
+    csv("a header that nobody said", b"\r\nid,name\n1,ann\n", ["line 2", 'say options: {header: "true"}'], options={}),
+    csv(
+        "a header of other columns that nobody said", b"NAME;more\nann;x\n", ["line 1", "header"], options={"sep": ";"}
+    ),
+    csv("a header of text that nobody said", b'b,"a"\n1,2\n', ["option header"], "a STRING, b STRING", options={}),
+    csv(
+        "names as values",
+        b"a,b\n",
+        [{"a": "a", "b": "b"}],
+        "a STRING, b STRING",
+        options={"header": "false"},
+    ),
+    csv("one column, whose value is its name", b"name\n", [{"name": "name"}], "name STRING", options={}),
     csv("a header alone", b"id,name\n", []),
     csv("an other header alone", b"id,age\n", ["lacks name", "has age"]),
     csv("no bytes", b"", []),

@@ -11,15 +11,17 @@ import pytest
 from unstuck.tasks.formats import file_content
 from unstuck.tasks.formats.csv_files import read_csv
 from unstuck.tasks.formats.file_content import Unreadable
+from unstuck.tasks.spec.schemas import Fields
 from unstuck.tasks.spec.streams.stream_options import FileOptions, file_options
 
 NAMES = ["a", "b", "c"]
+COLUMNS: Fields = [{"name": name, "type": "string"} for name in NAMES]
 PIECES = ["x", "ü", '"', '""', ",", "\n", "\r\n", " ", "\\", "", "7"]
 
 
 def found(data: bytes, size: int, options: FileOptions, monkeypatch: pytest.MonkeyPatch) -> list[list[str | None]]:
     monkeypatch.setattr(file_content, "_BLOCK", size)
-    tables = [table for table, _ in read_csv(io.BytesIO(data), options, NAMES)]
+    tables = [table for table, _ in read_csv(io.BytesIO(data), options, COLUMNS)]
     return [list(row.values()) for table in tables for row in table.to_pylist()]
 
 
