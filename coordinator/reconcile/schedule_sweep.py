@@ -73,13 +73,15 @@ class Schedules:
         Args:
             background: submits off the caller's thread.
             ids: mints fresh random words; they become commit ids.
-            lock_ttl: seconds for which a schedule is left to the coordinator that took it.
+            lock_ttl: seconds within which another coordinator has done what one that died had in hand.
             clock: monotonic seconds.
             notices: what is told with its commits.
         """
         self._notices = notices
         self._schedules, self._jobs, self._submitter = schedules, jobs, submitter
-        self._background, self._ids, self._lock_ttl = background, ids, lock_ttl
+        self._background, self._ids = background, ids
+        # Who follows has the other half. Two that do the same do no harm: a commit compares, and a key has one job.
+        self._term = lock_ttl / 2
         self._clock, self._next_repair = clock, 0.0
         self._looks = StreamLooks(schedules, background, notices.concern_backlog)
 
@@ -98,7 +100,7 @@ class Schedules:
             self._next_repair = self._clock() + REPAIR_EVERY
         until = self._clock() + TURN
         while self._clock() < until:
-            wait, due = self._schedules.take_due(self._lock_ttl)
+            wait, due = self._schedules.take_due(self._term)
             if not due:
                 return wait
             for name, due_seen in due.items():
@@ -126,7 +128,7 @@ class Schedules:
             streams = reads_streams(record.spec) and not record.status.terminal
             backlog = self._schedules.backlogs([name])[0] if streams else None
             now = self._schedules.now()  # after all that was read: a wait counts from the failure, not from before it
-            decision = decide(record, runs, now, published)
+            decision = decide(record, runs, now, published, self._term)
             if streams and decision.due is not None:
                 decision = replace(decision, due=min(decision.due, now + LOOK_EVERY))
             standing = {job: seen.status for job, seen in runs.items()}

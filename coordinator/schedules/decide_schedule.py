@@ -39,7 +39,7 @@ MAX_COUNTED = 10_000  # ticks of one skip: more are not counted
 MAX_STEPS = 100  # in one decision; the rest follow with due = now
 CLOCKS_DIFFER = 60.0  # seconds by which the clock of a publisher may differ from that of Redis
 LOOK = 60.0  # seconds between looks at a schedule whose run goes on: the end of the run makes it due
-SUBMIT_LOOK = 5.0  # seconds between looks at a run that is being submitted, which another coordinator then tries
+TERM = 2.5  # seconds for which a run that is being submitted is left to one coordinator, by default
 IDLE_LOOK = 600.0  # seconds between looks at a schedule that waits for a person
 
 
@@ -141,7 +141,11 @@ def policy_of(text: str) -> ScheduleSpec:
 
 
 def decide(
-    record: ScheduleRecord, runs: Mapping[str, RunSeen], now: float, published: Published = NOTHING
+    record: ScheduleRecord,
+    runs: Mapping[str, RunSeen],
+    now: float,
+    published: Published = NOTHING,
+    term: float = TERM,
 ) -> ScheduleDecision:
     """Decide until there is nothing to do but wait.
 
@@ -149,6 +153,7 @@ def decide(
         runs: the jobs of its runs that are in the store, also of those of which nobody has noted that.
         now: seconds, by the clock of Redis.
         published: the newest versions of the datasets that it follows.
+        term: seconds after which another coordinator submits a run that is still being submitted.
     """
     events: list[dict[str, Any]] = []
     due: float | None = now
@@ -158,7 +163,7 @@ def decide(
     for _ in range(MAX_STEPS):
         step = decide_schedule(record, runs, now, published)
         if isinstance(step, Wait):
-            due = _look_at(record, step, now)
+            due = _look_at(record, step, now, term)
             break
         record, event = _after(record, step, now)
         events += [event] if event else []
@@ -169,7 +174,7 @@ def decide(
     record = settled(record, now)
     looks = [] if (record.status.terminal and not record.runs) or due is None else [due]
     if record.backfill is not None and not record.backfill.over:
-        looks.append(_look_at_backfill(record.backfill, now))
+        looks.append(_look_at_backfill(record.backfill, now, term))
     return ScheduleDecision(record, tuple(events), min(looks, default=None))
 
 
@@ -400,22 +405,22 @@ def _failed(record: ScheduleRecord, run: Run, seen: RunSeen, now: float) -> Sche
     return replace(record, retries=(*record.retries, again))
 
 
-def _look_at(record: ScheduleRecord, wait: Wait, now: float) -> float:
+def _look_at(record: ScheduleRecord, wait: Wait, now: float, term: float) -> float:
     """When the schedule is looked at next: at the time that it waits for, and from time to time in any case."""
-    times = [_look_at_run(run, now) for run in record.runs]
+    times = [_look_at_run(run, now, term) for run in record.runs]
     times += [run.next_at for run in record.retries if run.next_at > now]  # beside the ticks, where overlap allows it
     # What should have come by now is being done: at once again would be the whole turn of the sweep.
     return min([*times, now + IDLE_LOOK if wait.until is None or wait.until <= now else wait.until])
 
 
-def _look_at_backfill(backfill: Backfill, now: float) -> float:
+def _look_at_backfill(backfill: Backfill, now: float, term: float) -> float:
     waits = backfill.goes_on and backfill.next is not None and backfill.next_at > now
-    times = [_look_at_run(run, now) for run in backfill.runs]
+    times = [_look_at_run(run, now, term) for run in backfill.runs]
     return min([*times, backfill.next_at if waits else now + IDLE_LOOK])
 
 
-def _look_at_run(run: Run, now: float) -> float:
-    return now + LOOK if run.job else max(run.next_at, now + SUBMIT_LOOK)
+def _look_at_run(run: Run, now: float, term: float) -> float:
+    return now + LOOK if run.job else max(run.next_at, now + term)
 
 
 def _at(seconds: float) -> datetime.datetime:

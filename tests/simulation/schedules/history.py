@@ -26,7 +26,6 @@ from unstuck.coordinator.model.schedule_record import tick_text
 from unstuck.coordinator.notices.rules import schedule_rules
 from unstuck.coordinator.reconcile.schedule_sweep import REPAIR_EVERY
 from unstuck.coordinator.schedule_client import ScheduleClient
-from unstuck.coordinator.schedules.decide_schedule import SUBMIT_LOOK
 from unstuck.coordinator.schedules.schedule_commands import BackfillCommand, ScheduleCommand
 
 # Before the nights on which the clocks of Berlin change, before a leap day, and on any day.
@@ -61,7 +60,7 @@ def _play(
     ends = stage.now + dice.choice((30.0, 90.0, 240.0))
     trouble = Trouble(stage.rng, lambda: stage.now, ends, random.Random(f"later {seed}"), part.faults)
     core, depot = store(lambda: stage.now), Depot()
-    bound = SETTINGS.lock_ttl + 3 * SETTINGS.sweep_every + SUBMIT_LOOK + 2 * LONGEST_WAIT
+    bound = SETTINGS.lock_ttl / 2 + 3 * SETTINGS.sweep_every + 2 * LONGEST_WAIT
     landing, drops = Landing(), random.Random(f"drops {seed}")
     streamed = drops.random() < 0.15
     rules = Rules(stage, trouble, core, depot, landing, bound)

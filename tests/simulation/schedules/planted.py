@@ -212,8 +212,16 @@ IN_SCHEDULES = (
         rules.LATE_TICK,
         169,
         decide._look_at_run,
-        "else max(run.next_at, now + SUBMIT_LOOK)",
+        "else max(run.next_at, now + term)",
         "else now + LOOK",
+    ),
+    _bug(
+        "a run that a dead coordinator was submitting is left to it for longer than the term of a lock",
+        rules.LATE_TICK,
+        151,
+        decide._look_at_run,
+        "now + term",
+        "now + 4 * term",
     ),
     _bug(
         "a retry waits for the next tick where runs may overlap",

@@ -1,10 +1,9 @@
 """Lateness: how long after its tick each run was submitted, and whether anything that was broken explains it."""
 
-# A schedule that is due is left to the coordinator that took it for the term of a lock. A run that was decided is left
-# to the coordinator that submits it until the next look, at the next tick at the latest. So if that coordinator dies,
-# another one that is up submits the run after the longer of the two, and two sweep periods: the sweep that runs at that
-# moment may have passed the schedule already. The machine adds what it kept plain timers and reads waiting in that
-# time, and what a submit takes by itself in the same minutes: its median.
+# A schedule that is due is left to the coordinator that took it for half the term of a lock, and so is a run to the
+# coordinator that submits it. So if that coordinator dies, another one that is up submits the run after that time, and
+# two sweep periods: the sweep that runs at that moment may have passed the schedule already. The machine adds what it
+# kept plain timers and reads waiting in that time, and what a submit takes by itself in the same minutes: its median.
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from tests.chaos.driver.uptime import Uptime
 from unstuck import Settings
 from unstuck.coordinator.model.schedule_record import tick_text
 from unstuck.coordinator.reconcile.heartbeat import EVERY
-from unstuck.coordinator.schedules.decide_schedule import SUBMIT_LOOK, policy_of
+from unstuck.coordinator.schedules.decide_schedule import policy_of
 from unstuck.coordinator.schedules.trigger import ticks
 
 
@@ -47,9 +46,9 @@ class Lateness:
         return f"{judged}; {others}; {self.held} were held by a pause"
 
 
-def term_of(every: float, settings: Settings) -> float:
+def term_of(settings: Settings) -> float:
     """Seconds within which the run of a tick is submitted, by the settings alone."""
-    return max(settings.lock_ttl, min(SUBMIT_LOOK, every)) + 2 * settings.sweep_every
+    return settings.lock_ttl / 2 + 2 * settings.sweep_every
 
 
 def judge_lateness(one: FoundSchedule, acts: list[Act], uptime: Uptime, settings: Settings, submit: float) -> Lateness:
@@ -61,7 +60,7 @@ def judge_lateness(one: FoundSchedule, acts: list[Act], uptime: Uptime, settings
     if one.record is None:
         return Lateness(0.0)  # which is judged by others
     policy = policy_of(one.record.policy)
-    account = Lateness(term_of(policy.every or 0.0, settings))
+    account = Lateness(term_of(settings))
     submitted = {tick: run.submitted_at for tick, run in first_tries(one).items()}
     gap = EVERY + settings.sweep_every
     stops = (float(event["at"]) for event in one.events if event["kind"] == "USER_STOP")

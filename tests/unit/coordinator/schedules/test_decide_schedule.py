@@ -20,7 +20,7 @@ from unstuck.coordinator.model.schedule_record import (
     tick_text,
 )
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.schedules.decide_schedule import ScheduleDecision, decide, settled
+from unstuck.coordinator.schedules.decide_schedule import TERM, ScheduleDecision, decide, settled
 from unstuck.coordinator.schedules.explain import explain_schedule
 from unstuck.coordinator.schedules.run_outcome import RunSeen
 from unstuck.coordinator.schedules.schedule_commands import ScheduleCommand, command, set_again
@@ -523,7 +523,8 @@ def test_a_run_whose_submit_takes_its_time_is_not_looked_at_again_at_once() -> N
     assert noted is not None
     later = decide(settled(noted[0], T0 + 60), {}, T0 + 90)
     assert len(later.submits(T0 + 90)) == 1
-    assert later.due == T0 + 95
+    assert later.due == T0 + 90 + TERM
+    assert decide(settled(noted[0], T0 + 60), {}, T0 + 90, term=0.5).due == T0 + 90.5
 
 
 def test_versions_whose_time_goes_back_are_ticks_of_their_own() -> None:
