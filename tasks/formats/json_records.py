@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import cache
 from itertools import accumulate, chain, product
@@ -31,6 +31,9 @@ def json_columns(
         values: each one JSON object in UTF-8; one that is None is a row of nulls.
         other: ``allow``: what an object lacks is null, and what it has more is left out.
     """
+    values = [*values]
+    if other == "fail" and (at_once := _all_at_once(fields, values)) is not None:
+        return at_once, {}
     decoder, bad, rows = json_decoder(fields), dict[int, str](), dict[int, Any]()
     for number, value in enumerate(values):
         try:
@@ -46,8 +49,34 @@ def json_columns(
 
 def json_decoder(fields: Fields) -> json.JSONDecoder:
     """Reads JSON as the columns need it. Its errors are ValueError and RecursionError."""
-    parse_float = Decimal if "decimal" in json.dumps(fields) else float
-    return _Decoder(parse_float=parse_float, parse_constant=_no_constant, object_pairs_hook=_each_once)
+    return _Decoder(**_numbers(fields), object_pairs_hook=_each_once)
+
+
+def _numbers(fields: Fields) -> dict[str, Any]:
+    return {"parse_float": Decimal if "decimal" in json.dumps(fields) else float, "parse_constant": _no_constant}
+
+
+def _all_at_once(fields: Fields, values: Sequence[bytes | None]) -> Any:
+    """The rows of plain values that are all well, as one document, in half the time; None: each is to be looked at.
+
+    A value is one object: none has a line end, each begins and ends with a brace, and there is no other brace. It has
+    the names of the columns once, and no other: all quotes are those around these names and around its texts.
+    """
+    if None in values or not all(isinstance(one["type"], str) for one in fields):
+        return None
+    text, many = b",\n".join(values), len(values)  # type: ignore[arg-type]
+    marks = {b"},\n{": many - 1, b"\n": many - 1, b"{": many, b"}": many, b"\\": 0}
+    if text[:1] + text[-1:] != b"{}" or any(text.count(mark) != count for mark, count in marks.items()):
+        return None
+    schema = arrow_schema(schema_of(fields))
+    try:
+        rows = json.JSONDecoder(**_numbers(fields)).decode(f"[{text.decode()}]")
+        columns = [[row[name] for row in rows] for name in schema.names]
+        table = _table(schema, columns, "fail")
+    except (KeyError, RecursionError, *_REFUSALS):
+        return None
+    texts = sum(many - column.count(None) for column in columns if str in {*map(type, column)})
+    return table if text.count(b'"') == 2 * (many * len(columns) + texts) else None
 
 
 class _Decoder(json.JSONDecoder):
@@ -75,10 +104,14 @@ def table_of_rows(
             bad[number] = _other_names(row, names)
         else:
             rows[number] = row or {}
-    columns = [*zip(schema.names, schema.types, strict=True)]
+
+    def table() -> Any:
+        return _table(schema, [[row.get(name) for row in rows.values()] for name in schema.names], other)
+
     try:
-        return _table(schema, rows.values(), other), bad
+        return table(), bad
     except _REFUSALS:
+        columns = [*zip(schema.names, schema.types, strict=True)]
         for (number, row), (name, kind) in product(list(rows.items()), columns):
             try:
                 _array([value := row.get(name)], kind, other)
@@ -86,14 +119,14 @@ def table_of_rows(
                 at = f"the column {shown(name)} ({texts[name]})"
                 bad[number] = f"{at} cannot hold {_short(repr(value))}: {_short(error)}"
                 rows.pop(number, None)
-    return _table(schema, rows.values(), other), bad
+    return table(), bad
 
 
-def _table(schema: Any, rows: Collection[Mapping[str, Any]], other: str) -> Any:
+def _table(schema: Any, columns: Iterable[Sequence[Any]], other: str) -> Any:
     import pyarrow as pa
 
-    columns = zip(schema.names, schema.types, strict=True)
-    return pa.table([_array([row.get(name) for row in rows], kind, other) for name, kind in columns], schema=schema)
+    arrays = [_array(values, kind, other) for values, kind in zip(columns, schema.types, strict=True)]
+    return pa.table(arrays, schema=schema)
 
 
 @cache

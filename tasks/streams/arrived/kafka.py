@@ -149,12 +149,15 @@ class TopicClient:
         from confluent_kafka import KafkaError, TopicPartition
 
         topic, ends = self.stream.topic, {one: end for one, (_, end) in wanted.items()}
+        left = sum(end - begin for begin, end in wanted.values())
         self.consumer.assign([TopicPartition(topic, one, begin) for one, (begin, _) in wanted.items()])
         heard = time.monotonic()
         while ends:
             first = self.consumer.poll(0.5)
-            # Of both calls, this one alone waits until it has so many.
-            got: list[Any] = [] if first is None else [first, *self.consumer.consume(at_once, timeout=_GATHER)]
+            got: list[Any] = [] if first is None else [first]
+            if got and (most := min(at_once, left) - 1) > 0:
+                # Of both calls, this one alone waits until it has so many.
+                got += self.consumer.consume(most, timeout=_GATHER)
             heard = time.monotonic() if got else heard
             if time.monotonic() - heard > self.silent_after:
                 raise self.unavailable(None, f"no message came for {self.silent_after:g} s")
@@ -175,6 +178,7 @@ class TopicClient:
                     raise out_of_range(self.stream, {partition: max(at, wanted[partition][0])}, self.topic())
                 else:
                     raise self.unavailable(error, f"partition {partition}")
+            left -= len(found)
             if found:
                 yield found
                 heard = time.monotonic()  # the caller that took them may have taken its time
