@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import Any, cast
 
 import redis
-from redis.exceptions import NoScriptError
 
 from unstuck.coordinator.errors import Damaged
 from unstuck.coordinator.model.decision import Acks, Decision
@@ -42,6 +41,7 @@ from unstuck.tasks.settings import Settings
 
 REPORT_GROUP = "coordinators"
 NO_OFFERS: Mapping[Offer, str] = MappingProxyType({})
+READ_AT_ONCE = 1000  # attempts, by the script that takes the lock
 SLOTS_LOOKED_AT = 500  # in one call
 HALTED_LOOK = 600.0  # seconds between looks at a job that waits for a person
 USUAL_OF = 10  # runs, of which the usual duration is the median; fewer than three say nothing
@@ -87,26 +87,19 @@ class Store:
     def begin(self, job: str, owner: str, groups: Sequence[str] = ()) -> Begun:
         """Take the job's lock and push its due to the end of the lock's term, before anything is read.
 
-        ``groups``: whose attempts `load` will want; they are read in the same round trip.
+        ``groups``: whose attempts `load` will want; they are read at once, unless they are too many for that.
         """
-        ended, commit, attempts = False, None, None
-        if groups:
-            keys, names, pipe = self._keys.of(job), list(dict.fromkeys(groups)), self._redis.pipeline(transaction=False)
-            self._scripts["lock_job"].put_into(pipe, job, owner=owner, lock_ms=self._lock_ms)
-            pipe.hmget(keys.job, "commit", "status", "schema")
-            pipe.hmget(keys.attempts, names)
-            try:
-                answer, (commit, status, schema), texts = pipe.execute()
-            except NoScriptError:
-                return self.begin(job, owner)
-            ended = status in TERMINAL and schema == str(JOB_SCHEMA)
-            attempts = dict(zip(names, texts, strict=True))
-        else:
-            answer = self._scripts["lock_job"](job, owner=owner, lock_ms=self._lock_ms)
+        names = list(dict.fromkeys(groups)) if len(groups) <= READ_AT_ONCE else []
+        answer = self._scripts["lock_job"](job, owner=owner, lock_ms=self._lock_ms, groups=json.dumps(names))
         kind, now = BeginAnswer(answer[0]), float(answer[1])
         if kind is not BeginAnswer.LOCKED:
             return Begun(kind, now)
-        return Begun(kind, now, str(answer[2]), float(answer[3]), float(answer[4]), ended, commit, attempts)
+        begun = Begun(kind, now, str(answer[2]), float(answer[3]), float(answer[4]))
+        if not names:
+            return begun
+        (commit, status, schema), texts = answer[5:]
+        ended = status in TERMINAL and schema == str(JOB_SCHEMA)
+        return replace(begun, ended=ended, commit=commit, attempts=dict(zip(names, texts, strict=True)))
 
     def end(self, job: str, owner: str, *, anyway: bool = False) -> EndAnswer:
         """Release the lock, unless another pass met it busy meanwhile.

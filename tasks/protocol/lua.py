@@ -57,10 +57,15 @@ class Script:
     def _arguments(self, job: str, values: dict[str, Any]) -> tuple[list[Any], list[Any]]:
         if not values.keys() <= self._known:
             raise TypeError(f"the script knows nothing of {', '.join(sorted(values.keys() - self._known))}")
-        keys = {**values, **vars(self._keys), **vars(self._keys.of(job))}
+        of_all, of_job = vars(self._keys), vars(self._keys.of(job))
         args = {**values, "job": job}
         try:
-            return [keys[key] for key in self._key_names], [args[arg] for arg in self._arg_names]
+            # Each is looked up where it stands: to put all keys that there are into one place takes longer than to ask.
+            keys = [
+                of_job[name] if name in of_job else of_all[name] if name in of_all else values[name]
+                for name in self._key_names
+            ]
+            return keys, [args[name] for name in self._arg_names]
         except KeyError as error:
             raise TypeError(f"the script needs a value for {error}") from error
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -43,7 +42,7 @@ from unstuck.tasks.runner.attempt_log import AttemptLog, logging_restored
 from unstuck.tasks.runner.done_before import DoneBefore, on_record
 from unstuck.tasks.runner.outcome import Finish, record_outcome, success
 from unstuck.tasks.runner.runner import WAREHOUSE_TIMEOUT, Held, Runner
-from unstuck.tasks.runner.snapshot import ProcessSnapshot
+from unstuck.tasks.runner.snapshot import ProcessSnapshot, environment
 from unstuck.tasks.runner.spark_session import open_session
 from unstuck.tasks.runner.stdio_filter import filtered
 from unstuck.tasks.spec.group import Step
@@ -83,7 +82,7 @@ class Attempt:
         self._runner = runner
         self._token = token
         self._claim = claim
-        self._secrets = Secrets(dict(os.environ))  # before a step changes it
+        self._secrets = Secrets(environment())  # before a step changes it
         self._held = Held(token, self._secrets.clean)
         self._work_order: WorkOrder  # once the claim is read
         self._published: PublishedDatasets  # like the next three, once the warehouse is open

@@ -48,7 +48,7 @@ class AttemptLog:
     """
 
     def __init__(self, files: Files, staging: str, secrets: Secrets | None = None, log_as: LogAs = "text") -> None:
-        """``secrets`` are taken out of every line."""
+        """``secrets`` are taken out of every line. ``files`` have been checked, see `Files.check`."""
         self._files = files
         self._as_json = log_as == "json"
         self._formatter = formatter(log_as)
@@ -108,7 +108,7 @@ class AttemptLog:
             path = folder / "attempt.log"
             stack.callback(self._upload, path)
         else:
-            self._files.make_folder(self._name.rpartition("/")[0])
+            self._files.make_folder(self._name.rpartition("/")[0], checked=True)
         self._append = stack.enter_context(path.open("ab", buffering=0)).write
         stack.callback(self.stop)
         self._left = MAX_BYTES - path.stat().st_size

@@ -18,6 +18,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from unstuck.tasks.process.tree import working_folder
@@ -148,6 +149,16 @@ def _is_code(value: Any) -> bool:
 
 # What `os.environ` holds: a copy of that itself decodes each name and value, and takes a hundred times as long.
 _environment: dict[bytes, bytes] = vars(os.environ)["_data"]
+
+
+def environment() -> dict[str, str]:
+    """A copy of `os.environ`."""
+    return dict(_decoded(tuple(_environment.items())))
+
+
+@lru_cache(maxsize=1)
+def _decoded(variables: tuple[tuple[bytes, bytes], ...]) -> dict[str, str]:
+    return {os.fsdecode(name): os.fsdecode(value) for name, value in variables}
 
 
 def _set_environment(before: Mapping[bytes, bytes]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationInfo, model_validator
@@ -64,5 +65,11 @@ class Strict(BaseModel):
     def _pass_over(cls, value: Any, info: ValidationInfo) -> Any:
         if not info.context or not isinstance(value, dict):
             return value
-        known = {name for field, its in cls.model_fields.items() for name in (field, its.alias)}
-        return {name: one for name, one in value.items() if one or name in known}
+        known = _names_of(cls)
+        return value if value.keys() <= known else {name: one for name, one in value.items() if one or name in known}
+
+
+@cache
+def _names_of(part: type[BaseModel]) -> frozenset[str | None]:
+    """What a field of ``part`` may be written as."""
+    return frozenset(name for field, its in part.model_fields.items() for name in (field, its.alias))

@@ -64,22 +64,23 @@ class Claim:
         """The work order. Raises: WorkOrderUnreadable: the runner holds the attempt nevertheless."""
         try:
             plan_text, inputs_text, member_text, params, *texts = self.stored
-            plan = _plan(plan_text, *texts)
-            plan = plan.model_copy(update={"params": {**json.loads(params), **plan.params}})
+            plan = _plan(plan_text, params, *texts)
             inputs = FrozenInputs.model_validate_json(inputs_text, context=STORED)
-            member = FrozenInputs.model_validate_json(member_text, context=STORED)
+            if member_text != inputs_text:  # of a fork: all but the value is that of the whole fork
+                member = FrozenInputs.model_validate_json(member_text, context=STORED)
+                inputs = inputs.model_copy(update={"value": member.value})
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise WorkOrderUnreadable(unreadable(error)) from error
-        # All but the value is that of the whole fork.
-        return WorkOrder(plan=plan, frozen=inputs.model_copy(update={"value": member.value}))
+        return WorkOrder(plan=plan, frozen=inputs)
 
 
 @lru_cache(maxsize=16)
-def _plan(text: str, *texts: str) -> GroupPlan:
-    """All members of a fork have one. Steps get copies of what stands in it."""
+def _plan(text: str, params: str, *texts: str) -> GroupPlan:
+    """With the ``params`` of the job. All members of a fork have one plan. Steps get copies of what stands in it."""
     stored = json.loads(text)
     group = unpack(stored["group"], dict(zip(texts[::2], texts[1::2], strict=True)))
-    return GroupPlan.model_validate({**stored, "group": group}, context=STORED)
+    known = {**json.loads(params), **stored.get("params", {})}
+    return GroupPlan.model_validate({**stored, "group": group, "params": known}, context=STORED)
 
 
 def unreadable(error: Exception) -> str:

@@ -253,14 +253,16 @@ class Files:
             _sync(folder)
             self.answered()
 
-    def make_folder(self, folder: str) -> None:
+    def make_folder(self, folder: str, *, checked: bool = False) -> None:
         """Create ``folder`` and its parents; nothing if it is there (object stores have no folders to make).
 
         Only its parents are known to be on disk: what must last there is written and then ``sync_names`` called.
+        ``checked``: the caller has just called ``check``.
 
         Raises: OSError; as ``check``.
         """
-        self.check()
+        if not checked:
+            self.check()
         if self._store is None:
             self._make_folder(os.path.dirname(self.uri(folder)))
             with suppress(FileExistsError):

@@ -18,7 +18,7 @@ _HALF = 1 << 16  # bytes
 _HEAD = 8  # bytes before the text of a half: its length and its checksum
 
 
-@dataclass(frozen=True)
+@dataclass
 class Holding:
     """The state of a runner and its attempt. Times are seconds of this host since the epoch, those of clocks monotonic.
 

@@ -1,8 +1,10 @@
 -- lock_job: take the job's lock, and push its due into the near future before anything is read.
 --
--- keys: lock dirty job due alive
--- args: job owner lock_ms
--- Answers {LOCKED, now, due, alive at, grace until} | {BUSY, now} | {MISSING, now}
+-- keys: lock dirty job due alive attempts
+-- args: job owner lock_ms groups
+--
+-- groups: whose attempts are read (JSON). If there are none, the answer ends with the grace.
+-- Answers {LOCKED, now, due, alive at, grace until, {commit, status, schema}, attempts} | {BUSY, now} | {MISSING, now}
 --
 -- The due is set to the end of the lock's term. A worker that finishes an attempt after this moves it earlier (ZADD LT), so
 -- the commit, which moves it later only if it still is what was set here, can never swallow a wake-up that came after
@@ -25,4 +27,10 @@ end
 redis.call('DEL', keys.dirty)
 redis.call('ZADD', keys.due, stamp(time + tonumber(args.lock_ms) / 1000), args.job)
 local alive = redis.call('HMGET', keys.alive, 'at', 'grace_until')
-return {'LOCKED', stamp(time), redis.call('ZSCORE', keys.due, args.job), alive[1] or '0', alive[2] or '0'}
+local answer = {'LOCKED', stamp(time), redis.call('ZSCORE', keys.due, args.job), alive[1] or '0', alive[2] or '0'}
+local groups = cjson.decode(args.groups)
+if groups[1] then
+    answer[6] = redis.call('HMGET', keys.job, 'commit', 'status', 'schema')
+    answer[7] = redis.call('HMGET', keys.attempts, unpack(groups))
+end
+return answer
