@@ -19,9 +19,11 @@ from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group, joi
 from tests.support.servers import wait_until
 from unstuck import Client, JobSpec, SpecError, Status
 from unstuck.coordinator.commands.job_commands import Answer, Commanded
+from unstuck.coordinator.decide.receipts import Delivered
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.spec.plan import _plan_of
 from unstuck.coordinator.store import reports
+from unstuck.coordinator.store.job_store import READ_AT_ONCE
 
 
 class Lines:
@@ -79,6 +81,23 @@ def test_reports_that_come_after_the_end_of_a_job_are_counted_without_its_groups
     assert not loads
     assert coordinator.client.counters()["TERMINAL"] == 3
     assert coordinator.redis.zscore(coordinator.keys.due, job) is None
+
+
+@pytest.mark.parametrize("amount", [1, READ_AT_ONCE, READ_AT_ONCE + 1])
+def test_reports_of_any_number_of_groups_are_applied_in_one_pass(coordinator: Coordinator, amount: int) -> None:
+    """Lua has room for 8,000 arguments. Attempts that are too many for the script are read after it."""
+    job = coordinator.submit(group("first"), group("second"))
+    coordinator.read()
+    for offer in coordinator.offers():
+        coordinator.work(offer)
+    entries = coordinator.stream.read(500, 0.01)
+    reports = [Delivered(entry.id, entry.report) for entry in entries]
+    more = [
+        replace(one, report=replace(one.report, token=replace(one.report.token, group=f"no group {n}")))
+        for n, one in enumerate([reports[-1]] * (amount - 1))
+    ]
+    coordinator.reconciler.reconcile(job, [*reports, *more])
+    assert coordinator.status(job) is Status.FINISHED
 
 
 def test_a_lock_met_busy_costs_its_holder_one_more_look_not_twenty_five(
