@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +35,7 @@ from unstuck.coordinator.publishing.streams.skip_file import SkippedFile, skip_f
 from unstuck.coordinator.schedule_client import ScheduleClient
 from unstuck.coordinator.spec.checks.unused import unbound_markers, unused_params
 from unstuck.coordinator.spec.job_params import check_key
-from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.model import JobSpec, Spec
 from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submitted
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.store.job_store import Store
@@ -119,7 +118,7 @@ class Client(ClientCommands):
 
     def submit(
         self,
-        spec: JobSpec | Mapping[str, Any] | str | os.PathLike[str],
+        spec: Spec,
         *,
         key: str | None = None,
         params: Mapping[str, Any] | None = None,
@@ -129,7 +128,7 @@ class Client(ClientCommands):
         """Store a job, to be run by the fleet. Durable when it returns, as far as ``UNSTUCK_DURABILITY`` says.
 
         Args:
-            spec: a JobSpec, a mapping, or the path of a YAML or JSON file.
+            spec: a JobSpec, a Job, a mapping, or the path of a YAML or JSON file.
             key: submitting the same spec under the same key again answers with the same job, or with the last retry of
                 it, and its status.
             params: values for parameters that the spec names; those that it requires must be among them.
@@ -180,7 +179,7 @@ class Client(ClientCommands):
         self,
         job: str,
         *,
-        spec: JobSpec | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+        spec: Spec | None = None,
         params: Mapping[str, Any] | None = None,
         rerun: Sequence[str] = (),
         adopt_all: bool = False,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +31,7 @@ from unstuck.coordinator.schedules.schedule_commands import (
 )
 from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
 from unstuck.coordinator.schedules.schedule_view import ScheduleView, view_of
-from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.model import JobSpec, Spec
 from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.coordinator.submitter import Submitter
@@ -42,8 +41,6 @@ from unstuck.tasks.identity import user_here
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.warehouse.log import Warehouse
-
-Spec = JobSpec | Mapping[str, Any] | str | os.PathLike[str]
 
 
 class ScheduleClient:
@@ -62,7 +59,7 @@ class ScheduleClient:
         A schedule that is not there goes on from its last run that the warehouse knows: Redis may have lost it.
 
         Args:
-            spec: a JobSpec, a mapping, or the path of a YAML or JSON file; its ``schedule:`` says when it runs.
+            spec: a JobSpec, a Job, a mapping, or the path of a YAML or JSON file; its ``schedule:`` says when it runs.
             reason: why, for the event log of the schedule.
             by: who asks; the OS user by default.
 

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import (
     BaseModel,
@@ -141,12 +141,12 @@ class JobSpec(Strict):
     @classmethod
     def of(
         cls,
-        spec: JobSpec | Mapping[str, Any] | str | os.PathLike[str],
+        spec: Spec,
         params: Mapping[str, Any],
         *,
         scheduled: bool = False,
     ) -> JobSpec:
-        """A spec, a mapping, or the path of a YAML or JSON file, with ``params``. Raises: SpecError.
+        """A spec, a job, a mapping, or the path of a YAML or JSON file, with ``params``. Raises: SpecError.
 
         Args:
             scheduled: as for `from_file`.
@@ -160,7 +160,9 @@ class JobSpec(Strict):
             return spec.with_params(params, scheduled=scheduled)
         if isinstance(spec, Mapping):
             return cls.from_values(dict(spec), params, scheduled=scheduled)
-        return cls.from_file(spec, params, scheduled=scheduled)
+        if isinstance(spec, str | os.PathLike):
+            return cls.from_file(spec, params, scheduled=scheduled)
+        return spec.spec(params, scheduled=scheduled)
 
     @classmethod
     def from_file(
@@ -334,6 +336,15 @@ class JobSpec(Strict):
     def dumped(self) -> dict[str, Any]:
         """The values of `to_json`; a text that several places have is one value."""
         return self.with_sql_files(None).model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+class MakesSpec(Protocol):
+    """A job that is written in Python, as `Job` is."""
+
+    def spec(self, params: Mapping[str, Any] | None = None, *, scheduled: bool = False) -> JobSpec: ...
+
+
+Spec = JobSpec | Mapping[str, Any] | str | os.PathLike[str] | MakesSpec
 
 
 # The model at each path of a spec, list indexes left out; "*" is any key.

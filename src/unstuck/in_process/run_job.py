@@ -7,12 +7,12 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from unstuck.coordinator.errors import BadRequest, NoSuchGroup
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.model import JobSpec, Spec
 from unstuck.coordinator.spec.plan import compile_plan
 from unstuck.coordinator.spec.problems import suggestion
 from unstuck.coordinator.spec.selection import Selection, select
@@ -29,9 +29,6 @@ from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.lease import FinishAnswer
 from unstuck.tasks.warehouse.log import Warehouse
-
-if TYPE_CHECKING:
-    from unstuck.coordinator.job_builder import Job
 
 PUBLISH_TRIES = 5  # until a warehouse that cannot be written is given up: no person is waited for
 SHOWING = 0.5, 0.2  # seconds, and a part of the time, that may be spent to show a job
@@ -165,7 +162,7 @@ class InProcess:
 
     def run(
         self,
-        spec: JobSpec | Mapping[str, Any] | str | os.PathLike[str] | Job,
+        spec: Spec,
         *,
         params: Mapping[str, Any] | None = None,
         key: str | None = None,
@@ -193,10 +190,7 @@ class InProcess:
             BadRequest: a group that is left out has published nothing, or a
             group needs a fleet.
         """
-        given = params or {}
-        job_spec = (
-            JobSpec.of(spec, given) if isinstance(spec, JobSpec | Mapping | str | os.PathLike) else spec.spec(given)
-        )
+        job_spec = JobSpec.of(spec, params or {})
         if only or from_ or until:
             job_spec = self._part(select(job_spec, only, from_, until))
         refuse_what_needs_a_fleet(job_spec)

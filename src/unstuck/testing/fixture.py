@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.model import JobSpec, Spec
 from unstuck.in_process.attempts import Failing
 from unstuck.in_process.run_job import InProcess
 from unstuck.tasks.steps.step_inputs import published
@@ -22,7 +22,7 @@ from unstuck.testing.one_step import OneStep, Results, StepRun
 from unstuck.testing.published_data import Mode, publish_frame
 from unstuck.testing.runs import JobRun, TickRun
 from unstuck.testing.shared_spark import SharedSpark
-from unstuck.testing.specs import Part, Spec, When, job_of, read_spec, tick_at, ticks_between
+from unstuck.testing.specs import Part, When, job_of, read_spec, tick_at, ticks_between
 
 # A limit of pytest-timeout, or the end of its debugger, is for the test and no failure of the step that it meets.
 _OF_PYTEST = (pytest.fail.Exception, pytest.skip.Exception, pytest.exit.Exception)

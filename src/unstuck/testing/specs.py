@@ -8,14 +8,13 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from unstuck.coordinator.job_builder import Job, load_job
+from unstuck.coordinator.job_builder import load_job
 from unstuck.coordinator.schedules.tick_params import run_spec
 from unstuck.coordinator.schedules.trigger import previous_tick, ticks
-from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.model import JobSpec, Spec
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
 from unstuck.coordinator.spec.selection import select
 
-Spec = JobSpec | Job | Mapping[str, Any] | str | os.PathLike[str]
 When = str | datetime.datetime
 
 _MOMENT = datetime.timedelta(microseconds=1)
@@ -49,8 +48,6 @@ def read_spec(spec: Spec, params: Mapping[str, Any], root: Path, *, scheduled: b
     """
     if isinstance(spec, str) and ":" in spec and not Path(spec).exists():
         spec = load_job(spec)
-    if isinstance(spec, Job):
-        return spec.spec(params, scheduled=scheduled)
     if isinstance(spec, str | os.PathLike):
         spec = spec if Path(spec).exists() else root / spec
     return JobSpec.of(spec, params, scheduled=scheduled)

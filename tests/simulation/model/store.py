@@ -135,18 +135,11 @@ class ModelStore(ReferenceStore):
         return answer
 
     def command(
-        self,
-        commanded: JobRecord,
-        old: JobRecord,
-        command_id: str,
-        event: Mapping[str, Any],
-        *,
-        plans: Mapping[str, str] | None = None,
-        params: Mapping[str, Any] | None = None,
+        self, commanded: JobRecord, old: JobRecord, command_id: str, event: Mapping[str, Any], **more: Any
     ) -> CommitAnswer:
         job = self.jobs.get(old.id)
         before = None if job is None or job.commanded == command_id else job.record
-        answer = super().command(commanded, old, command_id, event, plans=plans, params=params)
+        answer = super().command(commanded, old, command_id, event, **more)
         if before is not None and answer is CommitAnswer.APPLIED and self.watching:
             self.watching.commanded(before, self.jobs[old.id].record, event)
         return answer
