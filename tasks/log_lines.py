@@ -48,6 +48,11 @@ def process_is_about(**work: str | int) -> None:
     _of_process = work
 
 
+def work_here() -> dict[str, str | int]:
+    """The work that a line of this thread is about."""
+    return {**_of_process, **(_of_thread.get() or {})}
+
+
 class JsonFormatter(logging.Formatter):
     """Formats a record as one line of JSON, with the work that it is about and the plain values of its ``extra``."""
 
@@ -57,8 +62,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
-            **_of_process,
-            **(_of_thread.get() or {}),
+            **work_here(),
         }
         if record.exc_info or record.exc_text:
             line["exception"] = record.exc_text or self.formatException(record.exc_info)  # type: ignore[arg-type]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import logging
+import os
+import signal
 import sys
 from contextlib import ExitStack, nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
@@ -25,6 +28,7 @@ from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.staging_gc import folder_of
 from unstuck.coordinator.spec.selection import select
 from unstuck.coordinator.views.job_views import JobView
+from unstuck.tasks.log_lines import work_here
 from unstuck.tasks.settings import Settings
 
 if TYPE_CHECKING:
@@ -63,6 +67,7 @@ def run(
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # the reader of a pipe sees at once what a step prints
     with (
+        _Signals() as signals,
         redirect_stdout(sys.stderr) if as_json else nullcontext(),  # steps print, too
         InProcess(warehouse or settings.warehouse, settings=settings) as here,
         _Live(here, console) if can_live(console) else _Lines(here, console) as display,
@@ -84,21 +89,64 @@ def run(
     if as_json:
         emit(JobDocument.of_view(ended.view))
     if ended.status is Status.CANCELED:
-        raise typer.Exit(ExitCode.INTERRUPTED)
+        raise typer.Exit(signals.code)
     raise typer.Exit(ExitCode.FINE if ended.finished else ExitCode.NOT_WELL)
 
 
+class _Signals:
+    """In the block SIGTERM and SIGHUP end the run as Ctrl-C does. One that is ignored stays so, as under nohup.
+
+    Attributes:
+        code: the exit code of a run that was ended.
+    """
+
+    code: int = ExitCode.INTERRUPTED
+
+    def __enter__(self) -> _Signals:
+        self._terminal = [fd for fd in (1, 2) if os.isatty(fd)]
+        wanted = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
+        self._before = {one: signal.signal(one, self._end) for one in wanted}
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+        if self.code != ExitCode.INTERRUPTED and isinstance(error, KeyboardInterrupt):
+            raise typer.Exit(self.code) from None
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        self.code = 128 + number
+        if number == signal.SIGHUP:  # a terminal that is gone fails each write, and the rest must still be done
+            for fd in self._terminal:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
+        if not callable(signal.getsignal(signal.SIGINT)):  # a shell has let a background process ignore it
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
+
 class _Shown(logging.Formatter):
-    """Lines of steps as they are; of Unstuck, the traceback of a step that failed."""
+    """Lines of steps as they are; of Unstuck, the traceback of a step that failed, once."""
+
+    def __init__(self) -> None:
+        super().__init__("%(message)s")
+        self._seen: set[str] = set()
 
     def format(self, record: logging.LogRecord) -> str:
-        return record.exc_text if record.name.startswith("unstuck.") and record.exc_text else super().format(record)
+        trace = record.exc_text if record.name.startswith("unstuck.") else None
+        if not trace:
+            return super().format(record)
+        if trace not in self._seen:
+            self._seen.add(trace)
+            return trace
+        of = work_here()
+        where = f"{of['group']}, attempt {of['attempt']}: " if "group" in of else ""
+        return f"{where}the same error again"
 
 
 def _log_to_standard_error() -> None:
     """Show what steps log. Unstuck itself has the tree, or the events, to say what it does."""
     handler = logging.StreamHandler()
-    handler.setFormatter(_Shown("%(message)s"))
+    handler.setFormatter(_Shown())
     handler.addFilter(lambda record: not record.name.startswith("unstuck.") or record.levelno >= logging.ERROR)
     logging.getLogger().addHandler(handler)
     logging.getLogger().setLevel(logging.INFO)

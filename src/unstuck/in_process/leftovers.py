@@ -29,11 +29,13 @@ def staging_of_run(warehouse: Warehouse, job: str, base: int, *, keep: bool) -> 
     """
     local = warehouse.storage.local_path(f"{folder_of(job)}/{_LOCK}")
     with nullcontext() if local is None else _locked(local, base):
-        yield
-        if not keep:
-            _remove(warehouse, job, base)
-        elif local is not None:
-            local.unlink(missing_ok=True)
+        try:
+            yield
+        finally:
+            if not keep:
+                _remove(warehouse, job, base)
+            elif local is not None:
+                local.unlink(missing_ok=True)
 
 
 def _locked(path: Path, base: int) -> AbstractContextManager[object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.programs.in_terminal import in_terminal
+from tests.support.programs.in_terminal import HANG_UP, in_terminal
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.published import read_arrow
 
@@ -109,6 +110,45 @@ def test_ctrl_c_cancels_the_job_and_is_130(folder: Path) -> None:
     code, shown = in_terminal([*RUN, spec(folder, group("hangs"))], folder, [("hanging", "\x03")])
     assert code == 130
     assert "CANCELED" in shown
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_run_as_ctrl_c_does_with_the_exit_code_of_the_signal(
+    folder: Path, number: signal.Signals
+) -> None:
+    job = spec(folder, group("rows", output="days"), group("hangs", "rows", output="never"))
+    with subprocess.Popen([*RUN, job], cwd=folder, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        assert any("hanging" in line for line in started.stdout)
+        started.send_signal(number)
+        shown = started.stdout.read()
+    assert started.returncode == 128 + number
+    assert "CANCELED" in shown
+    assert not list((folder / "warehouse").glob("_staging/*"))
+
+
+def test_a_terminal_that_goes_away_ends_the_run_and_leaves_no_staging(folder: Path) -> None:
+    code, _ = in_terminal([*RUN, spec(folder, group("hangs"))], folder, [("hanging", HANG_UP)])
+    assert code == 128 + signal.SIGHUP
+    assert not list((folder / "warehouse").glob("_staging/*"))
+
+
+def test_a_signal_that_whoever_started_it_ignores_stays_ignored(folder: Path) -> None:
+    job = spec(folder, group("hangs", timeout="3s", retry={"max": 0}))
+    with subprocess.Popen(["nohup", *RUN, job], cwd=folder, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        assert any("hanging" in line for line in started.stdout)
+        started.send_signal(signal.SIGHUP)
+        shown = started.stdout.read()
+    assert started.returncode == 1
+    assert "TIMEOUT" in shown
+
+
+def test_the_traceback_of_a_step_is_shown_once_however_often_it_is_tried(folder: Path) -> None:
+    done = run(folder, spec(folder, group("fails", retry={"max": 2, "backoff": "1h"})))
+    assert done.stderr.count("Traceback") == 1
+    assert done.stderr.count("fails, attempt ") == 2
+    assert "fails, attempt 3: the same error again" in done.stderr
 
 
 def test_a_killed_run_leaves_nothing_published_and_the_next_publishes_whole(folder: Path) -> None:

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from tests.support import fleet
+from tests.support.coordinator import Coordinator
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, DatasetNotFound, Job, NoSuchGroup, Refused, Settings, Status
@@ -101,3 +102,14 @@ def test_a_job_in_python_is_awaited_asked_about_read_and_retried_by_its_handle(
     with pytest.raises(Refused):
         again.retry()
     assert again.cancel().answer == "REFUSED"
+
+
+def test_a_client_takes_a_job_that_is_written_in_python_as_it_takes_its_spec(coordinator: Coordinator) -> None:
+    client, monday = coordinator.client, {"day": "monday"}
+    job = Job("days", params={"day": str})
+    job.sql("all", "SELECT :day AS day", output="days")
+    first = client.submit(job, params=monday, key="one")
+    assert client.submit(job.spec(monday), key="one").id == first.id
+    nightly = Job("nightly", schedule={"cron": "0 2 * * *", "zone": "UTC"})
+    nightly.sql("all", "SELECT 1 AS n", output="n")
+    assert client.schedules.set(nightly).answer == "DONE"

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROWS, COLUMNS = 40, 120
+HANG_UP = "\0"  # in the place of keys: the terminal goes away
 _IN_FRONT = """
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C reaches it
@@ -48,6 +49,8 @@ def in_terminal(command: Sequence[str], folder: Path, typed: Sequence[tuple[str,
         shown += read.decode(errors="replace")
         if waiting and waiting[0][0] in shown[looked_at:]:
             looked_at = len(shown)
-            os.write(master, waiting.pop(0)[1].encode())
+            if (keys := waiting.pop(0)[1]) == HANG_UP:
+                break
+            os.write(master, keys.encode())
     os.close(master)
     return started.wait(), shown
