@@ -71,5 +71,5 @@ class Strict(BaseModel):
 
 @cache
 def _names_of(part: type[BaseModel]) -> frozenset[str | None]:
-    """What a field of ``part`` may be written as."""
+    """The names that a field of ``part`` may be written by."""
     return frozenset(name for field, its in part.model_fields.items() for name in (field, its.alias))
