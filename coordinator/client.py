@@ -50,6 +50,7 @@ from unstuck.coordinator.views.job_views import JobView, ListedJob, Queries, vie
 from unstuck.coordinator.views.queues import full_pools, nobody_takes, unread_messages
 from unstuck.coordinator.views.running_code import different_code_for
 from unstuck.coordinator.views.versions import unlike_runners
+from unstuck.coordinator.views.waiting_offers import WaitingOffers, waiting_offers
 from unstuck.tasks.identity import user_here
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry
@@ -296,6 +297,10 @@ class Client(ClientCommands):
             wanted: show also queues that open jobs name and nobody listens to; costs a look at each of them.
         """
         return fleet_of(self._redis, self._keys, self.settings.runner_silence, wanted=wanted)
+
+    def offers(self) -> list[WaitingOffers]:
+        """The offers that stand ready for runners, by queue and pool, those first that wait for longest."""
+        return waiting_offers(self._redis, self._keys)
 
     def events(self, job: str, after: str = "-") -> Iterator[tuple[str, dict[str, Any]]]:
         """The events of a job after the entry ``after``, the oldest first, each with the id of its entry."""

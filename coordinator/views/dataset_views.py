@@ -50,6 +50,16 @@ class VersionPage:
 
 
 @dataclass(frozen=True, slots=True)
+class PutAside:
+    """A file or message that a version of a dataset was not loaded from, and why."""
+
+    dataset: str
+    version: int
+    source: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Published:
     """All datasets of a warehouse at its newest version, ``head``."""
 
@@ -137,6 +147,18 @@ class Datasets:
             return DatasetVersion(entry, entry.datasets[name]), sources_of(place, name, entry)
 
         return self._ask(f"version {n} of {name} cannot be shown", read)
+
+    def put_aside(self, n: int) -> list[PutAside]:
+        """The files and messages that the streams of one version have put aside."""
+
+        def read() -> list[PutAside]:
+            place = warehouse_at(self.uri)
+            entry = place.existing_entry(n)
+            streams = [name for name, change in entry.datasets.items() if change.checkpoint is not None]
+            sources = [(name, one) for name in streams for one in sources_of(place, name, entry)]
+            return [PutAside(name, n, one.source, one.put_aside) for name, one in sources if one.put_aside]
+
+        return self._ask("nobody can say here what was put aside", read)
 
     def _ask(self, what: str, function: Callable[[], T]) -> T:
         return self._breaker.call(self.uri, what, function, self._within)

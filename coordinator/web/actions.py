@@ -251,7 +251,7 @@ def _to_dead_letter(word: str, request: Request) -> Response:
         done = (letters.replay if word == "replay" else letters.drop)(letter, by=who)
         if done.word is DeadLetterAnswer.GONE:
             raise NoSuchReport(done.text)
-        return Answered(done.word is DeadLetterAnswer.REFUSED, done.text, "/fleet")
+        return Answered(done.word is DeadLetterAnswer.REFUSED, done.text, "/fleet/dead")
 
     return _answer(request, ["dead", word, letter], act)
 

@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from unstuck.coordinator.client import Client
+from unstuck.coordinator.doctor.examine import Doctor
 from unstuck.coordinator.errors import (
     BadRequest,
     NoSuchGroup,
@@ -27,7 +28,9 @@ from unstuck.coordinator.errors import (
     Unreachable,
     WarehouseSilent,
 )
+from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.spec.problems import SpecError
+from unstuck.coordinator.views.dataset_views import Datasets
 from unstuck.coordinator.web import actions, api
 from unstuck.coordinator.web.pages import datasets, fleet, job, now, schedules
 from unstuck.coordinator.web.rendering import HERE, page
@@ -65,6 +68,8 @@ def create_app(
     )
     app.state.client = client
     app.state.exporter = exporter
+    app.state.datasets = Datasets(client.settings.warehouse, CircuitBreaker())
+    app.state.doctor = Doctor(client.settings)
     app.state.read_only = read_only
     app.state.answers = actions.Answers()
     app.state.started = secrets.token_hex(4)  # another release may render the same facts differently

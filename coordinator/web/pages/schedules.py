@@ -1,22 +1,142 @@
-"""The screens of schedules: the list of them, and one schedule."""
+"""The screens of schedules: the list of them, those first that are not well, and one schedule with its runs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from urllib.parse import quote
+
+import yaml
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from unstuck.coordinator.errors import Damaged
+from unstuck.coordinator.graph.run_strip import StripRun, run_strip
+from unstuck.coordinator.graph.svg import Svg
+from unstuck.coordinator.model.backlog import Backlog
+from unstuck.coordinator.model.schedule_record import ScheduleStatus
+from unstuck.coordinator.schedules.schedule_view import ScheduleView
+from unstuck.coordinator.views.dataset_views import Datasets, PutAside
+from unstuck.coordinator.views.job_views import ListedJob
+from unstuck.coordinator.web.actions import schedule_actions
+from unstuck.coordinator.web.pages.datasets import datasets_of, unreadable_as
+from unstuck.coordinator.web.paging import part_of
 from unstuck.coordinator.web.rendering import client_of, page
+from unstuck.tasks.duration import format_duration
+
+MOST = 50  # schedules of one page
+STRIP, RUNS, EVENTS, TICKS = 20, 20, 20, 5
+LOOKED_AT = 5  # of the newest versions, for files that were put aside
+_ORDER = (ScheduleStatus.HALTED, ScheduleStatus.RETRYING)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the list. ``backlog``: in words; ``strip``: its last runs."""
+
+    view: ScheduleView
+    backlog: str
+    strip: Svg
+    next_at: float | None
 
 
 def schedules(request: Request) -> Response:
-    views = client_of(request).schedules.all()
-    return page(request, "schedules.html", seen=[view.schedule for view in views], views=views)
+    client = client_of(request).schedules
+    views, damaged = client.all(), client.unreadable()
+    part = part_of(in_order(views), lambda view: view.schedule.name, request.query_params, MOST)
+    runs = client.runs_of([view.schedule.name for view in part.items], STRIP)
+    rows = [row_of(view, runs[view.schedule.name]) for view in part.items]
+    seen = [[(view.schedule, view.backlog, view.waits) for view in part.items], runs, part.found, damaged]
+    return page(request, "schedules.html", seen=seen, part=part, rows=rows, damaged=damaged)
+
+
+def in_order(views: Sequence[ScheduleView]) -> list[ScheduleView]:
+    """Those first that are not well, those last that have ended, and else by name."""
+
+    def rank(view: ScheduleView) -> tuple[int, str]:
+        one = view.schedule
+        if one.status in _ORDER:
+            return _ORDER.index(one.status), one.name
+        return 2 if one.failures or one.trouble else 4 if one.status.terminal else 3, one.name
+
+    return sorted(views, key=rank)
+
+
+def row_of(view: ScheduleView, runs: Sequence[ListedJob]) -> Row:
+    """The line of a schedule with its ``runs``, the newest first."""
+    ticks = view.next_ticks(1)
+    return Row(view, backlog_text(view.backlog), strip_of(view, runs), ticks[0].timestamp() if ticks else None)
+
+
+def backlog_text(backlog: Backlog | None) -> str:
+    """The unread part of its streams, in a few words; empty if it has none, or nobody has looked."""
+    if backlog is None:
+        return ""
+    told = [stream.told(backlog.at) for stream in backlog.streams.values() if stream.arrived]
+    return "; ".join(dict.fromkeys(told)) or "nothing is unread"
+
+
+def strip_of(view: ScheduleView, runs: Sequence[ListedJob]) -> Svg:
+    """The picture of its last ``runs``, given the newest first."""
+    drawn = [StripRun(job.status, _told(job, view.at), f"/jobs/{quote(job.id, safe='')}", _took(job)) for job in runs]
+    counts = {word: sum(job.status == word for job in runs) for word in dict.fromkeys(job.status for job in runs)}
+    told = ", ".join(f"{count} {word}" for word, count in counts.items()) or "none yet"
+    return run_strip(drawn[::-1], f"The last runs of {view.schedule.name}: {told}")
+
+
+def _took(job: ListedJob) -> float | None:
+    return job.ended_at - job.started_at if job.ended_at and job.started_at else None
+
+
+def _told(job: ListedJob, now: float) -> str:
+    took = _took(job)
+    lasted = "" if took is None else f", took {format_duration(took)}"
+    why = f": {job.reason.text}" if job.reason and job.status != "FINISHED" else ""
+    return f"{job.status} {job.id}, submitted {format_duration(max(0.0, now - job.submitted_at))} ago{lasted}{why}"
 
 
 def schedule(request: Request) -> Response:
-    view = client_of(request).schedules.show(request.path_params["name"])
-    return page(request, "schedules.html", seen=view.schedule, views=[view])
+    name = request.path_params["name"]
+    client = client_of(request).schedules
+    try:
+        view, why = client.show(name), client.why(name)
+    except Damaged as error:
+        return page(request, "error.html", status=500, title=f"Schedule {name}", text=f"{error}.")
+    runs, events = client.runs(name, RUNS), client.events(name, EVENTS)
+    ticks = [tick.timestamp() for tick in view.next_ticks(TICKS)]
+    return page(
+        request,
+        "schedule.html",
+        seen=(view.schedule, view.backlog, why, runs, events[-1:]),
+        view=view,
+        why=why,
+        row=row_of(view, runs),
+        ticks=ticks,
+        runs=runs,
+        events=events[::-1],
+        actions=schedule_actions(view),
+        spec=yaml.safe_dump(view.spec(), sort_keys=False, allow_unicode=True),
+    )
 
 
-ROUTES = [Route("/schedules", schedules), Route("/schedules/{name}", schedule)]
+def put_aside(request: Request) -> Response:
+    """The files that its last runs have put aside: asked of the warehouse, which may be away."""
+    name = request.path_params["name"]
+    runs = client_of(request).schedules.runs(name, RUNS)
+    found, trouble = unreadable_as((), partial(put_aside_of, datasets_of(request), runs))
+    return page(request, "put_aside.html", name=name, found=found, trouble=trouble, looked_at=LOOKED_AT)
+
+
+def put_aside_of(datasets: Datasets, runs: Sequence[ListedJob]) -> list[PutAside]:
+    """The files and messages that the newest runs which have published have put aside."""
+    versions = [job.version for job in runs if job.version][:LOOKED_AT]
+    return [one for version in versions for one in datasets.put_aside(version)]
+
+
+ROUTES = [
+    Route("/schedules", schedules),
+    Route("/schedules/{name}", schedule),
+    Route("/schedules/{name}/put-aside", put_aside),
+]

@@ -1,0 +1,57 @@
+"""The offers that stand ready for runners, by queue and pool, and since when the oldest of them does. Read-only."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import cast
+
+import redis
+
+from unstuck.coordinator.model.status import GroupState
+from unstuck.tasks.protocol.keys import Keys, pool_of, queue_of
+
+MOST_LANES = 200  # whose offers are looked at
+HEADS = 10  # offers of a lane that are looked at: those whose turn is next
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingOffers:
+    """The offers for the runners of one queue that take a slot of one pool (empty: of none).
+
+    Attributes:
+        oldest_since: since when the oldest stands of those whose turn is next; None if that is not known.
+    """
+
+    queue: str
+    pool: str
+    count: int
+    oldest_since: float | None
+
+
+def waiting_offers(client: redis.Redis, keys: Keys) -> list[WaitingOffers]:
+    """The offers of all queues, those first that wait for longest. ``client`` must decode responses."""
+    lanes = cast(list[str], client.zrange(keys.lanes, 0, MOST_LANES - 1))
+    pipe = client.pipeline(transaction=False)
+    for lane in lanes:
+        pipe.zcard(keys.ready(lane))
+        pipe.zrange(keys.ready(lane), 0, HEADS - 1)
+    answers = pipe.execute()
+    heads = [(lane, offer) for lane, found in zip(lanes, answers[1::2], strict=True) for offer in found]
+    for _, offer in heads:
+        job, _, rest = offer.partition("/")
+        pipe.hget(keys.of(job).groups, rest.partition("/")[0])
+    counts: dict[tuple[str, str], int] = {}
+    for lane, count in zip(lanes, answers[::2], strict=True):
+        place = queue_of(lane), pool_of(lane)
+        counts[place] = counts.get(place, 0) + int(count)
+    oldest: dict[tuple[str, str], float] = {}
+    for (lane, _), text in zip(heads, pipe.execute(), strict=True):
+        place = queue_of(lane), pool_of(lane)
+        with suppress(ValueError, KeyError, TypeError, AttributeError):  # a damaged record: `why` says so of its job
+            record = json.loads(text or "{}")
+            if record.get("state") == GroupState.QUEUED:
+                oldest[place] = min(float(record["since"]), oldest.get(place, float("inf")))
+    found = [WaitingOffers(*place, count, oldest.get(place)) for place, count in counts.items() if count]
+    return sorted(found, key=lambda one: (one.oldest_since or float("inf"), one.queue, one.pool))

@@ -1,0 +1,43 @@
+"""A part of a long list: one page of it, after a filter by name (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+from urllib.parse import urlencode
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Generic[T]):
+    """One page of a list.
+
+    Attributes:
+        number: of the page, from 1 on; ``pages``: how many there are.
+        found: items that fit the filter ``name``; ``total``: all.
+    """
+
+    items: Sequence[T]
+    number: int
+    pages: int
+    found: int
+    total: int
+    name: str
+
+    def href(self, number: int) -> str:
+        """The address of another page of the same list, beside this one."""
+        return "?" + urlencode({**({"name": self.name} if self.name else {}), "page": number})
+
+
+def part_of(items: Sequence[T], name_of: Callable[[T], str], query: Mapping[str, str], most: int) -> Part[T]:
+    """The page of ``items`` that ``query`` asks for: ``name`` is a part of the name, in any case; ``page`` its number.
+
+    A number that is none, or is too high, is the nearest page.
+    """
+    name, asked = query.get("name", "").strip()[:200], query.get("page", "1")
+    found = [item for item in items if name.casefold() in name_of(item).casefold()] if name else items
+    pages = max(1, -(-len(found) // most))
+    number = min(max(1, int(asked)), pages) if asked.isascii() and asked.isdecimal() and len(asked) < 10 else 1
+    return Part(found[(number - 1) * most : number * most], number, pages, len(found), len(items), name)
