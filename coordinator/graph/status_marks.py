@@ -46,14 +46,25 @@ _SIGNS = {
     "FINISHED": "✓ green",
     "LOST": "? yellow",
     "RELEASED": "↩ grey",
+    # Of runners, coordinators, queues, schedules, and findings of the doctor.
+    "IDLE": "○ grey",
+    "BUSY": "● blue",
+    "SILENT": "? red",
+    "STALLED": "! red",
+    "UNFIT": "! red",
+    "LATE": "! red",
+    "BEHIND": "! red",
+    "OK": "✓ green",
+    "WARNING": "! yellow",
+    "PROBLEM": "✗ red",
 }
 UNKNOWN = Mark("·", "grey", *_COLOURS["grey"])
 MARKS = {name: Mark(text[0], text[2:], *_COLOURS[text[2:]]) for name, text in _SIGNS.items()}
 
 
 def mark(status: str) -> Mark:
-    """The mark of a status of a job, of a group or of a schedule, or an outcome of an attempt."""
-    return MARKS.get(status, UNKNOWN)
+    """The mark of a status, a state, an outcome of an attempt, or a level of a finding."""
+    return MARKS.get(status.upper(), UNKNOWN)
 
 
 def css_class(status: str) -> str:
