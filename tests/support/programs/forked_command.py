@@ -18,7 +18,7 @@ def run(arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> subpr
     """``unstuck ARGUMENTS``, to its end. It is killed when the test that waits for it runs out of time."""
     with TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
-        process = forked.start(_command, arguments, folder=cwd, environ=env, out=out, err=err)
+        process = forked.start(command, arguments, folder=cwd, environ=env, out=out, err=err)
         try:
             code = process.wait()
         finally:
@@ -27,7 +27,7 @@ def run(arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> subpr
         return subprocess.CompletedProcess(arguments, code, out.read_text(), err.read_text())
 
 
-def _command(arguments: Sequence[str]) -> None:
+def command(arguments: Sequence[str]) -> None:
     sys.argv = ["unstuck", *arguments]
     from unstuck.coordinator.cli import main
 

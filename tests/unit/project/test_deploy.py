@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,8 +12,10 @@ import promql_parser
 import pytest
 import yaml
 from promql_parser import AggregateExpr, BinaryExpr, MatrixSelector, VectorSelector
+from typer.main import get_command
 
 from tests.support.paths import ROOT
+from unstuck.coordinator.cli.app import app
 from unstuck.coordinator.cli.ops.health import ROLES
 from unstuck.coordinator.metrics.catalog import CATALOG
 from unstuck.coordinator.model.schedule_record import ScheduleStatus
@@ -129,10 +132,28 @@ def test_panels_have_numbers_and_places_of_their_own() -> None:
     assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)
 
 
-def test_the_probes_of_kubernetes_and_compose_are_commands_that_exist() -> None:
+def containers() -> list[dict[str, Any]]:
+    """Those of the pods for Kubernetes."""
     pods = yaml.safe_load_all((ROOT / "deploy/kubernetes/unstuck.yaml").read_text())
-    containers = [one for pod in pods for one in pod["spec"]["template"]["spec"]["containers"]]
-    lines = [one["livenessProbe"]["exec"]["command"][-1] for one in containers if "livenessProbe" in one]
+    return [one for pod in pods if pod["kind"] == "Deployment" for one in pod["spec"]["template"]["spec"]["containers"]]
+
+
+def test_the_page_of_kubernetes_and_of_compose_has_options_that_exist_and_a_token() -> None:
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    (pod,) = [one for one in containers() if one["name"] == "web"]
+    for command in (pod["command"], shlex.split(compose["services"]["web"]["command"])):
+        assert command[:2] == ["unstuck", "web"]
+        context = get_command(app).commands["web"].make_context("web", command[2:])  # type: ignore[attr-defined]
+        assert context.params["address"] == "0.0.0.0:8620"
+        assert context.params["token_file"]
+    assert pod["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": 8620}
+    assert compose["services"]["web"]["ports"] == ["127.0.0.1:8620:8620"], "this host alone reaches it"
+    assert set(compose["services"]["web"]["secrets"]) <= set(compose["secrets"])
+
+
+def test_the_probes_of_kubernetes_and_compose_are_commands_that_exist() -> None:
+    probes = [one["livenessProbe"] for one in containers() if "livenessProbe" in one]
+    lines = [probe["exec"]["command"][-1] for probe in probes if "exec" in probe]
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"].values()
     checks = [one["healthcheck"]["test"][1:] for one in services if "healthcheck" in one]
     asked = [line.partition(";")[0].split() for line in lines] + [check for check in checks if check[0] == "unstuck"]

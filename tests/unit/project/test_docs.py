@@ -197,7 +197,8 @@ def test_codes_are_codes_of_the_program() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_variable_that_is_named_is_a_setting(page: Path) -> None:
     named = set(re.findall(r"UNSTUCK_[A-Z_]+[A-Z]", page.read_text())) - {"UNSTUCK_DEBUG", "UNSTUCK_ARM"}
-    assert named <= {f"UNSTUCK_{name.upper()}" for name in Settings.model_fields}
+    of_options = {str(parameter.envvar) for parameter in UNSTUCK.commands["web"].params if parameter.envvar}
+    assert named <= {f"UNSTUCK_{name.upper()}" for name in Settings.model_fields} | of_options
 
 
 # -- commands -------------------------------------------------------------------------------------------------
