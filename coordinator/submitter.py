@@ -24,11 +24,13 @@ from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.answers import ScheduleChanged, Submission, Submitted, VacuumSince, new_job_id
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.tasks.identity import user_here
+from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
 
 log = logging.getLogger(__name__)
 
+DURABLE_WITHIN = 5.0  # seconds
 ENTRIES_KNOWN = 100_000  # of the log of each warehouse
 
 
@@ -163,9 +165,19 @@ class Submitter:
 
     def make_durable(self, what: str) -> None:
         """Wait until what is stored is as durable as ``UNSTUCK_DURABILITY`` says. Raises: NotDurable."""
-        kind = self.settings.durability
+        kind, most = self.settings.durability, round(DURABLE_WITHIN * 1000)
         if kind == "everysec":
             return
-        confirmed = self.client.waitaof(1, 0, 5000)[0] if kind == "fsync" else self.client.wait(1, 5000)
+        # A connection waits for what it has written itself, and this may be another one than that of the commit.
+        with self.client.pipeline(transaction=False) as pipe:
+            pipe.set(Keys(self.settings.prefix).durable, "", px=most)
+            if kind == "fsync":
+                pipe.waitaof(1, 0, most)
+            else:
+                pipe.wait(1, most)
+            answer = pipe.execute()[1]
+        confirmed = answer[0] if kind == "fsync" else answer
         if confirmed < 1:
-            raise NotDurable(f"{what} was stored, but UNSTUCK_DURABILITY={kind} was not confirmed within 5s")
+            raise NotDurable(
+                f"{what} was stored, but UNSTUCK_DURABILITY={kind} was not confirmed within {DURABLE_WITHIN:g}s"
+            )

@@ -61,6 +61,7 @@ class Keys:
         self.reports = f"{prefix}:reports"  # stream: reports of workers; consumer group ``coordinators``
         self.dead = f"{prefix}:dead"  # stream: reports nobody can apply, with the reason and the raw fields
         self.alive = f"{prefix}:alive"  # hash: ``at``: last tick of the sweep; ``grace_until``: no takeover before
+        self.durable = f"{prefix}:durable"  # string: written after what must be durable, and waited for
         self.counters = f"{prefix}:counters"  # hash: reports by what they came to; attempts that ended, by how
         self.totals = f"{prefix}:totals"  # hash: ``job NAME``, ``publishing`` → JSON: how many ended, and their times
         self.totals_names = f"{prefix}:totals:names"  # zset: name of a job that is counted by itself → its last end

@@ -1,0 +1,54 @@
+"""``UNSTUCK_DURABILITY``: what is answered as stored is as durable as was asked, whichever connection answers."""
+
+from __future__ import annotations
+
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+from tests.support.servers import RedisServer, wait_until
+from unstuck import Client, NotDurable, Settings
+
+JOB = {"name": "job", "groups": [{"name": "a", "spark": False, "steps": [{"python": "some.where:step"}]}]}
+
+
+def test_what_no_replica_has_is_not_called_durable_whichever_connection_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WAIT speaks of what its own connection has written, and threads share the connections of a client."""
+    monkeypatch.setattr("unstuck.coordinator.submitter.DURABLE_WITHIN", 0.2)
+    for name in ("primary", "replica"):
+        (tmp_path / name).mkdir()
+    server = RedisServer(tmp_path / "primary")
+    replica = RedisServer(tmp_path / "replica", options=("--replicaof", f"127.0.0.1 {server.port}"))
+    server.start()
+    replica.start()
+    settings = Settings(redis_url=server.url, warehouse=str(tmp_path / "warehouse"))
+    with Client(settings) as client:
+        store = client._redis
+        jobs = [client.submit(JOB).id for _ in range(4)]
+        wait_until(lambda: store.set("x", "y") and store.wait(1, 1000) == 1, 30, "the replica to follow")
+        client.settings.durability = "replica"
+        client.pause(jobs[0])
+        assert replica.process is not None
+        replica.process.send_signal(signal.SIGSTOP)
+        asked = Barrier(len(jobs))
+
+        def canceled(job: str) -> bool:
+            asked.wait(60)
+            with pytest.raises(NotDurable, match=job):
+                client.cancel(job)
+            return True
+
+        with ThreadPoolExecutor(len(jobs)) as pool:
+            assert all(pool.map(canceled, jobs))
+        store.connection_pool.disconnect()  # as after a network that failed between the write and the question
+        with pytest.raises(NotDurable):
+            client._submitter.make_durable("what was written")
+        replica.process.send_signal(signal.SIGCONT)
+        client._submitter.make_durable("what was written")
+    replica.stop()
+    server.stop()
