@@ -20,9 +20,10 @@ from unstuck.coordinator.metrics import catalog
 from unstuck.coordinator.metrics.sheet import Sheet
 from unstuck.coordinator.model.backlog import Backlog
 from unstuck.coordinator.model.schedule_record import ScheduleStatus
-from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.store.job_store import REPORT_GROUP
 from unstuck.coordinator.store.totals import PUBLISHING, Totals, job_of
+from unstuck.coordinator.views.waiting_offers import HEADS, MOST_LANES, queued_since, record_of
 from unstuck.tasks.protocol.keys import Keys, members_of, pool_of, queue_of
 from unstuck.tasks.protocol.processes import RunnerStatus, status_of
 from unstuck.tasks.protocol.report import OutcomeKind
@@ -33,9 +34,7 @@ Part = Generator[None, Answers, None]
 
 OTHER_JOBS = "(other)"  # no name of a job
 COORDINATOR_SILENCE = 10.0  # seconds; one that is well notes itself about once a second
-MOST_LANES = 200  # whose offers are looked at
-HEADS = 10  # offers of a lane that are looked at: those whose turn is next; and problems of a target
-MOST_TARGETS = 50  # of notices
+MOST_TARGETS, PROBLEMS = 50, 10  # of notices; and problems of a target
 
 
 def jobs(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
@@ -152,13 +151,11 @@ def offers(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
     sheet.add_all(catalog.POOL_SLOTS, (((pool,), _number(sizes.get(pool, "1"))) for pool in pools))
     sheet.add_all(catalog.POOL_SLOTS_USED, [((pool,), next(answers)) for pool in pools])
     for offer in heads:
-        job, _, rest = offer.partition("/")
-        pipe.hget(keys.of(job).groups, rest.partition("/")[0])
+        pipe.hget(*record_of(keys, offer))
     for place, text in zip(heads.values(), (yield), strict=True):
         with sheet.reading("groups"):
-            record = json.loads(text or "{}")
-            if record.get("state") == GroupState.QUEUED:
-                oldest[place] = max(oldest[place], sheet.age_since(float(record["since"])))
+            if (since := queued_since(text)) is not None:
+                oldest[place] = max(oldest[place], sheet.age_since(since))
     sheet.add_all(catalog.OFFER_AGE, sorted(oldest.items()))
 
 
@@ -215,7 +212,7 @@ def notices(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
     pipe.zrange(keys.notices_due, 0, MOST_TARGETS - 1)
     unspread, targets = yield
     for target in targets:
-        pipe.zrange(keys.notices_for(target), 0, HEADS - 1)
+        pipe.zrange(keys.notices_for(target), 0, PROBLEMS - 1)
     problems = [(target, problem) for target, found in zip(targets, (yield), strict=True) for problem in found]
     for target, problem in problems:
         pipe.lindex(keys.notices_of(target, problem), 0)

@@ -125,6 +125,16 @@ class ListedJob:
         """Groups that have ended and were not canceled."""
         return sum(n for state, n in self.groups.items() if state in DONE)
 
+    @property
+    def took(self) -> float | None:
+        """Seconds from its first claim to its end; None if it has not had both."""
+        return self.ended_at - self.started_at if self.ended_at and self.started_at else None
+
+    @property
+    def trouble(self) -> str:
+        """The sentence of how it ended, or of what stopped it; empty if it FINISHED."""
+        return self.reason.text if self.reason and self.status is not Status.FINISHED else ""
+
 
 def folded(jobs: Sequence[ListedJob]) -> list[list[ListedJob]]:
     """``jobs`` in their order, with the runs of a backfill together, and those of a schedule that need no attention.

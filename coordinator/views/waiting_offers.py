@@ -30,6 +30,18 @@ class WaitingOffers:
     oldest_since: float | None
 
 
+def record_of(keys: Keys, offer: str) -> tuple[str, str]:
+    """The hash and the field of the record of the group that is offered."""
+    job, _, rest = offer.partition("/")
+    return keys.of(job).groups, rest.partition("/")[0]
+
+
+def queued_since(record: str | None) -> float | None:
+    """Since when the group of this record is QUEUED; None if it is not. Raises: ValueError, …: it is damaged."""
+    fields = json.loads(record or "{}")
+    return float(fields["since"]) if fields.get("state") == GroupState.QUEUED else None
+
+
 def waiting_offers(client: redis.Redis, keys: Keys) -> list[WaitingOffers]:
     """The offers of all queues, those first that wait for longest. ``client`` must decode responses."""
     lanes = cast(list[str], client.zrange(keys.lanes, 0, MOST_LANES - 1))
@@ -40,8 +52,7 @@ def waiting_offers(client: redis.Redis, keys: Keys) -> list[WaitingOffers]:
     answers = pipe.execute()
     heads = [(lane, offer) for lane, found in zip(lanes, answers[1::2], strict=True) for offer in found]
     for _, offer in heads:
-        job, _, rest = offer.partition("/")
-        pipe.hget(keys.of(job).groups, rest.partition("/")[0])
+        pipe.hget(*record_of(keys, offer))
     counts: dict[tuple[str, str], int] = {}
     for lane, count in zip(lanes, answers[::2], strict=True):
         place = queue_of(lane), pool_of(lane)
@@ -50,8 +61,7 @@ def waiting_offers(client: redis.Redis, keys: Keys) -> list[WaitingOffers]:
     for (lane, _), text in zip(heads, pipe.execute(), strict=True):
         place = queue_of(lane), pool_of(lane)
         with suppress(ValueError, KeyError, TypeError, AttributeError):  # a damaged record: `why` says so of its job
-            record = json.loads(text or "{}")
-            if record.get("state") == GroupState.QUEUED:
-                oldest[place] = min(float(record["since"]), oldest.get(place, float("inf")))
+            if (since := queued_since(text)) is not None:
+                oldest[place] = min(since, oldest.get(place, float("inf")))
     found = [WaitingOffers(*place, count, oldest.get(place)) for place, count in counts.items() if count]
     return sorted(found, key=lambda one: (one.oldest_since or float("inf"), one.queue, one.pool))

@@ -21,6 +21,7 @@ from starlette.responses import HTMLResponse, Response
 
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.graph.status_marks import css_class, mark
+from unstuck.coordinator.views.words import one_line
 from unstuck.coordinator.web.safety import HEADERS
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.terminal_text import printable
@@ -133,7 +134,7 @@ def environment() -> Environment:
         "status": status,
         "duration": lambda seconds: "" if seconds is None else format_duration(max(0.0, seconds)),
         "number": lambda number: "" if number is None else f"{number:,}",
-        "one_line": lambda text: " ".join(printable(text).split()),
+        "one_line": one_line,
     }
     made.globals["asset"] = asset
     return made

@@ -127,8 +127,7 @@ def _fold_told(line: list[ListedJob]) -> str:
 
 
 def _reason(job: ListedJob, waits: Mapping[str, str]) -> str:
-    ended = job.reason.text if job.reason and job.status is not Status.FINISHED else ""
-    return shortened(one_line(waits.get(job.id, "")) or first_line(ended), REASON_WIDTH)
+    return shortened(one_line(waits.get(job.id, "")) or first_line(job.trouble), REASON_WIDTH)
 
 
 def show(

@@ -31,7 +31,7 @@ PARTITIONS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DatasetRow:
     """One line of the list: a dataset, and its rejected rows, if it has any."""
 
     name: str
@@ -59,23 +59,23 @@ def datasets_of(request: Request) -> Datasets:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class WarehouseTrouble:
     """Why a warehouse cannot be read, and the HTTP status that says so."""
 
     text: str
     status: int
 
 
-def unreadable_as(instead: D, ask: Callable[[], T]) -> tuple[T | D, Trouble | None]:
+def unreadable_as(instead: D, ask: Callable[[], T]) -> tuple[T | D, WarehouseTrouble | None]:
     """The answer of a warehouse; if it cannot be read, ``instead`` and why, for a part of a page whose rest stands."""
     try:
         return ask(), None
     except DatasetNotFound:
         raise
     except BadRequest as error:  # there is none yet
-        return instead, Trouble(str(error), 200)
+        return instead, WarehouseTrouble(str(error), 200)
     except (UnstuckError, OSError) as error:
-        return instead, Trouble(str(error) or type(error).__name__, 503)
+        return instead, WarehouseTrouble(str(error) or type(error).__name__, 503)
 
 
 def datasets(request: Request) -> Response:
@@ -94,10 +94,10 @@ def datasets(request: Request) -> Response:
     )
 
 
-def rows_of(datasets: Mapping[str, DatasetState]) -> list[Row]:
+def rows_of(datasets: Mapping[str, DatasetState]) -> list[DatasetRow]:
     """The lines of the list, by name; rejected rows stand in the line of their dataset, if that is published."""
     return [
-        Row(name, state, datasets.get(name + REJECTED))
+        DatasetRow(name, state, datasets.get(name + REJECTED))
         for name, state in sorted(datasets.items())
         if not (name.endswith(REJECTED) and name.removesuffix(REJECTED) in datasets)
     ]

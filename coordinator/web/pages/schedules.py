@@ -33,7 +33,7 @@ _ORDER = (ScheduleStatus.HALTED, ScheduleStatus.RETRYING)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ScheduleRow:
     """One line of the list. ``backlog``: in words; ``strip``: its last runs."""
 
     view: ScheduleView
@@ -64,10 +64,10 @@ def in_order(views: Sequence[ScheduleView]) -> list[ScheduleView]:
     return sorted(views, key=rank)
 
 
-def row_of(view: ScheduleView, runs: Sequence[ListedJob]) -> Row:
+def row_of(view: ScheduleView, runs: Sequence[ListedJob]) -> ScheduleRow:
     """The line of a schedule with its ``runs``, the newest first."""
     ticks = view.next_ticks(1)
-    return Row(view, backlog_text(view.backlog), strip_of(view, runs), ticks[0].timestamp() if ticks else None)
+    return ScheduleRow(view, backlog_text(view.backlog), strip_of(view, runs), ticks[0].timestamp() if ticks else None)
 
 
 def backlog_text(backlog: Backlog | None) -> str:
@@ -80,20 +80,15 @@ def backlog_text(backlog: Backlog | None) -> str:
 
 def strip_of(view: ScheduleView, runs: Sequence[ListedJob]) -> Svg:
     """The picture of its last ``runs``, given the newest first."""
-    drawn = [StripRun(job.status, _told(job, view.at), f"/jobs/{quote(job.id, safe='')}", _took(job)) for job in runs]
+    drawn = [StripRun(job.status, _told(job, view.at), f"/jobs/{quote(job.id, safe='')}", job.took) for job in runs]
     counts = {word: sum(job.status == word for job in runs) for word in dict.fromkeys(job.status for job in runs)}
     told = ", ".join(f"{count} {word}" for word, count in counts.items()) or "none yet"
     return run_strip(drawn[::-1], f"The last runs of {view.schedule.name}: {told}")
 
 
-def _took(job: ListedJob) -> float | None:
-    return job.ended_at - job.started_at if job.ended_at and job.started_at else None
-
-
 def _told(job: ListedJob, now: float) -> str:
-    took = _took(job)
-    lasted = "" if took is None else f", took {format_duration(took)}"
-    why = f": {job.reason.text}" if job.reason and job.status != "FINISHED" else ""
+    lasted = "" if job.took is None else f", took {format_duration(job.took)}"
+    why = f": {job.trouble}" if job.trouble else ""
     return f"{job.status} {job.id}, submitted {format_duration(max(0.0, now - job.submitted_at))} ago{lasted}{why}"
 
 
