@@ -98,6 +98,13 @@ class Home:
             _write_privately(self.config, " ".join(words))
         return words[1]
 
+    def web_token(self) -> Path:
+        """The file with the token of the page: that of last time, so that who is logged in stays so."""
+        file = self.path / "web.token"
+        if not file.exists():
+            _write_privately(file, secrets.token_urlsafe(24))
+        return file
+
     @property
     def config(self) -> Path:
         """The file from which the embedded server reads its password; a command line is shown by ``ps``."""
@@ -142,8 +149,10 @@ def ping(url: str) -> None:
         client.ping()
 
 
-def free_port() -> int:
+def free_port(*wanted: int) -> int:
     """A port on the loopback address that nobody listens at, for a server that is to start again at the same one.
+
+    The first of ``wanted`` that is free, if one is.
 
     None of those that systems give to outgoing connections (from 32768 on Linux, from 49152 elsewhere): while a server
     of such a port is away, a client that tries it again and again may be given that very port, and be connected with
@@ -152,7 +161,7 @@ def free_port() -> int:
     Raises:
         OSError: none of 1,000 ports could be bound.
     """
-    for port in random.sample(_PORTS, 1000):
+    for port in (*wanted, *random.sample(_PORTS, 1000)):
         if _bindable(port):
             return port
     raise OSError(f"no port of {_PORTS.start} to {_PORTS.stop - 1} is free on 127.0.0.1")

@@ -23,15 +23,16 @@ import redis
 
 from unstuck.coordinator.errors import FleetFailed
 from unstuck.coordinator.local.fleet_logs import Console, rotate
-from unstuck.coordinator.local.home import Home, ping
+from unstuck.coordinator.local.home import Home, free_port, ping
 from unstuck.coordinator.local.process import Program, SupervisedProcess
-from unstuck.coordinator.local.programs import Size, program_list, valkey
+from unstuck.coordinator.local.programs import Size, page, program_list, valkey
 from unstuck.coordinator.local.source import SourceWatch
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 from unstuck.tasks.redis_url import has_password, without_password
 from unstuck.tasks.settings import Settings
 
 DEFAULT_SIZE = Size()
+PAGE_PORT = 8620  # or another one, if this is taken
 START_TRIES = 3  # a process that ended so often in a row before the fleet was ready will not come up
 VALKEY_TIMEOUT = 20.0  # seconds within which an embedded Valkey must answer, or say that it loads its data
 LOG_LIMIT = 20_000_000  # bytes of a log; a larger one is rotated to NAME.log.1
@@ -50,6 +51,7 @@ class LocalFleet:
         say: takes each line for the person at the terminal; standard output if None.
         programs: what to run instead of the Celery programs.
         reload: restart the workers when Python files change below the working folder, or in a folder of PYTHONPATH.
+        web: serve the page of the fleet, too.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class LocalFleet:
         say: Callable[[str], None] | None = None,
         programs: Sequence[Program] | None = None,
         reload: bool = False,
+        web: bool = False,
     ) -> None:
         self.size = size
         self.home = Home(home)
@@ -72,6 +75,7 @@ class LocalFleet:
         self._given_url = self.settings.redis_url if "redis_url" in self.settings.model_fields_set else None
         self._programs = programs
         self._reload = reload
+        self._page_port = 0 if web else None
         self._say = Console(self.home.logs / "up.log", say, self.settings.log)
         # Reentrant: a signal handler would wait for ever for the lock of an Event that its own thread has taken.
         self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -112,6 +116,9 @@ class LocalFleet:
             programs = self._programs
             if programs is None:
                 programs = program_list(self.size, self.redis_url, self.settings, suffix)
+            if self._page_port is not None:
+                self._page_port = free_port(PAGE_PORT)
+                programs = [*programs, page(self._page_port, self.home.web_token(), self.redis_url, self.settings)]
             source = self._source() if self._reload else None  # what changes from here on is not what workers import
             for program in programs:
                 self.processes.append(self._supervise(program))
@@ -218,11 +225,15 @@ class LocalFleet:
                 f"Ready: {self.size}, on {without_password(url)}",
                 f"  submit     {prefix}unstuck submit SPEC --wait   (in another terminal, from this folder{where})",
                 *([f"  reach      export {self.home.reach}   (workers, flower, apps)"] if self._valkey else []),
+                *([f"  page       {self._page()}"] if self._page_port else []),
                 f"  logs       {self.home.logs}",
                 f"  warehouse  {self.settings.warehouse}",
                 "  Ctrl-C stops everything.",
             )
         )
+
+    def _page(self) -> str:
+        return f"http://127.0.0.1:{self._page_port}/   (its token is in {self.home.web_token()})"
 
     def _supervise(self, program: Program, pass_fds: Sequence[int] = ()) -> SupervisedProcess:
         process = SupervisedProcess(program, self.home.logs / f"{program.name}.log", self._say, pass_fds)

@@ -69,6 +69,13 @@ def program_list(size: Size, url: str, settings: Settings, suffix: str = "", cor
     ]
 
 
+def page(port: int, token: Path, url: str, settings: Settings) -> Program:
+    """The page of the fleet. With a token, since any account of this host can connect to the loopback address."""
+    argv = ("-m", "unstuck.coordinator.cli", "web", "--address", f"127.0.0.1:{port}", "--token-file", str(token))
+    env = {"UNSTUCK_REDIS_URL": url, "UNSTUCK_WAREHOUSE": settings.warehouse}
+    return Program("web", (sys.executable, *argv), env)
+
+
 def valkey(folder: Path, port: int, config: Path) -> Program:
     """The embedded server: on the loopback address only, append-only file, nothing ever evicted.
 

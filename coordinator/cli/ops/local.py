@@ -10,6 +10,7 @@ import redis
 import typer
 
 from unstuck.coordinator.cli.connection import connected, settings_here
+from unstuck.coordinator.cli.ops.web import lacking_page
 from unstuck.coordinator.errors import BadRequest, Unreachable
 from unstuck.coordinator.exits import ExitCode
 from unstuck.tasks.host import lacking
@@ -32,6 +33,14 @@ def up(
             show_default=False,
         ),
     ] = None,
+    web: Annotated[
+        bool | None,
+        typer.Option(
+            "--web/--no-web",
+            help="Serve the page of the fleet, too; by default where the extra `web` is installed.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Run a local fleet in the foreground: an embedded Valkey unless UNSTUCK_REDIS_URL is set. Ctrl-C stops all."""
     from unstuck.coordinator.local.local_fleet import LocalFleet
@@ -50,5 +59,7 @@ def up(
             if not isinstance(error.__cause__, redis.BusyLoadingError):  # that one the fleet waits for
                 raise
     reload = holds_source(Path.cwd()) if reload is None else reload
-    fleet = LocalFleet(Size(workers, coordinators, light), home, reload=reload)
+    fleet = LocalFleet(
+        Size(workers, coordinators, light), home, reload=reload, web=not lacking_page() if web is None else web
+    )
     raise typer.Exit(ExitCode.NOT_WELL if fleet.run() else ExitCode.FINE)

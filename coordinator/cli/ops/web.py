@@ -19,6 +19,7 @@ from unstuck.tasks.host import how_to_install
 from unstuck.tasks.transport.redis_client import connect
 
 ADDRESS = "127.0.0.1:8620"
+PACKAGES = ("starlette", "jinja2", "uvicorn")  # of the extra `web`
 END_WITHIN = 3  # seconds for requests that are under way when the page is to end
 
 
@@ -41,7 +42,7 @@ def web(
     ] = None,
 ) -> None:
     """Serve the page of the fleet, until it is told to stop: what is not well and why, jobs, schedules, datasets."""
-    if missing := [name for name in ("starlette", "jinja2", "uvicorn") if importlib.util.find_spec(name) is None]:
+    if missing := lacking_page():
         raise BadRequest(f"The page needs {', '.join(missing)}. {how_to_install('web')}")
     import uvicorn
 
@@ -63,12 +64,18 @@ def web(
             ws="none",
             timeout_graceful_shutdown=END_WITHIN,
         )
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: None)  # uvicorn ends at the signal, and then gives it back to this
+        server = uvicorn.Server(config)
+        for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn takes them while it serves, and gives them back after
+            signal.signal(number, lambda *_: setattr(server, "should_exit", True))
         bound = listener.getsockname()
         shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
         stderr.print(f"The page is at http://{shown}:{bound[1]}/", soft_wrap=True)
-        uvicorn.Server(config).run(sockets=[listener])
+        server.run(sockets=[listener])
+
+
+def lacking_page() -> list[str]:
+    """The packages that the page needs and that are not installed."""
+    return [name for name in PACKAGES if importlib.util.find_spec(name) is None]
 
 
 def _token(file: Path) -> str:

@@ -6,6 +6,8 @@ import os
 import re
 import signal
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,6 +84,14 @@ def test_up_starts_a_fleet_that_commands_in_its_folder_find_and_ctrl_c_ends_it(a
     alone.env["JAVA_HOME"] = "/nowhere"  # a fleet without Spark workers needs none
     with running(alone, "up", "--workers", "0", "--light", "1") as (process, out):
         says(process, out, r"^Ready: ", 100)
+        page = says(process, out, r"^  page +(http://127\.0\.0\.1:\d+/) +\(its token is in (.*)\)$", 10)
+        token = Path(page[2])
+        assert token.stat().st_mode & 0o077 == 0, "any account of this host reaches the page"
+        bearer = {"Authorization": f"Bearer {token.read_text().strip()}"}
+        with urllib.request.urlopen(urllib.request.Request(page[1], headers=bearer)) as answer:
+            assert b"All is well." in answer.read()
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(page[1])
         done = alone("submit", ROOT / "examples" / "wide.yaml", "--wait")
         assert done.returncode == 0, done.stdout + done.stderr
         assert re.search(r"^wide \S+ FINISHED after", done.stdout, re.MULTILINE)
