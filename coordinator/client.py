@@ -48,8 +48,7 @@ from unstuck.coordinator.unreachable import in_sentences
 from unstuck.coordinator.views.fleet_view import FleetView, fleet_of
 from unstuck.coordinator.views.job_views import JobView, ListedJob, Queries, view_of
 from unstuck.coordinator.views.queues import full_pools, nobody_takes, unread_messages
-from unstuck.coordinator.views.running_code import different_code_for
-from unstuck.coordinator.views.versions import unlike_runners
+from unstuck.coordinator.views.running_code import different_code_for, unlike_runners
 from unstuck.coordinator.views.waiting_offers import WaitingOffers, waiting_offers
 from unstuck.tasks.identity import user_here
 from unstuck.tasks.protocol.keys import Keys

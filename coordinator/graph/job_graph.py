@@ -39,7 +39,7 @@ class GraphGroup:
 
 
 def worst_of(census: Mapping[str, int]) -> str:
-    """The state of a fork in a word: of its members, that which needs a look first."""
+    """The state of a fork in a word: the state of its members that needs a look first."""
     if census.get("SUCCEEDED") and census.get("WAITING") and len([n for n in census.values() if n]) == 2:
         return "RUNNING"
     return next((state for state in CENSUS if census.get(state) and state != "SKIPPED"), "SKIPPED")

@@ -1,11 +1,13 @@
-"""Which code the workers run: finds workers that run different code of one package of steps."""
+"""Finds runners that differ in the code of a package, or in the Spark and the Python to which a job keeps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from unstuck.coordinator.explain.explanation import Unlike
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.views.queues import some
+from unstuck.tasks.identity import in_words
 from unstuck.tasks.protocol.processes import RunnerStatus
 
 SHORT = 8  # characters of a digest that are shown
@@ -40,6 +42,28 @@ def different_code_for(state: JobState, runners: Iterable[RunnerStatus]) -> str:
         for package, queues in sorted(wanted.items())
     ]
     return "; ".join(filter(None, found))
+
+
+def unlike_runners(bound: Mapping[str, str], runners: Iterable[RunnerStatus]) -> dict[tuple[str, bool], Unlike]:
+    """By queue, and whether the group runs on Spark: the runners that listen there and may not take it.
+
+    A job keeps to the Spark and the Python of its first claim. ``bound``: those versions, by name.
+    """
+    found: dict[tuple[str, bool], Unlike] = {}
+    heard = [one for one in runners if not one.silent]
+    for queue in {queue for one in heard for queue in one.queues}:
+        there = [one for one in heard if queue in one.queues]
+        for spark in (False, True):
+            wanted = {name: version for name, version in bound.items() if spark or name == "python"}
+            odd = [
+                f"{one.host}:{one.pid} ({in_words(one.runs_on.bound)})"
+                for one in there
+                if any(one.runs_on.bound.get(name, version) != version for name, version in wanted.items())
+            ]
+            if odd:
+                text = f"the job began on {in_words(wanted)} and keeps to it; it may not be taken by {some(odd)}"
+                found[queue, spark] = Unlike(text, nobody=len(odd) == len(there))
+    return found
 
 
 def _listed(digests: dict[str, set[str]]) -> str:

@@ -36,8 +36,8 @@ HEADERS = {
 }
 COOKIE = "unstuck"
 BEHIND_A_PROXY = (
-    "This comes through a proxy, and the page has no token: whoever reaches the proxy could cancel jobs. Start the "
-    "page with --token-file FILE, and with --allow-host NAME if the proxy keeps the name by which it is called.\n"
+    "This comes through a proxy, and the page has no token: everybody who reaches the proxy could cancel jobs. Start "
+    "the page with --token-file FILE, and with --allow-host NAME if the proxy keeps the name by which it is called.\n"
 )
 LOGGED_IN_FOR = 12 * 3600  # seconds
 SHORTEST_TOKEN = 16  # characters
@@ -74,8 +74,9 @@ class Access:
             )
         if not token and not is_loopback(host):
             raise BadRequest(
-                f"The page would be open to whoever reaches {host or 'this host'}, and it can cancel jobs. Nothing was "
-                "started. Give --token-file FILE, whose one line every caller must then know, or listen at 127.0.0.1"
+                f"The page would be open to everybody who reaches {host or 'this host'}, and it can cancel jobs. "
+                "Nothing was started. Give --token-file FILE, whose one line every caller must then know, or listen at "
+                "127.0.0.1"
             )
         return cls(token, frozenset(name.lower() for name in (*hosts, host, os.uname().nodename) if name))
 
