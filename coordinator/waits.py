@@ -12,8 +12,10 @@ from unstuck.coordinator.client import Client
 from unstuck.coordinator.errors import NewerJob, NoSuchJob, Unreachable
 from unstuck.coordinator.views.job_views import ListedJob
 
+EXPLAIN_WITHIN = 2.0  # seconds for the reasons of a listing; a job of ten thousand groups takes a while to read
 
-def waits_of(client: Client, jobs: Sequence[ListedJob], within: float) -> dict[str, str]:
+
+def waits_of(client: Client, jobs: Sequence[ListedJob], within: float = EXPLAIN_WITHIN) -> dict[str, str]:
     """The line of ``why`` for each job that has not ended, of as many as can be asked in ``within`` seconds.
 
     Raises: Unreachable.

@@ -6,7 +6,9 @@ that cannot be zero.
 
 from __future__ import annotations
 
+import datetime
 import re
+import time
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
@@ -95,3 +97,18 @@ def _above_zero(seconds: float) -> float:
 
 
 Timeout = Annotated[Seconds, AfterValidator(_above_zero)]
+
+
+def since_time(text: str) -> float:
+    """Seconds since the epoch of ``2h`` (ago) or of an ISO time (local unless it says otherwise).
+
+    Raises: ValueError: it is neither.
+    """
+    try:
+        return time.time() - parse_duration(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.datetime.fromisoformat(text).astimezone().timestamp()
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text!r} is neither a duration (2h, 7d) nor an ISO time (2013-12-31T12:00)") from None

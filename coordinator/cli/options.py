@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -21,7 +19,7 @@ from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, SpecError, Written, listed, suggestion
 from unstuck.coordinator.views.words import count_of
-from unstuck.tasks.duration import parse_duration
+from unstuck.tasks.duration import since_time as moment
 
 T = TypeVar("T")
 LAST = "last"
@@ -48,15 +46,9 @@ def since_time(text: str) -> float:
     Raises: typer.BadParameter: it is neither.
     """
     try:
-        return time.time() - parse_duration(text)
-    except ValueError:
-        pass
-    try:
-        return datetime.datetime.fromisoformat(text).astimezone().timestamp()
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is neither a duration (2h, 7d) nor an ISO time (2013-12-31T12:00)"
-        ) from None
+        return moment(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def params_of(texts: list[str], option: str = "--param", form: str = "NAME=VALUE") -> dict[str, str]:

@@ -13,6 +13,7 @@ from unstuck.tasks.log_lines import as_text
 from unstuck.tasks.protocol.token import GROUP_ID, split_member
 from unstuck.tasks.warehouse.files import Files
 
+MOST_READ = 4 * 1024 * 1024  # bytes of one log, for its last lines
 _LOG = re.compile(r"(\d+)-(\w+)-(\w+)\.log")
 
 
@@ -71,3 +72,14 @@ def lines_of(files: Files, log: LogFile) -> Iterator[str]:
     written = read_from(files, log.path, 0).decode(errors="replace").removesuffix("\n")
     for line in written.split("\n") if written else ():
         yield from as_text(line).split("\n")
+
+
+def tail_of(files: Files, log: LogFile, most: int) -> list[str]:
+    """The last lines that the attempt has logged and printed, of the last `MOST_READ` bytes of its log."""
+    local = files.local_path(log.path)
+    start = 0
+    with suppress(FileNotFoundError):  # as in `read_from`
+        start = 0 if local is None else max(0, local.stat().st_size - MOST_READ)
+    written = read_from(files, log.path, start).decode(errors="replace").removesuffix("\n")
+    lines = written.split("\n")[1 if start else 0 :] if written else []
+    return [line for one in lines[-most:] for line in as_text(one).split("\n")][-most:]

@@ -17,31 +17,18 @@ from starlette.staticfiles import StaticFiles
 
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.doctor.examine import Doctor
-from unstuck.coordinator.errors import (
-    BadRequest,
-    NoSuchGroup,
-    NoSuchJob,
-    NoSuchReport,
-    NoSuchSchedule,
-    NotDurable,
-    Refused,
-    Unreachable,
-    WarehouseSilent,
-)
+from unstuck.coordinator.documents.problem import BUG, status_of
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
-from unstuck.coordinator.spec.problems import SpecError
 from unstuck.coordinator.views.dataset_views import Datasets
-from unstuck.coordinator.web import actions, api
+from unstuck.coordinator.web import actions
+from unstuck.coordinator.web.api.app import PREFIX, api_app, not_served
 from unstuck.coordinator.web.pages import datasets, fleet, job, now, schedules
 from unstuck.coordinator.web.rendering import HERE, page
 from unstuck.coordinator.web.safety import Access, Guard
-from unstuck.tasks.errors import DatasetNotFound, UnstuckError, WarehouseMismatch
+from unstuck.tasks.errors import UnstuckError
 
 log = logging.getLogger(__name__)
-NOT_THERE = (NoSuchJob, NoSuchGroup, NoSuchReport, NoSuchSchedule, DatasetNotFound)
-AWAY = (Unreachable, NotDurable, WarehouseSilent)
 TITLES = {404: "Not found", 409: "Refused", 503: "No answer"}
-UNKNOWN = "This is a bug in Unstuck; please report it with the traceback in the log of the page."
 
 
 def create_app(
@@ -55,7 +42,7 @@ def create_app(
         read_only: no action is taken, and none is offered.
     """
     routes: list[BaseRoute] = [
-        *(route for each in (actions, now, job, schedules, datasets, fleet, api) for route in each.ROUTES),
+        *(route for each in (actions, now, job, schedules, datasets, fleet) for route in each.ROUTES),
         Route("/login", _login, methods=["GET", "POST"]),
         Route("/healthz", _healthz),
         *([Route("/metrics", _metrics)] if exporter is not None else []),
@@ -73,37 +60,28 @@ def create_app(
     app.state.read_only = read_only
     app.state.answers = actions.Answers()
     app.state.started = secrets.token_hex(4)  # another release may render the same facts differently
+    app.mount(PREFIX, api_app(app.state))
     return app
-
-
-def code_of(error: Exception) -> int:
-    """The HTTP status that says what ``error`` says."""
-    if isinstance(error, NOT_THERE):
-        return 404
-    if isinstance(error, Refused | WarehouseMismatch):
-        return 409
-    if isinstance(error, AWAY):
-        return 503
-    return 400 if isinstance(error, BadRequest | SpecError) else 500
 
 
 def _failed(request: Request, error: Exception) -> Response:
     """An error that has a sentence."""
-    code = code_of(error)
-    return api.failed(request, error, code) or page(
-        request, "error.html", status=code, title=TITLES.get(code, "Not possible"), text=str(error)
-    )
+    code = status_of(error)
+    return page(request, "error.html", status=code, title=TITLES.get(code, "Not possible"), text=str(error))
 
 
 def _not_served(request: Request, error: Exception) -> Response:
-    code = error.status_code if isinstance(error, HTTPException) else 404
+    assert isinstance(error, HTTPException)
+    if request.url.path.startswith(PREFIX):  # with a line break in it, which no mount matches
+        return not_served(error)
+    code = error.status_code
     text = "There is no such page." if code == 404 else f"The page answers this with {code}."
     return page(request, "error.html", status=code, title="Not found", text=text)
 
 
 def _bug(request: Request, error: Exception) -> Response:
     log.error("the page could not answer %s", request.url.path)
-    return page(request, "error.html", status=500, title="A bug", text=UNKNOWN)
+    return page(request, "error.html", status=500, title="A bug", text=BUG)
 
 
 def _login(request: Request) -> Response:

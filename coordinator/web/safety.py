@@ -21,7 +21,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from unstuck.coordinator.documents.document import json_text
+from unstuck.coordinator.documents.problem import MEDIA_TYPE, ProblemDocument
 from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.spec.text import MAX_BYTES
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -35,6 +38,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 COOKIE = "unstuck"
+API = "/api/"
 BEHIND_A_PROXY = (
     "This comes through a proxy, and the page has no token: everybody who reaches the proxy could cancel jobs. Start "
     "the page with --token-file FILE, and with --allow-host NAME if the proxy keeps the name by which it is called.\n"
@@ -145,17 +149,20 @@ class Guard:
         headers, is_static = Headers(scope=scope), scope["path"].startswith("/static/")
         answer = self._refusal(scope, headers)
         if answer is None and scope["method"] == "POST":
-            body = await _body(receive, headers)
+            is_api = scope["path"].startswith(API)
+            most = MAX_BYTES if is_api else MOST_BODY
+            body = await _body(receive, headers, most)
             if body is None:
-                text = (
-                    f"A form has at most {MOST_BODY:,} bytes, and is sent within {BODY_WITHIN} s; nothing was done.\n"
-                )
+                what = f"{'A request' if is_api else 'A form'} has at most {most:,} bytes"
+                text = f"{what}, and is sent within {BODY_WITHIN} s; nothing was done.\n"
                 answer = PlainTextResponse(text, 413, {"Connection": "close"})
             else:
-                scope["unstuck.form"] = _fields(body)
+                scope["unstuck.form"] = {} if is_api else _fields(body)
                 receive = _replay(body, receive)
                 if scope["path"] == "/login":
                     answer = self._login(scope)
+        if isinstance(answer, PlainTextResponse) and scope["path"].startswith(API):
+            answer = _as_problem(answer)
         await (answer or self._app)(scope, receive, send_guarded)
 
     def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
@@ -233,18 +240,28 @@ def _cookie(headers: Headers) -> str:
     return "" if found is None else found.value
 
 
-async def _body(receive: Receive, headers: Headers) -> bytes | None:
-    """The whole body; None if it is too long, or does not come in time."""
+def _as_problem(answer: PlainTextResponse) -> Response:
+    """The answer as a program reads it."""
+    said = bytes(answer.body).decode().strip()
+    document = ProblemDocument.of_code("NOT_LET_IN", "The page does not take this request.", answer.status_code, said)
+    kept = {
+        name: value for name, value in answer.headers.items() if name in ("allow", "www-authenticate", "connection")
+    }
+    return Response(json_text(document), answer.status_code, kept, MEDIA_TYPE)
+
+
+async def _body(receive: Receive, headers: Headers, most: int) -> bytes | None:
+    """The whole body; None if it is longer than ``most`` bytes, or does not come in time."""
     length = headers.get("content-length", "0")
-    if len(length) > 10 or not length.isdecimal() or int(length) > MOST_BODY:
+    if len(length) > 10 or not length.isdecimal() or int(length) > most:
         return None
-    body = b""
+    body = bytearray()
     with anyio.move_on_after(BODY_WITHIN):
-        while len(body) <= MOST_BODY:
+        while len(body) <= most:
             message = await receive()
-            body += bytes(message.get("body", b""))
+            body += message.get("body", b"")
             if not message.get("more_body", False):
-                return body
+                return bytes(body)
     return None
 
 

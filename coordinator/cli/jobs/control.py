@@ -42,17 +42,17 @@ from unstuck.coordinator.cli.render.terminal import (
     table,
 )
 from unstuck.coordinator.client import Client
-from unstuck.coordinator.commands.alter import work_of
-from unstuck.coordinator.commands.job_commands import LEGAL, RETRY_LEGAL, Answer, Command
+from unstuck.coordinator.commands.job_commands import LEGAL, RETRY_LEGAL, Command
 from unstuck.coordinator.documents.fleet_documents import DeadLetterAnswerDocument
 from unstuck.coordinator.documents.job_documents import JobAnswerDocument
-from unstuck.coordinator.errors import BadRequest, NoSuchGroup, NoSuchJob, Refused, WarehouseSilent
+from unstuck.coordinator.documents.retry_answer import retry_job
+from unstuck.coordinator.errors import BadRequest, NoSuchGroup, NoSuchJob
 from unstuck.coordinator.exits import ExitCode
-from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.coordinator.spec.problems import SpecError, listed
-from unstuck.coordinator.views.job_facts import CommandResult, JobFacts
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.spec.problems import SpecError
+from unstuck.coordinator.views.job_facts import CommandResult
 from unstuck.coordinator.views.job_views import ListedJob
-from unstuck.tasks.errors import UnstuckError, WarehouseMismatch
+from unstuck.tasks.errors import UnstuckError
 
 Jobs = Annotated[
     list[str] | None, typer.Argument(metavar="JOB…", help="Ids, beginnings of ids, names of jobs, or `last`.")
@@ -161,47 +161,11 @@ def retry(
     mended = None if spec is None else read_spec(spec, param)
 
     def ask(client: Client, job: str) -> CommandResult:
-        try:
-            again = [*(rerun or []), *([start] if start else [])]
-            adopts = adopt_all or start is not None
-            new = client.retry(job, spec=mended, params=params, rerun=again, adopt_all=adopts, reason=reason, by=by)
-        except (Refused, WarehouseSilent) as error:
-            return CommandResult(Answer.REFUSED, client.show(job).job, str(error))
-        except WarehouseMismatch as error:
-            text = f"job {job} is not retried: {error}. Bring it back and retry, or submit the job again in another one"
-            return CommandResult(Answer.REFUSED, client.show(job).job, text)
-        record = client.show(new.id).job
-        if new.new:
-            text = f"job {job} is retried as job {new.id}. {_taken_over(client, job, record)}"
-            return CommandResult(Answer.DONE, record, text)
-        text = f"job {job} was retried before, in the same way, as job {new.id}, which is {record.status}"
-        return CommandResult(Answer.ALREADY, record, text)
+        again = [*(rerun or []), *([start] if start else [])]
+        adopts = adopt_all or start is not None
+        return retry_job(client, job, spec=mended, params=params, rerun=again, adopt_all=adopts, reason=reason, by=by)
 
     _ask_each("retry", RETRY_LEGAL, ask, Selection(jobs, status, name, since, yes), as_json)
-
-
-def _taken_over(client: Client, before: str, new: JobFacts) -> str:
-    """The forecast for the work of a job that is retried, before a runner has looked at it."""
-    done = [
-        group.name
-        for group in client.show(before).groups
-        if group.members and all(each.state is GroupState.SUCCEEDED for each in group.members)
-    ]
-    old, groups = ({group["name"]: group for group in job["groups"]} for job in map(client.written, (before, new.id)))
-    kept = [
-        name
-        for name in done
-        if name not in new.reruns and name in groups and work_of(old[name]) == work_of(groups[name])
-    ]
-    runs = [name for name in groups if name not in kept]
-    message = f"It runs {listed(runs)}" if runs else "All groups had finished"
-    if kept:
-        what = "parameters" if new.any_code else "code, parameters"
-        message += f", and takes over each of {listed(kept)} unless its {what} or inputs changed"
-    return (
-        f"{message}. `unstuck show {new.id}` says of each group whether its work was taken over, and why not; "
-        f"`unstuck watch {new.id}` follows it"
-    )
 
 
 def alter(

@@ -59,7 +59,6 @@ from unstuck.tasks.terminal_text import printable
 FOLDED_OF = 2_000  # jobs among which those are looked for that are shown in one line
 STACKS_SHOWN = 5  # groups of which it is written out where they stand
 FAILED_SHOWN = 5  # groups whose errors are written out
-EXPLAIN_WITHIN = 2.0  # seconds for the reasons of a listing; a job of ten thousand groups takes a while to read
 PARAMS_WIDTH = 40  # characters of the parameters in a listing: they only remind
 REASON_WIDTH = 200  # characters of a reason in a listing; `show` has the whole
 WAREHOUSE_WITHIN = 1.0  # seconds for a look into the warehouse, whose server may be gone
@@ -81,7 +80,7 @@ def list_jobs(
         most = limit if as_json or unfold else max(limit, FOLDED_OF)
         jobs = connection.client.jobs(status=status or (), name=name, since=since, limit=most)
         lines = [[job] for job in jobs] if as_json or unfold else folded(jobs)[:limit]
-        waits = waits_of(connection.client, [line[0] for line in lines], EXPLAIN_WITHIN)
+        waits = waits_of(connection.client, [line[0] for line in lines])
     if as_json:
         emit([ListedJobDocument.of_line(job, waits.get(job.id, "")) for job in jobs])
         return

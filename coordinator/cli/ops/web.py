@@ -19,7 +19,7 @@ from unstuck.tasks.host import how_to_install
 from unstuck.tasks.transport.redis_client import connect
 
 ADDRESS = "127.0.0.1:8620"
-PACKAGES = ("starlette", "jinja2", "uvicorn")  # of the extra `web`
+PACKAGES = ("starlette", "fastapi", "jinja2", "uvicorn")  # of the extra `web`
 END_WITHIN = 3  # seconds for requests that are under way when the page is to end
 
 

@@ -1,0 +1,234 @@
+"""The routes of jobs: what ``list``, ``show``, ``why``, ``events`` and ``logs`` answer, submit, and the commands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from unstuck.coordinator.commands.job_commands import Answer, Command
+from unstuck.coordinator.documents.job_documents import (
+    DiffDocument,
+    EventDocument,
+    ExplanationDocument,
+    JobAnswerDocument,
+    JobDocument,
+    ListedJobDocument,
+    LogLineDocument,
+    SubmittedDocument,
+)
+from unstuck.coordinator.documents.retry_answer import retry_job
+from unstuck.coordinator.errors import NoSuchGroup
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.problems import suggestion
+from unstuck.coordinator.views.job_facts import CommandResult
+from unstuck.coordinator.views.job_logs import find_logs, tail_of
+from unstuck.coordinator.views.job_pictures import graph_of_job
+from unstuck.coordinator.waits import waits_of
+from unstuck.coordinator.web.api.asked import (
+    NO_WHY,
+    SPEC_BODY,
+    Ask,
+    Asked,
+    By,
+    Spec,
+    Text,
+    Why,
+    params_of,
+    refused,
+    with_places,
+)
+from unstuck.tasks.duration import since_time
+
+jobs = APIRouter(tags=["jobs"])
+
+Since = Annotated[
+    float | None,
+    BeforeValidator(since_time),
+    WithJsonSchema({"type": "string", "examples": ["2h", "2026-01-02"]}),
+]
+Entry = Annotated[str, Query(pattern=r"^(-|\d{1,15}-\d{1,15})$", description="The `entry` of the last event seen.")]
+
+
+@jobs.get("/jobs", response_model=list[ListedJobDocument])
+def list_jobs(
+    ask: Ask,
+    status: Annotated[Sequence[Status], Query()] = (),
+    name: Annotated[Text | None, Query(description="A glob that the name of the job must match.")] = None,
+    since: Annotated[Since, Query(description="Only jobs submitted since then, or within so long.")] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 50,
+) -> Response:
+    """Jobs, the newest first, with what each waits for: as `unstuck list --json`."""
+    found = ask.client.jobs(status=status, name=name, since=since, limit=limit)
+    waits = waits_of(ask.client, found)
+    return ask.answer([ListedJobDocument.of_line(job, waits.get(job.id, "")) for job in found])
+
+
+@jobs.post("/jobs", response_model=SubmittedDocument, status_code=201, openapi_extra=SPEC_BODY)
+def submit(
+    ask: Ask,
+    spec: Spec,
+    key: Annotated[str | None, Query(description="The same spec under the same key is the same job.")] = None,
+    param: Annotated[Sequence[Text], Query(description="NAME=VALUE, once for each parameter.")] = (),
+    retry: Annotated[bool, Query(description="If the last job of the key did not finish well, retry it.")] = False,
+    by: Annotated[By, Query()] = None,
+) -> Response:
+    """Submit a job: as `unstuck submit --json`. Answers 200 if the key has the job already."""
+
+    def act() -> Response:
+        job = JobSpec.from_written(spec, params_of(param))
+        done = ask.client.submit(job, key=key, retry=retry, by=ask.by(by)).submitted
+        fresh = done.new or bool(done.retried)
+        return ask.answer(SubmittedDocument.of_submitted(done, job.name), 201 if fresh else 200)
+
+    return with_places(spec, act)
+
+
+@jobs.get("/jobs/{job}", response_model=JobDocument)
+def show(ask: Ask, job: str) -> Response:
+    """All there is to know of one job: as `unstuck show JOB --json`."""
+    return ask.answer(JobDocument.of_view(ask.client.show(job, why=True)))
+
+
+@jobs.get("/jobs/{job}/diff", response_model=DiffDocument)
+def diff(ask: Ask, job: str) -> Response:
+    """The alterations of a job, and the groups that ran with each: as `unstuck show JOB --diff --json`."""
+    return ask.answer(DiffDocument.of_view(ask.client.show(job)))
+
+
+@jobs.get("/jobs/{job}/spec", response_model=dict[str, Any])
+def spec_of(ask: Ask, job: str) -> Response:
+    """The stored spec of a job: as `unstuck show JOB --yaml`, in JSON."""
+    return ask.answer(ask.client.written(job))
+
+
+@jobs.get("/jobs/{job}/why", response_model=list[ExplanationDocument])
+def why(ask: Ask, job: str) -> Response:
+    """The reason why the job waits, and each of its groups that is not done: as `unstuck why JOB --json`."""
+    return ask.answer([ExplanationDocument.of_explanation(one) for one in ask.client.explain(job)])
+
+
+@jobs.get("/jobs/{job}/events", response_model=list[EventDocument])
+def events(ask: Ask, job: str, after: Entry = "-", limit: Annotated[int, Query(ge=1, le=10_000)] = 1000) -> Response:
+    """The events of a job, the oldest first: as `unstuck events JOB --json`. The last `entry` is the next `after`."""
+    ask.client.job(job)  # a job without events is not the same as no job
+    found = islice(ask.client.events(job, after), limit)
+    return ask.answer([EventDocument.of_event(entry, event) for entry, event in found])
+
+
+@jobs.get("/jobs/{job}/logs", response_model=list[LogLineDocument])
+def logs(
+    ask: Ask,
+    job: str,
+    tail: Annotated[int, Query(ge=1, le=10_000, description="The last lines of each attempt.")] = 500,
+    every: Annotated[bool, Query(alias="all", description="Every attempt, not the newest of each group.")] = False,
+) -> Response:
+    """The lines that the attempts of a job logged and printed: as `unstuck logs JOB --json`."""
+    return _logs(ask, job, None, tail, every)
+
+
+@jobs.get("/jobs/{job}/logs/{group}", response_model=list[LogLineDocument])
+def logs_of_group(
+    ask: Ask,
+    job: str,
+    group: str,
+    tail: Annotated[int, Query(ge=1, le=10_000)] = 500,
+    every: Annotated[bool, Query(alias="all")] = False,
+) -> Response:
+    """The same of one group, of a fork, or of one member: `by_month[3]`."""
+    return _logs(ask, job, group, tail, every)
+
+
+def _logs(ask: Asked, job: str, group: str | None, tail: int, every: bool) -> Response:
+    """Raises: NoSuchJob; NoSuchGroup; WarehouseSilent."""
+    view = ask.client.show(job)
+    names = [one.name for one in view.groups]
+    if group is not None and group.partition("[")[0] not in names:
+        raise NoSuchGroup(f"job {job} has no group {group}{suggestion(group, names)}")
+
+    def read(place: Any) -> list[LogLineDocument]:
+        files = place.storage
+        return [
+            LogLineDocument(group=log.group, attempt=log.epoch, file=files.uri(log.path), line=line)
+            for log in find_logs(files, view, group, every)
+            for line in tail_of(files, log, tail)
+        ]
+
+    return ask.answer(ask.in_warehouse(view.job.warehouse, f"the logs of job {job} cannot be shown", read))
+
+
+@jobs.get("/jobs/{job}/graph.svg", response_class=Response, responses={200: {"content": {"image/svg+xml": {}}}})
+def graph(ask: Ask, job: str) -> Response:
+    """The graph of a job, as it stands."""
+    return ask.sent(str(graph_of_job(ask.client.show(job))), "image/svg+xml")
+
+
+class RetryBody(Why):
+    """The differences of the new job."""
+
+    params: dict[str, Any] = Field({}, description="Values for parameters that are to change.")
+    rerun: list[Text] = Field([], description="Groups that run again in any case, with all that comes after them.")
+    adopt_all: bool = Field(False, description="Take over work also where the code of its steps has changed.")
+
+
+class AlterBody(Why):
+    """Values by path, all or none: `{"groups.clean.timeout": "2h"}`; null takes a value out."""
+
+    values: dict[Text, Any]
+
+
+class GroupBody(Why):
+    """A group, a fork, or one member: `by_month[3]`."""
+
+    group: Text
+
+
+class PauseBody(Why):
+    """The way in which a job is paused."""
+
+    now: bool = Field(False, description="Interrupt what is running; it is charged to nobody.")
+
+
+@jobs.post("/jobs/{job}/retry", response_model=JobAnswerDocument)
+def retry(ask: Ask, job: str, body: RetryBody = RetryBody()) -> Response:  # noqa: B008
+    """Make a new job of one that FAILED, was CANCELED or STOPPED: as `unstuck retry JOB --json`."""
+    more: dict[str, Any] = {"params": body.params, "rerun": body.rerun, "adopt_all": body.adopt_all}
+    return _answer(ask, retry_job(ask.client, job, reason=body.reason, by=ask.by(body.by), **more))
+
+
+@jobs.post("/jobs/{job}/alter", response_model=JobAnswerDocument)
+def alter(ask: Ask, job: str, body: AlterBody) -> Response:
+    """Change values of the spec of a job: as `unstuck alter JOB --json`."""
+    return _answer(ask, ask.client.alter(job, body.values, reason=body.reason, by=ask.by(body.by)))
+
+
+@jobs.post("/jobs/{job}/skip", response_model=JobAnswerDocument)
+def skip(ask: Ask, job: str, body: GroupBody) -> Response:
+    """Skip a group of a PAUSED, HALTED or RETRYING job: as `unstuck skip JOB GROUP --json`."""
+    return _answer(ask, ask.client.skip(job, body.group, reason=body.reason, by=ask.by(body.by)))
+
+
+@jobs.post("/jobs/{job}/rerun", response_model=JobAnswerDocument)
+def rerun(ask: Ask, job: str, body: GroupBody) -> Response:
+    """Run a group of a PAUSED, HALTED or RETRYING job again: as `unstuck rerun JOB GROUP --json`."""
+    return _answer(ask, ask.client.rerun(job, body.group, reason=body.reason, by=ask.by(body.by)))
+
+
+@jobs.post("/jobs/{job}/pause", response_model=JobAnswerDocument)
+def pause(ask: Ask, job: str, body: PauseBody = PauseBody()) -> Response:  # noqa: B008
+    """Start nothing more; what is running may end: as `unstuck pause JOB --json`."""
+    return _answer(ask, ask.client.pause(job, now=body.now, reason=body.reason, by=ask.by(body.by)))
+
+
+@jobs.post("/jobs/{job}/{command}", response_model=JobAnswerDocument)
+def command(ask: Ask, job: str, command: Command, body: Why = NO_WHY) -> Response:
+    """Resume, stop, cancel or force-stop a job: as `unstuck COMMAND JOB --json`."""
+    return _answer(ask, ask.client.command(job, command, reason=body.reason, by=ask.by(body.by)))
+
+
+def _answer(ask: Asked, done: CommandResult) -> Response:
+    return refused(done.text) if done.answer is Answer.REFUSED else ask.answer(JobAnswerDocument.of_result(done))

@@ -1,0 +1,376 @@
+"""The API on a real fleet: each answer is that of the command, and fits the schema; nothing that is sent breaks it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jsonschema
+import pytest
+import yaml
+from starlette.testclient import TestClient
+from typer.testing import CliRunner
+
+from tests.support import fleet
+from tests.support.programs.coordinator_processes import coordinator_processes
+from tests.support.servers import RedisServer, free_port, wait_until
+from unstuck import Client, JobSpec, Settings, Status
+from unstuck.coordinator.cli.app import app
+from unstuck.coordinator.web.app import create_app
+from unstuck.coordinator.web.safety import Access
+
+STEPS = "tests.support.steps.small_steps"
+ROOT = "http://127.0.0.1:8620/api/v1"
+SPEC = f"""\
+name: sent
+params: {{first: 1}}
+groups:
+  - name: only
+    spark: false
+    retry: {{max: 1}}
+    steps: [{{python: "{STEPS}:three", output: sent}}]
+outputs: {{sent: {{}}}}
+"""
+
+
+def group(name: str, step: str = "three", output: str = "", **more: Any) -> dict[str, Any]:
+    called = {"python": f"{STEPS}:{step}"} | ({"output": output} if output else {})
+    return {"name": name, "spark": False, "retry": {"max": 1}, "steps": [called], **more}
+
+
+class Site(NamedTuple):
+    """A page over a fleet on which something has happened."""
+
+    api: TestClient
+    document: dict[str, Any]
+    env: dict[str, str]
+    client: Client
+    names: dict[str, str]
+
+    def told(self, *command: str) -> Any:
+        """The answer of a command; of several lines, a list of them."""
+        in_yaml = "--yaml" in command or "export" in command
+        result = CliRunner().invoke(app, [*command, *([] if in_yaml else ["--json"])], env=self.env)
+        assert result.exit_code in (0, 1), result.output
+        text = result.stdout
+        if in_yaml:
+            return yaml.safe_load(text)
+        return json.loads(text) if text[:2] in ("[\n", "{\n", "[]") else [json.loads(one) for one in text.splitlines()]
+
+    def fits(self, method: str, route: str, response: Any) -> Any:
+        """The JSON of an answer, which fits what the OpenAPI document says of the route."""
+        said = self.document["paths"][route][method]["responses"]
+        found = said.get(str(response.status_code), said["default"])["content"]
+        kind = response.headers["content-type"].partition(";")[0]
+        assert kind in found, (route, response.status_code, kind)
+        schema = {**found[kind]["schema"], "components": self.document["components"]}
+        jsonschema.Draft202012Validator(schema).validate(response.json())
+        return response.json()
+
+
+@pytest.fixture(scope="module")
+def site(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    home = tmp_path_factory.mktemp("fleet")
+    settings = Settings(redis_url=redis_server.url, warehouse=str(home / "warehouse"))
+    environ = {"UNSTUCK_REDIS_URL": redis_server.url, "UNSTUCK_WAREHOUSE": settings.warehouse}
+    with (
+        fleet.worker(redis_server.url, home, concurrency=2, environ={**environ, "UNSTUCK_SPARK_MASTER": "none"}),
+        coordinator_processes(home, environ) as coordinators,
+        Client(settings) as client,
+    ):
+        coordinators.tend(1)
+        api = TestClient(create_app(client, Access.of("127.0.0.1", "")), ROOT, raise_server_exceptions=False)
+        names = _played(client)
+        yield Site(api, api.get("/openapi.json").json(), {**environ, "COLUMNS": "200"}, client, names)
+
+
+def _played(client: Client) -> dict[str, str]:
+    """Jobs in several states, a schedule, a pool and a dead letter; the names of each."""
+
+    def submit(*groups: dict[str, Any], **more: Any) -> str:
+        return client.submit(JobSpec.model_validate({"name": "load", "groups": [*groups], **more}), by="tester").id
+
+    done = submit(group("only", output="rows"), name="done", outputs={"rows": {}})
+    assert client.wait(done).job.status is Status.FINISHED
+    failed = submit(group("bad", "refuse"), name="failed")
+    assert client.wait(failed).job.status is Status.FAILED
+    held = submit(group("waits", queue="nobody"), name="held")
+    client.pause(held, reason="for a test <&>", by="tester")
+    wait_until(lambda: client.show(held).job.status is Status.PAUSED, 30, "the pause")
+    client.alter(held, {"groups.waits.timeout": "2h"}, by="tester")
+    schedule = {"cron": "0 2 * * *", "zone": "Europe/Berlin"}
+    client.schedules.set({"name": "nightly", "groups": [group("only")], "schedule": schedule}, by="tester")
+    client.pools.set("jdbc", 4)
+    client.dead_letters.add_refused("unstuck.submit", "no spec", {"by": "tester", "spec": "\ud800"})
+    letter = client.dead_letters.newest(1)[0].id
+    return {"done": done, "failed": failed, "held": held, "letter": letter}
+
+
+# By route: the values in its path, its query, and the command with the same answer.
+GETS: dict[str, list[tuple[dict[str, str], str, str]]] = {
+    "/jobs": [
+        ({}, "", "list"),
+        ({}, "status=FAILED&status=PAUSED&limit=1", "list --status FAILED --status PAUSED --limit 1"),
+        ({}, "name=do*&since=1h", "list --name do* --since 1h"),
+    ],
+    "/jobs/{job}": [({"job": one}, "", f"show {one}") for one in ("done", "failed", "held")],
+    "/jobs/{job}/diff": [({"job": "held"}, "", "show held --diff")],
+    "/jobs/{job}/spec": [({"job": "held"}, "", "show held --yaml")],
+    "/jobs/{job}/why": [({"job": one}, "", f"why {one}") for one in ("failed", "held")],
+    "/jobs/{job}/events": [({"job": "failed"}, "", "events failed")],
+    "/jobs/{job}/logs": [({"job": "failed"}, "", "logs failed")],
+    "/jobs/{job}/logs/{group}": [({"job": "failed", "group": "bad"}, "all=true", "logs failed bad --all")],
+    "/schedules": [({}, "", "schedule list")],
+    "/schedules/{name}": [({"name": "nightly"}, "next=5", "schedule show nightly --next 5")],
+    "/schedules/{name}/why": [({"name": "nightly"}, "", "schedule why nightly")],
+    "/schedules/{name}/spec": [({"name": "nightly"}, "", "schedule export nightly")],
+    "/schedules/{name}/backfill": [
+        (
+            {"name": "nightly"},
+            "from=2026-01-01&to=2026-01-03",
+            "schedule backfill nightly --from 2026-01-01 --to 2026-01-03 --dry-run",
+        )
+    ],
+    "/datasets": [({}, "", "datasets"), ({}, "files=true", "datasets --files")],
+    "/datasets/{name}": [({"name": "rows"}, "version=1", "datasets rows --version 1")],
+    "/datasets/{name}/history": [({"name": "rows"}, "", "datasets rows --history")],
+    "/datasets/{name}/sources": [({"name": "rows"}, "", "datasets rows --sources")],
+    "/fleet": [({}, "", "fleet")],
+    "/doctor": [({}, "", "doctor")],
+    "/pools": [({}, "", "pool list")],
+    "/notices": [({}, "", "notify list")],
+    "/dead": [({}, "limit=5", "dead list --limit 5")],
+    "/dead/{letter}": [({"letter": "letter"}, "", "dead show letter")],
+}
+PICTURES = {"/jobs/{job}/graph.svg"}
+
+
+def steady(answer: Any) -> Any:
+    """``answer`` without times and durations, which go on between two looks."""
+    text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "AT", json.dumps(answer))
+    return json.loads(re.sub(r"\b(\d+(\.\d+)?(ms|s|m|h|d))+\b|\d+\.\d+ ms", "SOME", text))
+
+
+@pytest.mark.parametrize("route", GETS)
+def test_each_answer_fits_its_schema_and_is_that_of_the_command(site: Site, route: str) -> None:
+    for path, query, command in GETS[route]:
+        values = {part: site.names.get(name, name) for part, name in path.items()}
+        response = site.api.get(f"{route.format(**values)}?{query}")
+        assert response.status_code == 200, response.text
+        answer = site.fits("get", route, response)
+        told = site.told(*(site.names.get(word, word) for word in command.split()))
+        if route == "/datasets/{name}":
+            told = told[0]
+        if route == "/doctor":  # two examinations have measured other figures
+            answer, told = ([(one["code"], one["level"]) for one in each["findings"]] for each in (answer, told))
+        assert steady(answer) == steady(told)
+        again = site.api.get(f"{route.format(**values)}?{query}", headers={"If-None-Match": response.headers["etag"]})
+        assert again.status_code == 304 or again.headers["etag"] != response.headers["etag"]
+
+
+def test_each_route_that_looks_is_compared(site: Site) -> None:
+    routes = {route for route, methods in site.document["paths"].items() if "get" in methods}
+    assert routes == {*GETS} | PICTURES
+    picture = site.api.get(f"/jobs/{site.names['done']}/graph.svg")
+    assert (picture.status_code, picture.headers["content-type"].partition(";")[0]) == (200, "image/svg+xml")
+    assert picture.text.startswith("<svg")
+
+
+def test_events_and_logs_are_read_in_parts(site: Site) -> None:
+    job = site.names["failed"]
+    every = site.api.get(f"/jobs/{job}/events").json()
+    first = site.api.get(f"/jobs/{job}/events?limit=2").json()
+    rest = site.api.get(f"/jobs/{job}/events?after={first[-1]['entry']}").json()
+    assert first + rest == every
+    assert len(rest) > 0
+    lines = site.api.get(f"/jobs/{job}/logs").json()
+    assert site.api.get(f"/jobs/{job}/logs?tail=1").json() == lines[-1:]
+
+
+class Step(NamedTuple):
+    """One POST: its route, what is sent, and the status and the answer that are expected."""
+
+    route: str
+    values: dict[str, str]
+    sent: Any
+    status: int
+    answer: str
+
+
+def test_each_action_is_taken_and_its_answer_fits_its_schema(site: Site) -> None:
+    """Given the jobs of the fleet, when each POST is sent, then it is done, done already, or refused."""
+    held, failed, letter = site.names["held"], site.names["failed"], site.names["letter"]
+    by = {"by": "api-test", "reason": "seen <b>"}
+    nightly = yaml.safe_load(SPEC) | {"name": "weekly", "schedule": {"cron": "0 3 * * 1", "zone": "UTC"}}
+    days = {"from": "2026-01-05", "to": "2026-01-05"}
+    steps = [
+        Step("/jobs", {}, SPEC, 201, ""),
+        Step("/jobs/{job}/alter", {"job": held}, {"values": {"groups.waits.timeout": "3h"}, **by}, 200, "DONE"),
+        Step("/jobs/{job}/alter", {"job": held}, {"values": {"groups.nobody.timeout": "3h"}}, 422, "SPEC_INVALID"),
+        Step("/jobs/{job}/skip", {"job": held}, {"group": "nobody"}, 404, "NO_SUCH_GROUP"),
+        Step("/jobs/{job}/rerun", {"job": held}, {"group": "waits"}, 200, "ALREADY"),
+        Step("/jobs/{job}/{command}", {"job": held, "command": "resume"}, by, 200, "DONE"),
+        Step("/jobs/{job}/pause", {"job": held}, {"now": True, **by}, 200, "DONE"),
+        Step("/jobs/{job}/pause", {"job": held}, None, 200, "ALREADY"),
+        Step("/jobs/{job}/{command}", {"job": held, "command": "force-stop"}, None, 200, "DONE"),
+        Step("/jobs/{job}/{command}", {"job": "20260101T000000-aaaaaaaa", "command": "stop"}, None, 404, "NO_SUCH_JOB"),
+        Step("/jobs/{job}/retry", {"job": failed}, {"rerun": ["bad"], **by}, 200, "DONE"),
+        Step("/jobs/{job}/retry", {"job": site.names["done"]}, None, 409, "REFUSED"),
+        Step("/schedules", {}, json.dumps(nightly), 200, "DONE"),
+        Step("/schedules", {}, json.dumps(nightly), 200, "ALREADY"),
+        Step("/schedules/{name}/{command}", {"name": "weekly", "command": "pause"}, by, 200, "DONE"),
+        Step("/schedules/{name}/{command}", {"name": "nobody", "command": "pause"}, by, 404, "NO_SUCH_SCHEDULE"),
+        Step("/schedules/{name}/backfill", {"name": "weekly"}, days, 200, "DONE"),
+        Step("/schedules/{name}/backfill/{command}", {"name": "weekly", "command": "cancel"}, by, 200, "DONE"),
+        Step("/schedules/{name}/backfill", {"name": "weekly"}, {"from": "soon", "to": "2026"}, 422, "BAD_REQUEST"),
+        Step("/dead/{letter}/{command}", {"letter": letter, "command": "replay"}, None, 409, "REFUSED"),
+        Step("/dead/{letter}/{command}", {"letter": letter, "command": "drop"}, None, 200, "DROPPED"),
+        Step("/dead/{letter}/{command}", {"letter": letter, "command": "drop"}, None, 200, "ALREADY"),
+        Step("/dead/{letter}/{command}", {"letter": "1-1", "command": "drop"}, None, 404, "NO_SUCH_REPORT"),
+    ]
+    for step in steps:
+        sent = {"content": step.sent} if isinstance(step.sent, str) else {"json": step.sent} if step.sent else {}
+        response = site.api.post(step.route.format(**step.values), **sent)
+        assert response.status_code == step.status, (step, response.text)
+        answer = site.fits("post", step.route, response)
+        assert step.answer in (answer.get("answer", ""), answer.get("code", "")), (step, answer)
+    assert any(event.get("by") == "api-test" and event.get("text") for _, event in site.client.events(held))
+    wait_until(lambda: _removed(site), 30, "the schedule to be without runs, and removed")
+    routes = {route for route, methods in site.document["paths"].items() if "post" in methods}
+    assert routes == {step.route for step in steps} | {"/schedules/{name}/remove"}
+
+
+def _removed(site: Site) -> bool:
+    response = site.api.post("/schedules/weekly/remove")
+    assert response.status_code in (200, 409), response.text
+    site.fits("post", "/schedules/{name}/remove", response)
+    return response.status_code == 200
+
+
+def test_a_submit_under_a_key_is_the_same_job_again_and_takes_parameters(site: Site) -> None:
+    first = site.api.post("/jobs?key=k-1&param=first=7&by=me", content=SPEC)
+    again = site.api.post("/jobs?key=k-1&param=first=7", content=SPEC)
+    other = site.api.post("/jobs?key=k-1&param=first=8", content=SPEC)
+    assert (first.status_code, again.status_code, other.status_code) == (201, 200, 422), other.text
+    assert first.json()["id"] == again.json()["id"]
+    assert other.json()["code"] == "KEY_CONFLICT"
+    job = site.client.wait(first.json()["id"])
+    assert (job.params["first"], job.job.submitted_by, job.job.status) == (7, "me", Status.FINISHED)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        SPEC.replace("spark: false", "sparc: false"),
+        SPEC.replace("outputs: {sent: {}}", "outputs: [}"),
+        '{"name": "x", "groups": [{"name": "a", "needs": ["b"], "steps": [{"sql": "select 1"}]}]}',
+        "",
+    ],
+)
+def test_a_wrong_spec_is_refused_with_the_places_that_validate_names(site: Site, spec: str, tmp_path: Path) -> None:
+    file = tmp_path / "spec.yaml"
+    file.write_text(spec)
+    validated = CliRunner().invoke(app, ["validate", str(file), "--json"], env=site.env)
+    problems = [{**one, "file": "spec.yaml"} for one in json.loads(validated.stdout)["problems"]]
+    response = site.api.post("/jobs", content=spec)
+    answer = site.fits("post", "/jobs", response)
+    assert (response.status_code, answer["code"]) == (422, "SPEC_INVALID")
+    assert answer["problems"] == problems
+
+
+ODD = [
+    *(
+        "\x00",
+        "..",
+        "../../etc/passwd",
+        "%2e%2e%2f",
+        "ä" * 300,
+        "x" * 5000,
+        "🙂",
+        "a[b]",
+        "a[99999999999999999999]",
+        "'\"",
+    ),
+    *("-1", "0", "1e9", "NaN", "9" * 40, "true", "null", "\ud800".encode("utf-8", "surrogatepass"), "\r\nX: y", " "),
+]
+
+
+def test_odd_values_anywhere_are_answered_with_a_problem_and_never_with_a_bug(site: Site) -> None:
+    """Each value stands in each place of a path, in each query parameter and in each field of a body."""
+    asked = 0
+    for route, methods in site.document["paths"].items():
+        for method, operation in methods.items():
+            places = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "path"]
+            known = {"job": site.names["done"], "name": "nightly", "group": "only", "command": "pause", "letter": "1-1"}
+            queries = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"]
+            for odd in ODD:
+                for place in [*places, *queries]:
+                    text = odd.decode(errors="surrogateescape") if isinstance(odd, bytes) else odd
+                    escaped = _escaped(odd)
+                    values = {name: escaped if name == place else known[name] for name in places}
+                    query = f"?{place}={escaped}" if place in queries else ""
+                    response = site.api.request(method, route.format(**values) + query, content=text and b"")
+                    _sound(response, route, text)
+                    asked += 1
+                if method == "post":
+                    for body in _bodies(odd):
+                        response = site.api.post(route.format(**{name: known[name] for name in places}), **body)
+                        _sound(response, route, str(body))
+                        asked += 1
+    assert asked > 1000
+    assert site.client.show(site.names["done"]).job.status is Status.FINISHED
+
+
+def _escaped(odd: str | bytes) -> str:
+    return "".join(f"%{byte:02x}" for byte in (odd if isinstance(odd, bytes) else odd.encode()))
+
+
+def _bodies(odd: str | bytes) -> list[dict[str, Any]]:
+    raw = odd if isinstance(odd, bytes) else odd.encode()
+    text = raw.decode("utf-8", "surrogatepass")
+    fields = ("reason", "by", "group", "values", "params", "rerun", "from", "to", "parallel", "now")
+    whole = dict.fromkeys(("group", "from", "to", "reason"), text) | {"values": {text: text}}
+    return [
+        {"content": raw},
+        {"content": raw, "headers": {"content-type": "application/json"}},
+        *({"content": json.dumps({name: text}), "headers": {"content-type": "application/json"}} for name in fields),
+        {"content": json.dumps(whole), "headers": {"content-type": "application/json"}},
+    ]
+
+
+def _sound(response: Any, route: str, sent: str) -> None:
+    assert response.status_code < 500, (route, sent, response.text)
+    if response.status_code >= 400:
+        assert response.headers["content-type"] == "application/problem+json", (route, sent, response.text)
+        assert {"type", "title", "status", "detail", "code"} <= {*response.json()}, (route, sent)
+
+
+def test_without_redis_each_route_says_so_in_the_sentence_of_the_command_line(tmp_path: Path) -> None:
+    settings = Settings(redis_url=f"redis://127.0.0.1:{free_port()}/0", warehouse=str(tmp_path))
+    with Client(settings) as client:
+        api = TestClient(create_app(client, Access.of("127.0.0.1", "")), ROOT, raise_server_exceptions=False)
+        response = api.get("/jobs")
+        result = CliRunner().invoke(app, ["list"], env={"UNSTUCK_REDIS_URL": settings.redis_url})
+    assert (response.status_code, response.json()["code"]) == (503, "REDIS_UNREACHABLE")
+    assert response.json()["detail"] == str(result.exception)
+
+
+def test_the_guard_of_the_page_stands_before_the_api(site: Site) -> None:
+    """Given a token, a caller without one is refused with a problem; a foreign site can do nothing, cookie or not."""
+    token = "a-token-of-the-test"
+    made = create_app(site.client, Access.of("127.0.0.1", token))
+    api = TestClient(made, ROOT, raise_server_exceptions=False)
+    bearer = {"Authorization": f"Bearer {token}"}
+    job = site.names["done"]
+    assert api.get("/jobs", headers=bearer).status_code == 200
+    unknown = api.get("/jobs")
+    foreign = api.post(f"/jobs/{job}/cancel", headers={**bearer, "Sec-Fetch-Site": "cross-site"})
+    elsewhere = api.post(f"/jobs/{job}/cancel", headers={**bearer, "Origin": "http://evil.example"})
+    for response, status in ((unknown, 401), (foreign, 403), (elsewhere, 403)):
+        assert (response.status_code, response.headers["content-type"]) == (status, "application/problem+json")
+    reading = create_app(site.client, Access.of("127.0.0.1", ""), read_only=True)
+    refused = TestClient(reading, ROOT, raise_server_exceptions=False).post(f"/jobs/{job}/cancel")
+    assert (refused.status_code, refused.json()["code"]) == (403, "READ_ONLY")
