@@ -43,10 +43,12 @@ _HTMX = json.dumps(
         "includeIndicatorStyles": False,
         "historyCacheSize": 0,
         "selfRequestsOnly": True,
-        # A part of a page that cannot be read says so in its place, and is asked for again.
+        "timeout": 10_000,  # milliseconds
+        # While nothing can be asked, the last answer stays; live.js says so.
         "responseHandling": [
             {"code": "2..", "swap": True},
             {"code": "304", "swap": False},
+            {"code": "5..", "swap": False, "error": True},
             {"code": "...", "swap": True, "error": True},
         ],
     }

@@ -15,7 +15,13 @@
     if (tag) event.detail.headers["If-None-Match"] = tag;
   });
   document.addEventListener("htmx:afterRequest", (event) => {
-    if (live(event.target)) document.getElementById("away").hidden = event.detail.xhr.status > 0;
+    if (!live(event.target)) return;
+    const { status, responseText } = event.detail.xhr;
+    const away = document.getElementById("away");
+    away.hidden = status > 0 && status < 500;
+    if (away.hidden) return;
+    const answer = new DOMParser().parseFromString(status ? responseText : "", "text/html");
+    away.firstElementChild.textContent = answer.querySelector(".sentence")?.textContent ?? "The page does not answer.";
   });
   document.addEventListener("visibilitychange", () => {
     if (!document.hidden) htmx.trigger(document.body, "again");

@@ -1,0 +1,122 @@
+"""A screen that stays open: it follows what happens, disturbs nobody who types, and says when it cannot ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.browser import violations, watched
+from tests.support.servers import RedisServer
+from tests.support.web_page import ServedPage, page_of
+from unstuck import Client, Settings
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+SPEC = {"name": "night", "groups": [{"name": "load", "spark": False, "steps": [{"python": "steps:load"}]}]}
+PROVOKED = ("503", "ERR_", "htmx:")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A server that keeps what it has when it is stopped."""
+    server = RedisServer(tmp_path_factory.mktemp("valkey"), aof=True)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def served(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedPage]:
+    with page_of(server.url, tmp_path_factory.mktemp("page")) as page:
+        yield page
+
+
+@pytest.fixture
+def store(server: RedisServer, tmp_path: Path) -> Iterator[Client]:
+    with Client(Settings(redis_url=server.url, warehouse=str(tmp_path / "warehouse"))) as client:
+        yield client
+
+
+def look_again(page: Page) -> None:
+    """As a tab does that comes into sight; else tests would wait for the seconds between two looks."""
+    page.evaluate("htmx.trigger(document.body, 'again')")
+
+
+def test_a_screen_shows_what_happens_and_leaves_alone_what_a_person_types(
+    browser: Browser, served: ServedPage, store: Client
+) -> None:
+    job = store.submit(SPEC)
+    with watched(browser, served.origin) as seen:
+        page = seen.page
+        page.goto(f"/jobs/{job.id}")
+        page.locator("summary", has_text="Cancel").click()
+        page.locator("details[open] input[name=reason]").fill("the source is wrong")
+        store.pause(job.id, by="bob")
+        with page.expect_response(lambda answer: answer.url.endswith(job.id) and answer.status == 200):
+            look_again(page)
+        page.get_by_text("bob paused it").first.wait_for()
+        assert page.input_value("details[open] input[name=reason]") == "the source is wrong"
+        assert page.evaluate("document.activeElement.name") == "reason"
+        assert violations(page) == []
+        page.locator("details[open] button").click()
+        page.locator(".said", has_text="cancel").wait_for()
+    (event,) = [event for _, event in store.events(job.id) if event["kind"] == "USER_CANCEL"]
+    assert event["text"] == "the source is wrong"
+
+
+def test_what_has_not_changed_is_not_sent_again(browser: Browser, served: ServedPage, store: Client) -> None:
+    with watched(browser, served.origin) as seen:
+        seen.page.goto("/schedules")
+        answers = []
+        for _ in range(3):  # its ages may pass a step once
+            with seen.page.expect_response(lambda answer: answer.url.endswith("/schedules")) as caught:
+                look_again(seen.page)
+            answers.append(caught.value.status)
+        assert 304 in answers
+
+
+def test_a_tab_that_nobody_sees_asks_nothing(browser: Browser, served: ServedPage) -> None:
+    with watched(browser, served.origin) as seen:
+        seen.page.goto("/schedules")
+        asked: list[str] = []
+        seen.page.on("request", lambda request: asked.append(request.url))
+        seen.page.evaluate("Object.defineProperty(document, 'hidden', { value: true, configurable: true })")
+        look_again(seen.page)
+        seen.page.evaluate("new Promise(requestAnimationFrame)")
+        assert [url for url in asked if "/static/" not in url] == []
+        seen.page.evaluate("delete document.hidden")
+        with seen.page.expect_response(lambda answer: answer.url.endswith("/schedules")):
+            seen.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+
+
+def test_while_redis_is_away_the_last_answer_stays_with_the_sentence_above_it(
+    browser: Browser, server: RedisServer, served: ServedPage, store: Client
+) -> None:
+    job = store.submit({**SPEC, "name": "still-here"})
+    with watched(browser, served.origin) as seen:
+        page = seen.page
+        page.goto("/jobs")
+        server.stop()
+        look_again(page)
+        page.locator("#away", has_text="No Redis answers at").wait_for()
+        assert page.get_by_text(job.id).first.is_visible()
+        assert violations(page) == []
+        server.start()
+        look_again(page)
+        page.locator("#away").wait_for(state="hidden")
+        seen.forgive(*PROVOKED)
+
+
+def test_a_page_that_is_gone_is_said(browser: Browser, server: RedisServer, tmp_path: Path) -> None:
+    with page_of(server.url, tmp_path) as served, watched(browser, served.origin) as seen:
+        seen.page.goto("/")
+        served.process.kill()
+        served.process.wait()
+        look_again(seen.page)
+        seen.page.locator("#away", has_text="The page does not answer.").wait_for()
+        assert seen.page.locator("h1").first.is_visible()
+        seen.forgive(*PROVOKED)
