@@ -19,7 +19,7 @@ from unstuck.coordinator.commands.job_commands import (
 )
 from unstuck.coordinator.commands.retry_job import retried
 from unstuck.coordinator.errors import BadRequest, KeyConflict, NewerJob, NoSuchJob, Refused
-from unstuck.coordinator.explain.explanation import Explanation
+from unstuck.coordinator.explain.explanation import Explanation, FleetFacts
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.fleet_address import with_local_fleet
 from unstuck.coordinator.job_handle import JobHandle
@@ -225,19 +225,23 @@ class Client(ClientCommands):
         except NotEnded as error:
             raise Refused(against_retry(replace(old, status=error.status))) from None
 
-    def show(self, job: str, *, why: bool = False, members: int | None = None) -> JobView:
+    def show(self, job: str, *, why: bool = False, members: int | None = None, by_fleet: bool = False) -> JobView:
         """Everything there is to know of one job.
 
         Args:
             why: also explain what the job and its groups wait for, from the same read.
             members: of each fork, explain at most so many; None: all.
+            by_fleet: explain it as `explain` does, also by what the fleet and earlier jobs say.
 
         Raises: NoSuchJob, NewerJob.
         """
         state, now, due = self._state(job)
         if not why:
             return view_of(state, now, due)
-        known = replace(self._queries.facts(state, now), pools=full_pools(self.pools.all()))
+        if by_fleet:
+            known = self._fleet_facts(state, now)
+        else:
+            known = replace(self._queries.facts(state, now), pools=full_pools(self.pools.all()))
         return view_of(state, now, due, explain(state, self._environment(now), due, members, known))
 
     def _why(self, job: str) -> str:
@@ -257,17 +261,19 @@ class Client(ClientCommands):
         Raises: NoSuchJob.
         """
         state, now, due = self._state(job)
+        return explain(state, self._environment(now), due, fleet=self._fleet_facts(state, now))
+
+    def _fleet_facts(self, state: JobState, now: float) -> FleetFacts:
         fleet = self.fleet(wanted=False)
-        known = replace(
+        return replace(
             self._queries.facts(state, now),
             durations=self._queries.durations(state),
             unread=unread_messages(fleet, self.settings.stalled_after),
             busy=nobody_takes(fleet),
             pools=full_pools(self.pools.all()),
             code=different_code_for(state, fleet.runners),
-            unlike=unlike_runners(self._queries.versions(job), fleet.runners),
+            unlike=unlike_runners(self._queries.versions(state.job.id), fleet.runners),
         )
-        return explain(state, self._environment(now), due, fleet=known)
 
     def _state(self, job: str) -> tuple[JobState, float, float | None]:
         """Raises: NoSuchJob."""
@@ -306,6 +312,10 @@ class Client(ClientCommands):
         while page := self._queries.events(job, after):
             yield from page
             after = page[-1][0]
+
+    def newest_events(self, job: str, count: int, before: str = "+") -> list[tuple[str, dict[str, Any]]]:
+        """At most ``count`` events of a job before the entry ``before``, the newest first, each with its entry's id."""
+        return self._queries.newest_events(job, count, before)
 
     def counters(self) -> dict[str, int]:
         """How many reports of workers were APPLIED, DUPLICATE, STALE, … since the store was made."""

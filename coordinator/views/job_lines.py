@@ -28,6 +28,7 @@ class Line:
         done, total: what the bar shows; no bar where ``total`` is 0.
         elapsed: seconds; None before the group began.
         where: host and process that run it, or ran it.
+        id: of a member of a fork, whose name has its values, too.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Line:
     elapsed: float | None = None
     where: str = ""
     member: bool = False
+    id: str = ""
 
 
 def lines_of(view: JobView, at: float) -> list[Line]:
@@ -107,15 +109,18 @@ def _fork_line(view: JobView, group: ForkView, at: float) -> Line:
 
 def _member_lines(view: JobView, group: ForkView, at: float) -> list[Line]:
     wanted = [member for state in _SHOWN for member in group.members if member.state is state]
-    lines = []
-    for member in wanted[:MEMBERS]:
-        values = {group.param: member.value} if group.param else member.value
-        named = values if isinstance(values, dict) else {}
-        label = " ".join([member.id, *starmap(_valued, named.items())])
-        lines.append(replace(_group_line(view, member, at), name=one_line(label), member=True))
+    lines = [member_line(view, group, member, at) for member in wanted[:MEMBERS]]
     if len(wanted) > MEMBERS:
         lines.append(Line(f"… {len(wanted) - MEMBERS} more", "", "at work or failed", member=True))
     return lines
+
+
+def member_line(view: JobView, group: ForkView, member: GroupView, at: float) -> Line:
+    """The line of a member of a fork, with its values."""
+    values = {group.param: member.value} if group.param else member.value
+    named = values if isinstance(values, dict) else {}
+    label = " ".join([member.id, *starmap(_valued, named.items())])
+    return replace(_group_line(view, member, at), name=one_line(label), member=True, id=member.id)
 
 
 def _valued(param: str, value: Any) -> str:

@@ -224,6 +224,14 @@ class Queries:
         )
         return [(entry_id, json.loads(fields["event"])) for entry_id, fields in entries]
 
+    def newest_events(self, job: str, count: int, before: str = "+") -> list[tuple[str, dict[str, Any]]]:
+        """At most ``count`` entries of the job's event log before the entry ``before``, the newest first."""
+        high = "+" if before == "+" else f"({before}"
+        entries = cast(
+            list[tuple[str, dict[str, str]]], self._redis.xrevrange(self._keys.of(job).events, max=high, count=count)
+        )
+        return [(entry_id, json.loads(fields["event"])) for entry_id, fields in entries]
+
     def every_event(self, job: str) -> Iterator[dict[str, Any]]:
         """The whole event log of a job, the oldest first."""
         after = "-"

@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from unstuck.coordinator.client import Client
+from unstuck.coordinator.explain.stack_words import stack_lines
 from unstuck.coordinator.graph.status_marks import css_class, mark
 from unstuck.coordinator.views.words import one_line
 from unstuck.coordinator.web.safety import HEADERS
@@ -139,6 +140,7 @@ def environment() -> Environment:
         "one_line": one_line,
     }
     made.globals["asset"] = asset
+    made.globals["stack_lines"] = stack_lines
     return made
 
 

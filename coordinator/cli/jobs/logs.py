@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import datetime
-import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -19,16 +16,14 @@ from unstuck.coordinator.client import Client
 from unstuck.coordinator.documents.job_documents import LogLineDocument
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.views.dataset_views import warehouse_at
-from unstuck.coordinator.views.job_logs import LogFile, find_logs, read_from
+from unstuck.coordinator.views.job_logs import LogFile, find_logs, read_from, shown_line
 from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.log_lines import as_text
 from unstuck.tasks.protocol.token import split_member
-from unstuck.tasks.terminal_text import printable
 from unstuck.tasks.warehouse.files import Files
 
 EVERY = 0.5  # seconds between two reads
-_STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z(?= )")
 
 
 def logs(
@@ -51,7 +46,7 @@ def logs(
             if as_json:
                 emit_line(LogLineDocument(group=log.group, attempt=log.epoch, file=files.uri(log.path), line=line))
             else:
-                text = shown_line(line)
+                text = shown_line(line, clock)
                 sys.stdout.write(f"{text}\n" if one_group and not every else f"{log.group}#{log.epoch} | {text}\n")
         sys.stdout.flush()
     if not shown:
@@ -59,15 +54,6 @@ def logs(
             f"No logs in {view.job.warehouse} for {group or 'any group'} of job {view.job.id} ({view.job.status}). "
             "They appear when an attempt begins; on an object store, when it has ended."
         )
-
-
-def shown_line(line: str) -> str:
-    """``line`` of a log with its time as a person here reads it, and without what a terminal would obey."""
-    if stamp := _STAMP.match(line):
-        with suppress(ValueError, OverflowError):  # what looks like a time may be data that a step printed
-            at = datetime.datetime.fromisoformat(stamp[0]).timestamp()
-            line = clock(at, "milliseconds") + line[stamp.end() :]
-    return printable(line)
 
 
 def _lines(

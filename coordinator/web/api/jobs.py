@@ -26,7 +26,7 @@ from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import suggestion
 from unstuck.coordinator.views.job_facts import CommandResult
-from unstuck.coordinator.views.job_logs import find_logs, tail_of
+from unstuck.coordinator.views.job_logs import MOST_READ, find_logs, tail_of
 from unstuck.coordinator.views.job_pictures import graph_of_job
 from unstuck.coordinator.waits import waits_of
 from unstuck.coordinator.web.api.asked import (
@@ -155,7 +155,7 @@ def _logs(ask: Asked, job: str, group: str | None, tail: int, every: bool) -> Re
         return [
             LogLineDocument(group=log.group, attempt=log.epoch, file=files.uri(log.path), line=line)
             for log in find_logs(files, view, group, every)
-            for line in tail_of(files, log, tail)
+            for line in tail_of(files, log.path, MOST_READ).lines[-tail:]
         ]
 
     return ask.answer(ask.in_warehouse(view.job.warehouse, f"the logs of job {job} cannot be shown", read))

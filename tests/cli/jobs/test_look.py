@@ -18,11 +18,12 @@ from tests.cli.conftest import ByHand, Cli
 from tests.support.a_terminal import terminal
 from tests.support.servers import wait_until
 from unstuck import Status
-from unstuck.coordinator.cli.jobs.logs import shown_line
 from unstuck.coordinator.cli.jobs.look import print_listing
 from unstuck.coordinator.cli.jobs.watch import waiting
+from unstuck.coordinator.cli.render.terminal import clock
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.store.reports import ReportStream
+from unstuck.coordinator.views.job_logs import shown_line
 from unstuck.coordinator.views.job_views import ListedJob
 from unstuck.tasks.protocol.failure import CUT
 from unstuck.tasks.protocol.keys import Keys
@@ -666,7 +667,7 @@ def test_a_line_that_looks_like_a_time_and_is_none_is_shown_as_it_is(
     for zone in ("Europe/Berlin", "America/New_York"):
         monkeypatch.setenv("TZ", zone)
         time.tzset()
-        assert shown_line(line).endswith(" x")
+        assert shown_line(line, clock).endswith(" x")
     monkeypatch.undo()
     time.tzset()
 

@@ -1,0 +1,199 @@
+"""Models of the screens of one job, made from its view. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import ceil
+from typing import TypeVar
+from urllib.parse import quote
+
+from unstuck.coordinator.errors import NoSuchGroup
+from unstuck.coordinator.explain.explanation import Explanation
+from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.views.job_facts import GroupView
+from unstuck.coordinator.views.job_lines import Line, lines_of, member_line
+from unstuck.coordinator.views.job_views import ForkView, JobView
+from unstuck.tasks.protocol.report import Failure
+from unstuck.tasks.spec.outputs import REJECTED
+
+T = TypeVar("T")
+
+A_PAGE = 100  # groups, or members of a fork
+ERRORS = 5  # groups whose errors are written out
+EXPLAINED = 20  # explanations that are written out
+_TO_LOOK_AT = (GroupState.FAILED, GroupState.BACKOFF, GroupState.CANCELING, GroupState.RUNNING, GroupState.QUEUED)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list: what it shows, its number from 1 on, and how many there are."""
+
+    lines: tuple[Line, ...]
+    number: int
+    pages: int
+    sorted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One explanation, of all ``subjects`` that it is the same for."""
+
+    subjects: tuple[str, ...]
+    more: int
+    one: Explanation
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """A group that failed or is recovering, and its errors: the last one, and the first where that was another."""
+
+    group: str
+    state: GroupState
+    attempt: int
+    errors: tuple[tuple[str, Failure], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRows:
+    """One output of a job, over all its groups: good rows, rejected ones, and these by rule."""
+
+    name: str
+    rows: int
+    rejected: int
+    rules: tuple[tuple[str, int], ...]
+
+
+def job_href(job: str, *below: str) -> str:
+    return "/".join(["/jobs", quote(job, safe=""), *(quote(one, safe="") for one in below)])
+
+
+def anchor(group: str) -> str:
+    """The id of the line of a group."""
+    return f"group-{group}"
+
+
+def page_of_groups(view: JobView, number: int) -> Page:
+    """The groups of a job as `unstuck show` has them; where there are many, those that need a look come first."""
+    blocks: list[list[Line]] = []
+    for line in lines_of(view, view.at):
+        if line.member and blocks:
+            blocks[-1].append(line)
+        else:
+            blocks.append([line])
+    if many := len(blocks) > A_PAGE:
+        blocks.sort(key=lambda block: _rank(block[0].state))
+    return _page([line for block in _cut(blocks, number) for line in block], len(blocks), number, many)
+
+
+def page_of_members(view: JobView, fork: ForkView, number: int) -> Page:
+    """The members of a fork that have a record, those that need a look first."""
+    members = sorted(fork.members, key=lambda member: _rank(member.state))
+    lines = [member_line(view, fork, member, view.at) for member in _cut(members, number)]
+    return _page(lines, len(members), number, True)
+
+
+def _rank(state: str) -> int:
+    return next((n for n, one in enumerate(_TO_LOOK_AT) if one == state), len(_TO_LOOK_AT))
+
+
+def _cut(every: Sequence[T], number: int) -> Sequence[T]:
+    return every[(number - 1) * A_PAGE : number * A_PAGE]
+
+
+def _page(lines: Sequence[Line], count: int, number: int, is_sorted: bool) -> Page:
+    return Page(tuple(lines), number, max(1, ceil(count / A_PAGE)), is_sorted)
+
+
+def told_of(view: JobView, only: str = "") -> tuple[list[Told], int]:
+    """Why the groups of a job wait, as `unstuck why` says it, and how many explanations are not among these.
+
+    Neighbours whose explanation is the same are told together.
+
+    Args:
+        only: of this group, or of the members of this fork; empty: of all.
+    """
+    found = [
+        one for subject, one in view.why.items() if subject != view.job.id and only in ("", subject, _fork_of(subject))
+    ]
+    told = []
+    for _, run in groupby(found, _explained):
+        alike = list(run)
+        told.append(Told(tuple(one.subject for one in alike[:8]), len(alike[8:]), alike[0]))
+    return told[:EXPLAINED], len(told[EXPLAINED:])
+
+
+def _explained(one: Explanation) -> tuple[object, ...]:
+    return (one.state, one.what, one.since, one.tried, one.next, one.ends, one.help, one.stack)
+
+
+def _fork_of(subject: str) -> str:
+    return subject.partition("[")[0]
+
+
+def errors_of(view: JobView, only: str = "") -> tuple[list[Errors], int]:
+    """The errors of groups that failed or are recovering, and how many are not among these. ``only``: as `told_of`."""
+    failed = [
+        member
+        for group in view.groups
+        for member in group.members
+        if member.last_error and (member.state is GroupState.FAILED or member.recovering)
+        if only in ("", member.id, group.name)
+    ]
+    return [_errors(member) for member in failed[:ERRORS]], len(failed[ERRORS:])
+
+
+def _errors(member: GroupView) -> Errors:
+    first, last = member.first_error, member.last_error
+    known = {"error": last} if first in (None, last) else {"first error": first, "last error": last}
+    return Errors(member.id, member.state, member.attempt, tuple((what, one) for what, one in known.items() if one))
+
+
+def outputs_of(members: Sequence[GroupView]) -> list[OutputRows]:
+    """The outputs of these groups, with their rows."""
+    rows, rejected, rules = Counter[str](), Counter[str](), dict[str, Counter[str]]()
+    for member in members:
+        rows.update({name: count for name, count in member.rows.items() if not _is_rejects(name, member)})
+        for name, one in member.quality.items():
+            rejected[name] += one["rejected"]
+            rules.setdefault(name, Counter()).update(one["rules"])
+    return [OutputRows(name, rows[name], rejected[name], tuple(rules.get(name, {}).items())) for name in rows]
+
+
+def _is_rejects(name: str, member: GroupView) -> bool:
+    return name.removesuffix(REJECTED) in member.rejected and name.endswith(REJECTED)
+
+
+def group_of(view: JobView, name: str) -> tuple[ForkView, GroupView | None]:
+    """A planned group, and the one group or member that is meant; None: a whole fork, or one that has no record yet.
+
+    Raises: NoSuchGroup.
+    """
+    named, bracket, ordinal = name.partition("[")
+    found = next((group for group in view.groups if group.name == named), None)
+    if found is None or (bracket and not (found.forked and _is_one_of(ordinal, found.total))):
+        has = ", ".join(group.name for group in view.groups[:20])
+        raise NoSuchGroup(f"job {view.job.id} has no group {name!r}; it has: {has}")
+    return found, next((one for one in found.members if one.id == name), None)
+
+
+def _is_one_of(ordinal: str, total: int) -> bool:
+    return re.fullmatch(r"\d{1,9}\]", ordinal, re.ASCII) is not None and int(ordinal[:-1]) < total
+
+
+def finished_text(view: JobView) -> str:
+    """How a job ended, in a sentence; empty while it goes on, and where its reason says it."""
+    job = view.job
+    if job.status is not Status.FINISHED:
+        return ""
+    if not job.version:
+        return "It has finished. It had nothing to publish."
+    return f"It has finished, and published version {job.version} of {job.warehouse}."
+
+
+def is_entry(text: str) -> bool:
+    """Whether this is the id of an entry of an event log, or ``+``: after the newest."""
+    return text == "+" or re.fullmatch(r"\d{1,15}-\d{1,15}", text, re.ASCII) is not None
