@@ -26,7 +26,7 @@ def main() -> None:
         finally:
             out.flush()  # here, and not at exit, where nobody could explain an error
     except SystemExit:
-        if sys.stdout is not out:  # how typer leaves when the reader has gone; its code 1 means something else here
+        if hasattr(sys.stdout, "wrapped"):  # by typer, which leaves so when the reader has gone; its code 1 is another
             _reader_has_gone(out)
         raise
     except BrokenPipeError:

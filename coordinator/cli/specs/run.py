@@ -66,10 +66,13 @@ def run(
         stderr.print(f"Note: {sentence}", soft_wrap=True)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # the reader of a pipe sees at once what a step prints
+    here = InProcess(warehouse or settings.warehouse, settings=settings)
+    # For good: a thread that a step leaves behind may print until this process ends.
+    sys.stdout, sys.stderr = (cast(TextIO, _Clean(stream, here)) for stream in (sys.stdout, sys.stderr))
     with (
         _Signals() as signals,
         redirect_stdout(sys.stderr) if as_json else nullcontext(),  # steps print, too
-        InProcess(warehouse or settings.warehouse, settings=settings) as here,
+        here,
         _Live(here, console) if can_live(console) else _Lines(here, console) as display,
     ):
         _log_to_standard_error()
@@ -173,11 +176,11 @@ class _Lines:
     def step_aside(self) -> None: ...
 
 
-class _Above(io.TextIOBase):
-    """A standard stream while the tree is shown: lines stand above the tree."""
+class _Stream(io.TextIOBase):
+    """Stands before a standard stream."""
 
-    def __init__(self, stream: TextIO, display: _Live) -> None:
-        self._stream, self._display, self._line = stream, display, ""
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -191,6 +194,33 @@ class _Above(io.TextIOBase):
     def writable(self) -> bool:
         return True
 
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._stream.encoding
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+class _Clean(_Stream):
+    """Takes out the secrets that any step of this process was given."""
+
+    def __init__(self, stream: TextIO, here: InProcess) -> None:
+        super().__init__(stream)
+        self._here = here
+
+    def write(self, text: str) -> int:
+        self._stream.write(self._here.clean(text))
+        return len(text)
+
+
+class _Above(_Stream):
+    """A standard stream while the tree is shown: lines stand above the tree."""
+
+    def __init__(self, stream: TextIO, display: _Live) -> None:
+        super().__init__(stream)
+        self._display, self._line = display, ""
+
     def write(self, text: str) -> int:
         *lines, self._line = f"{self._line}{text}".split("\n")
         if not self._display.stands:
@@ -199,9 +229,6 @@ class _Above(io.TextIOBase):
         elif lines:
             self._display.console.print(Text.from_ansi("\n".join(lines)), soft_wrap=True)
         return len(text)
-
-    def flush(self) -> None:
-        self._stream.flush()
 
 
 class _Live:

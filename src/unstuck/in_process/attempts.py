@@ -29,6 +29,7 @@ import redis
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.identity import release_here
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.runner.attempt import Attempt
 from unstuck.tasks.runner.attempt_log import logging_restored
@@ -53,17 +54,18 @@ Failing = Mapping[str, BaseException | type[BaseException]]
 
 
 class _Limits(WatchdogClient):
-    """In the place of a watchdog: the time limits of a spec, and progress.
+    """In the place of a watchdog: the time limits of a spec, progress, and the secrets that steps were given.
 
     Attributes:
         off: somebody is at the terminal, so no time of this attempt counts.
+        secrets: of all attempts so far.
     """
 
     def __init__(self, over: Callable[[Clock], None], shown: Callable[[str], None]) -> None:
         """``over``: is told, in a thread, of a limit that has run out. ``shown``: of the progress of the attempt."""
         self._over, self._shown = over, shown
         self._pid, self._lock, self._holding = os.getpid(), threading.RLock(), Holding(idle=time.time())
-        self.off = False
+        self.off, self.secrets = False, Secrets()
 
     @contextmanager
     def clock(self, code: str, seconds: float | None, step: str = "", index: int = 0) -> Iterator[None]:
@@ -83,7 +85,9 @@ class _Limits(WatchdogClient):
         raise RuntimeError(why)
 
     def _tell(self, **changes: Any) -> None:
-        """There is nobody to tell, but for who looks at the progress."""
+        """There is nobody to tell, but for who looks at the progress or shows what is printed."""
+        if given := changes.get("secrets"):
+            self.secrets = Secrets.of({**self.secrets.given, **given})
         with self._lock:
             self._holding = replace(self._holding, **changes)
         if changes.get("progress") and os.getpid() == self._pid:
@@ -148,6 +152,11 @@ class RunnerHere(Runner):
         self._fail: Failing = {}
         self._times = 0
         self._failed: dict[str, int] = {}  # by group or member, how many attempts were made to fail
+
+    @property
+    def secrets(self) -> Secrets:
+        """All that the steps of this process were given so far."""
+        return self._limits.secrets
 
     def make_fail(self, fail: Failing, times: int) -> None:
         """Let the first ``times`` attempts of each group, fork or member raise its error before their steps."""

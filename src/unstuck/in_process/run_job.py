@@ -222,6 +222,10 @@ class InProcess:
             raise BadRequest(lacks)
         return part.spec
 
+    def clean(self, text: str) -> str:
+        """``text`` with each secret that a step of this process was given replaced by its reference."""
+        return self._runner.secrets.clean(text)
+
     def events(self, job: str, after: int = 0) -> list[dict[str, Any]]:
         """The event log of a job, from its entry ``after`` on."""
         return self._coordinator.events(job, after)

@@ -18,7 +18,7 @@ from unstuck.tasks.warehouse.published import read_arrow
 
 RUN = (sys.executable, "-m", "unstuck.coordinator.cli", "run")
 STEPS = """
-import time
+import glob, logging, threading, time
 import pyarrow as pa
 
 def rows(spark, ctx, day="monday"):
@@ -33,6 +33,15 @@ def stops(spark, ctx):
     answer = 41
     breakpoint()
     ctx.result("answer", answer)
+
+def leaves(spark, ctx, key):
+    def speak():  # when the job has ended, and its log is closed
+        while glob.glob("warehouse/_staging/*"):
+            time.sleep(0.01)
+        print("printed", key)
+        logging.getLogger("theirs").warning("logged %s", key)
+
+    threading.Thread(target=speak, name=key).start()
 
 def hangs(spark, ctx):
     print("hanging")
@@ -83,6 +92,15 @@ def test_with_json_standard_output_holds_the_answer_alone(folder: Path) -> None:
     done = run(folder, spec(folder, group("rows", output="days")), "--json")
     assert json.loads(done.stdout)["status"] == "FINISHED"
     assert "loading monday" in done.stderr
+
+
+def test_a_thread_that_a_step_leaves_behind_shows_no_secret(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY", "hunter-2000")
+    done = run(folder, spec(folder, group("leaves", params={"key": "${secret:KEY}"})))
+    assert done.returncode == 0, done.stderr
+    assert "printed ${secret:KEY}" in done.stdout
+    assert "logged ${secret:KEY}" in done.stderr
+    assert "hunter" not in done.stdout + done.stderr
 
 
 def test_a_wrong_spec_is_2_and_nothing_is_made(folder: Path) -> None:
