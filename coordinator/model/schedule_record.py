@@ -279,6 +279,13 @@ class ScheduleRecord:
         """Why a run could not be submitted yet."""
         return next((run.trouble for run in self.runs if run.trouble), None)
 
+    @property
+    def problems(self) -> dict[str, float]:
+        """Since when each problem stands that somebody was told of, by its condition, and a backfill that is HALTED."""
+        found = {condition: told.since for condition, told in self.told.items() if not told.over}
+        fill = self.backfill
+        return found | ({"backfill": fill.at} if fill is not None and fill.halted and not fill.over else {})
+
     def to_json(self) -> str:
         """Compact JSON without what is at its default, and without the spec, which is a field of its own."""
         told = _RECORD.dump_python(self, mode="json", exclude_defaults=True, exclude={"spec", "commit"})

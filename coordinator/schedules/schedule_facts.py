@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from unstuck.coordinator.commands.job_commands import Answer
@@ -113,6 +114,7 @@ class ScheduleFacts:
         failures: runs that failed in a row; ``first_error`` and ``last_error`` are of these.
         halted: why it cannot go on by itself; ``trouble``: why a run could not be submitted yet.
         backfill: the last one that was given; its runs are not among ``runs``.
+        problems: since when each stands that somebody was told of, by its condition; ``backfill``: that is HALTED.
     """
 
     name: str
@@ -140,6 +142,7 @@ class ScheduleFacts:
     halted: Reason | None
     trouble: Reason | None
     backfill: BackfillView | None
+    problems: Mapping[str, float]
 
     @property
     def going_on(self) -> tuple[RunView, ...]:

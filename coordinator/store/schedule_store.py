@@ -114,6 +114,7 @@ class ScheduleStore:
                     "status": record.status,
                     "over": change.due is None,
                     "failures": record.failures,
+                    "problems": len(record.problems),
                     "succeeded_at": record.last_success.at if record.last_success else 0.0,
                 }
             ),
@@ -200,8 +201,8 @@ class ScheduleStore:
     def unwell(self, overdue: float, behind: float, most: int) -> list[str]:
         """The names of schedules that need a look, at most so many of each kind, by their short lines alone.
 
-        Those that are HALTED or tried again, or whose last run failed; that nobody has decided ``overdue`` seconds
-        after their time; and those of which a coordinator has seen something unread that is ``behind`` seconds old.
+        Those that are HALTED or tried again, whose last run failed, or with a problem that was told; that nobody has
+        decided ``overdue`` seconds after their time; and those of which a coordinator has seen something unread that is ``behind`` seconds old.
         """
         now, pipe = self.now(), self._redis.pipeline(transaction=False)
         pipe.hgetall(self._keys.schedules)
@@ -212,7 +213,9 @@ class ScheduleStore:
         failing = [
             name
             for name, line in lines.items()
-            if line["status"] in UNWELL or (line["failures"] and not ScheduleStatus(line["status"]).terminal)
+            if line["status"] in UNWELL
+            or line["problems"]
+            or (line["failures"] and not ScheduleStatus(line["status"]).terminal)
         ]
         unread = [name for name, text in backlogs.items() if 0 < Backlog.from_json(text).since < now - behind]
         wanted = dict.fromkeys((*sorted(failing)[:most], *late, *sorted(unread)[:most]))

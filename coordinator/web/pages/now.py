@@ -118,32 +118,42 @@ def _of_job(job: ListedJob, since: float) -> Trouble:
 
 def _failed(seen: Seen) -> list[ListedJob]:
     """Jobs that FAILED lately and are the newest of their name: no other has run since, nor runs now."""
-    newest = {job.name: job for job in reversed(seen.newest)}
-    failed = (job for job in newest.values() if job.status is Status.FAILED and not job.schedule)
+    newest = {(job.name, job.backfill): job for job in reversed(seen.newest)}
+    # The runs of a schedule are told by the schedule; those of its backfill are not.
+    by_itself = (job for job in newest.values() if job.backfill or not job.schedule)
+    failed = (job for job in by_itself if job.status is Status.FAILED)
     return sorted((job for job in failed if seen.at - job.ended_at < DAY), key=lambda job: -job.ended_at)
 
 
 def _of_schedules(seen: Seen) -> list[Trouble]:
     found = [_schedule(name, "FAILED", text) for name, text in seen.unreadable.items()]
     for view in seen.schedules:
-        one, backlog = view.schedule, view.backlog
-        if one.status.terminal:
-            continue
-        if one.halted is not None:
-            found.append(_schedule(one.name, one.status, one.halted.text, one.since))
-        elif one.failures and one.last_error is not None:
-            text = f"{one.failures:,} in a row failed: {one.last_error.text}"
-            found.append(_schedule(one.name, one.status, text, one.since))
-        elif one.trouble is not None:
-            found.append(_schedule(one.name, one.status, one.trouble.text, one.since))
-        elif view.due is not None and seen.at - view.due > OVERDUE:
-            found.append(
-                _schedule(one.name, "LATE", "no coordinator has decided it, though its time has come", view.due)
-            )
-        elif backlog is not None and backlog.since and seen.at - backlog.since > BEHIND:
-            text = "; ".join(f"{name}: {part.told(backlog.at)}" for name, part in backlog.streams.items())
-            found.append(_schedule(one.name, "BEHIND", text, backlog.since))
+        one, fill, told = view.schedule, view.schedule.backfill, _told(view, seen.at)
+        if told is not None and not one.status.terminal:
+            found.append(_schedule(one.name, *told))
+        if fill is not None and fill.halted is not None and not fill.over:
+            found.append(_schedule(one.name, "HALTED", f"its backfill: {fill.halted.text}", fill.at))
     return found
+
+
+def _told(view: ScheduleView, at: float) -> tuple[str, str, float] | None:
+    """The status, the sentence and the beginning of what is worst about a schedule; None if it is well."""
+    one, backlog = view.schedule, view.backlog
+    late = next((since for condition, since in one.problems.items() if condition.startswith("late")), 0.0)
+    if one.halted is not None:
+        return one.status, one.halted.text, one.since
+    if one.failures and one.last_error is not None:
+        return one.status, f"{one.failures:,} in a row failed: {one.last_error.text}", one.since
+    if one.trouble is not None:
+        return one.status, one.trouble.text, one.since
+    if late:
+        return "LATE", f"no run has ended well by its deadline; {view.waits}", late
+    if view.due is not None and at - view.due > OVERDUE:
+        return "LATE", "no coordinator has decided it, though its time has come", view.due
+    if backlog is not None and backlog.since and at - backlog.since > BEHIND:
+        text = "; ".join(f"{name}: {part.told(backlog.at)}" for name, part in backlog.streams.items())
+        return "BEHIND", text, backlog.since
+    return None
 
 
 def _schedule(name: str, status: str, text: str, since: float = 0.0) -> Trouble:

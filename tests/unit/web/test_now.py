@@ -12,8 +12,9 @@ from starlette.testclient import TestClient
 
 from tests.cli.conftest import ByHand
 from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
+from unstuck.coordinator.model.notice import Told
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.store.schedule_store import ScheduleStore
+from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.coordinator.views.fleet_view import QueueView
 from unstuck.coordinator.views.job_views import ListedJob
 from unstuck.coordinator.web.pages.now import LATELY, MOST, Seen, ended_today, troubles
@@ -87,6 +88,31 @@ def test_a_schedule_that_fails_or_is_late_or_behind_is_shown(
     assert "schedule late LATE" in found
     assert re.search(r"schedule behind BEHIND /in: 3 unread files", found)
     assert "schedule well" not in found
+
+
+def test_a_schedule_that_has_missed_its_deadline_is_shown_though_nothing_of_it_failed(
+    browser: TestClient, hand: ByHand, client: redis.Redis
+) -> None:
+    """Nobody is told twice what is late: the notice that was sent stands on the record."""
+    schedule(hand)
+    store = ScheduleStore(client, Keys())
+    record = store.load("nightly")
+    assert record is not None
+    told = {"late: 06:00": Told(since=record.made_at, at=record.made_at, to=("ops",))}
+    late = replace(record, told=told)
+    store.commit(ScheduleChange("a", record.commit, late, (), due=record.made_at + 9e9))
+    assert "schedule nightly LATE no run has ended well by its deadline" in lines(browser)
+    over = replace(late, told={"late: 06:00": replace(told["late: 06:00"], over=record.made_at + 1)})
+    store.commit(ScheduleChange("b", "a", over, (), due=record.made_at + 9e9))
+    assert "nightly" not in lines(browser)
+
+
+def test_a_failed_run_is_told_by_its_schedule_and_one_of_a_backfill_by_itself(hand: ByHand) -> None:
+    def told(**more: Any) -> list[str]:
+        newest = [listed(5, Status.FAILED, **more), listed(3, Status.FINISHED, schedule="night")]
+        return [one.kind for one in troubles(seen(hand, at=1_000_010.0, newest=newest)) if one.kind == "job"]
+
+    assert (told(schedule="night"), told(schedule="night", backfill="b"), told()) == ([], ["job"], ["job"])
 
 
 def test_a_schedule_that_cannot_be_read_hides_nothing(browser: TestClient, hand: ByHand, client: redis.Redis) -> None:
