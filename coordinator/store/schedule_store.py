@@ -202,7 +202,8 @@ class ScheduleStore:
         """The names of schedules that need a look, at most so many of each kind, by their short lines alone.
 
         Those that are HALTED or tried again, whose last run failed, or with a problem that was told; that nobody has
-        decided ``overdue`` seconds after their time; and those of which a coordinator has seen something unread that is ``behind`` seconds old.
+        decided ``overdue`` seconds after their time; and those of which a coordinator has seen something unread that is
+        ``behind`` seconds old.
         """
         now, pipe = self.now(), self._redis.pipeline(transaction=False)
         pipe.hgetall(self._keys.schedules)
