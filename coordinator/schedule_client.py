@@ -231,12 +231,13 @@ class ScheduleClient:
         return self._store.names()
 
     def all(self) -> list[ScheduleView]:
-        """All schedules, in the order of their names, but for those that are `unreadable`."""
-        return self._views(self._store.load_all(self.names())[0])
+        """All schedules, in the order of their names, but for those whose record cannot be read."""
+        return self.all_and_unreadable()[0]
 
-    def unreadable(self) -> dict[str, str]:
-        """The schedules whose record cannot be read, each with a sentence."""
-        return self._store.load_all(self.names())[1]
+    def all_and_unreadable(self) -> tuple[list[ScheduleView], dict[str, str]]:
+        """All schedules, and those whose record cannot be read, each with a sentence."""
+        records, damaged = self._store.load_all(self.names())
+        return self._views(records), damaged
 
     def unwell(self, *, overdue: float, behind: float, most: int) -> tuple[list[ScheduleView], dict[str, str]]:
         """The schedules that need a look: few of many, so only these are read.

@@ -72,7 +72,7 @@ def _facts(schedule: ScheduleFacts, jobs: Mapping[str, str]) -> Iterator[Fact]:
             yield Fact("left", f"{well.left:,} files or offsets, beyond the bound of one run; the next begins at once")
     if schedule.failures:
         tried = f"up to {schedule.policy.retry.max} are tried again"
-        pending = schedule.retries or schedule.runs
+        pending = (schedule.retries or schedule.runs) and schedule.status is not ScheduleStatus.HALTED
         yield Fact("failures", f"{schedule.failures} in a row; {tried if pending else 'no retry is pending'}")
     first, last = schedule.first_error, schedule.last_error
     errors = {"error": last} if first in (None, last) else {"first error": first, "last error": last}

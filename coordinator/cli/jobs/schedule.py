@@ -58,7 +58,7 @@ def set_schedules(
 def list_schedules(as_json: AsJson = False) -> None:
     """List the schedules: their status, their next tick, and what each waits for."""
     with connected() as connection:
-        views, unreadable = connection.client.schedules.all(), connection.client.schedules.unreadable()
+        views, unreadable = connection.client.schedules.all_and_unreadable()
     for text in unreadable.values():
         stderr.print(text, soft_wrap=True)
     if as_json:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from unstuck.coordinator.errors import BadRequest
-from unstuck.coordinator.views.dataset_views import Datasets, Published, bytes_of, columns_of
+from unstuck.coordinator.views.dataset_views import Published, bytes_of, columns_of
 from unstuck.coordinator.web.paging import part_of
 from unstuck.coordinator.web.rendering import page
-from unstuck.tasks.errors import DatasetNotFound, UnstuckError
+from unstuck.coordinator.web.warehouse_part import datasets_of, unreadable_as
+from unstuck.tasks.errors import DatasetNotFound
 from unstuck.tasks.protocol.replaced import partition_text
 from unstuck.tasks.spec.outputs import REJECTED
 from unstuck.tasks.warehouse.log_entry import DatasetState
 from unstuck.tasks.warehouse.marker import DataFile
-
-D = TypeVar("D")
-T = TypeVar("T")
 
 MOST = 100  # datasets of one page
 VERSIONS = 20
@@ -50,32 +46,6 @@ class PartitionRow:
     name: str
     rows: int
     files: int
-
-
-def datasets_of(request: Request) -> Datasets:
-    """The datasets of the warehouse of this process."""
-    found: Datasets = request.app.state.datasets
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class WarehouseTrouble:
-    """Why a warehouse cannot be read, and the HTTP status that says so."""
-
-    text: str
-    status: int
-
-
-def unreadable_as(instead: D, ask: Callable[[], T]) -> tuple[T | D, WarehouseTrouble | None]:
-    """The answer of a warehouse; if it cannot be read, ``instead`` and why, for a part of a page whose rest stands."""
-    try:
-        return ask(), None
-    except DatasetNotFound:
-        raise
-    except BadRequest as error:  # there is none yet
-        return instead, WarehouseTrouble(str(error), 200)
-    except (UnstuckError, OSError) as error:
-        return instead, WarehouseTrouble(str(error) or type(error).__name__, 503)
 
 
 def datasets(request: Request) -> Response:

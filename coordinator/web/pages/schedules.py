@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from urllib.parse import quote
@@ -21,13 +21,13 @@ from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.views.dataset_views import Datasets, PutAside
 from unstuck.coordinator.views.job_views import ListedJob
 from unstuck.coordinator.web.actions import schedule_actions
-from unstuck.coordinator.web.pages.datasets import datasets_of, unreadable_as
 from unstuck.coordinator.web.paging import part_of
 from unstuck.coordinator.web.rendering import client_of, page
+from unstuck.coordinator.web.warehouse_part import datasets_of, unreadable_as
 from unstuck.tasks.duration import format_duration
 
 MOST = 50  # schedules of one page
-STRIP, RUNS, EVENTS, TICKS = 20, 20, 20, 5
+STRIP, RUNS, EVENTS, TICKS = 12, 20, 20, 5
 LOOKED_AT = 5  # of the newest versions, for files that were put aside
 _ORDER = (ScheduleStatus.HALTED, ScheduleStatus.RETRYING)
 
@@ -44,12 +44,17 @@ class ScheduleRow:
 
 def schedules(request: Request) -> Response:
     client = client_of(request).schedules
-    views, damaged = client.all(), client.unreadable()
+    views, damaged = client.all_and_unreadable()
     part = part_of(in_order(views), lambda view: view.schedule.name, request.query_params, MOST)
     runs = client.runs_of([view.schedule.name for view in part.items], STRIP)
-    rows = [row_of(view, runs[view.schedule.name]) for view in part.items]
     seen = [[(view.schedule, view.backlog, view.waits) for view in part.items], runs, part.found, damaged]
-    return page(request, "schedules.html", seen=seen, part=part, rows=rows, damaged=damaged)
+    return page(request, "schedules.html", seen=seen, part=part, rows=_rows(part.items, runs), damaged=damaged)
+
+
+def _rows(views: Sequence[ScheduleView], runs: Mapping[str, Sequence[ListedJob]]) -> Iterator[ScheduleRow]:
+    """The lines, drawn one by one: a page that has not changed is not drawn."""
+    for view in views:
+        yield row_of(view, runs[view.schedule.name], linked=False)
 
 
 def in_order(views: Sequence[ScheduleView]) -> list[ScheduleView]:
@@ -64,10 +69,11 @@ def in_order(views: Sequence[ScheduleView]) -> list[ScheduleView]:
     return sorted(views, key=rank)
 
 
-def row_of(view: ScheduleView, runs: Sequence[ListedJob]) -> ScheduleRow:
-    """The line of a schedule with its ``runs``, the newest first."""
+def row_of(view: ScheduleView, runs: Sequence[ListedJob], *, linked: bool = True) -> ScheduleRow:
+    """The line of a schedule with its ``runs``, the newest first; ``linked``: each bar leads to its job."""
     ticks = view.next_ticks(1)
-    return ScheduleRow(view, backlog_text(view.backlog), strip_of(view, runs), ticks[0].timestamp() if ticks else None)
+    strip = strip_of(view, runs, linked=linked)
+    return ScheduleRow(view, backlog_text(view.backlog), strip, ticks[0].timestamp() if ticks else None)
 
 
 def backlog_text(backlog: Backlog | None) -> str:
@@ -78,9 +84,12 @@ def backlog_text(backlog: Backlog | None) -> str:
     return "; ".join(dict.fromkeys(told)) or "nothing is unread"
 
 
-def strip_of(view: ScheduleView, runs: Sequence[ListedJob]) -> Svg:
+def strip_of(view: ScheduleView, runs: Sequence[ListedJob], *, linked: bool) -> Svg:
     """The picture of its last ``runs``, given the newest first."""
-    drawn = [StripRun(job.status, _told(job, view.at), f"/jobs/{quote(job.id, safe='')}", job.took) for job in runs]
+    drawn = [
+        StripRun(job.status, _told(job, view.at), f"/jobs/{quote(job.id, safe='')}" if linked else "", job.took)
+        for job in runs
+    ]
     counts = {word: sum(job.status == word for job in runs) for word in dict.fromkeys(job.status for job in runs)}
     told = ", ".join(f"{count} {word}" for word, count in counts.items()) or "none yet"
     return run_strip(drawn[::-1], f"The last runs of {view.schedule.name}: {told}")

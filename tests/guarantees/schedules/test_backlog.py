@@ -80,8 +80,9 @@ def test_a_schedule_whose_record_is_damaged_is_named_and_hides_no_other(
     schedules.set(spec(tmp_path / "in", every="1d"))
     schedules.set({**spec(tmp_path / "in", every="1d"), "name": "torn"})
     coordinator.redis.hset(coordinator.keys.of_schedule("torn").schedule, "record", '{"name": "torn", "policy"')
-    assert [view.schedule.name for view in schedules.all()] == ["loads"]
-    (text,) = schedules.unreadable().values()
+    views, damaged = schedules.all_and_unreadable()
+    assert [view.schedule.name for view in views] == ["loads"]
+    (text,) = damaged.values()
     assert text.startswith("the record of schedule torn cannot be read, so it does not run (")
     with pytest.raises(Damaged, match="schedule torn cannot be read"):
         schedules.show("torn")
@@ -91,4 +92,4 @@ def test_a_schedule_whose_record_is_damaged_is_named_and_hides_no_other(
     assert schedules.show("loads").backlog is not None, "the others go on"
     schedules.remove("torn")
     schedules.set({**spec(tmp_path / "in", every="1d"), "name": "torn"})
-    assert schedules.unreadable() == {}
+    assert schedules.all_and_unreadable()[1] == {}

@@ -55,6 +55,16 @@ def test_a_schedule_that_retries_tells_the_count_the_errors_and_the_next_try() -
     assert [fact.at for fact in found.facts if fact.text.startswith("try 3 of")] == [T0 + 92]
 
 
+def test_a_halted_schedule_promises_no_retry() -> None:
+    play = Play(record())
+    play.at(60)
+    play.ends(Status.FAILED, 61, Reason("BAD_FILE", "line 39: a record has 5 fields"))
+    halted = replace(play.record, halted=Reason("BAD_FILE", "no further try can mend it"))
+    found, facts = explained(Play(settled(halted, T0 + 62)))
+    assert found.status is ScheduleStatus.HALTED
+    assert facts["failures"] == "1 in a row; no retry is pending"
+
+
 def test_what_runs_is_told_with_what_it_waits_for() -> None:
     _, facts = explained(Play(settled(STANDS[ScheduleStatus.RUNNING], T0)))
     assert facts["running"].endswith("no runner listens")
