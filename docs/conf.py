@@ -30,7 +30,7 @@ NAVIGATION = {
     "Write jobs": [
         *("docs/run", "docs/write-jobs", "docs/test-your-jobs", "docs/spec", "docs/schedules", "docs/notices"),
     ],
-    "Operate": ["docs/operate", "docs/web", "docs/metrics", "docs/security", "docs/troubleshooting"],
+    "Operate": ["docs/operate", "docs/web", "docs/http-api", "docs/metrics", "docs/security", "docs/troubleshooting"],
     "How it works": [
         *("docs/how-it-works", "docs/guarantees", "docs/protocol", "docs/simulation"),
         *("docs/benchmarks", "docs/performance", "CONTRIBUTING"),

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jsonschema
 import pytest
+import uvicorn
 import yaml
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
+from scripts import http_api_page
 from tests.support import fleet
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, free_port, wait_until
 from unstuck import Client, JobSpec, Settings, Status
 from unstuck.coordinator.cli.app import app
+from unstuck.coordinator.web.api.app import PREFIX
 from unstuck.coordinator.web.app import create_app
 from unstuck.coordinator.web.safety import Access
 
@@ -374,3 +380,53 @@ def test_the_guard_of_the_page_stands_before_the_api(site: Site) -> None:
     reading = create_app(site.client, Access.of("127.0.0.1", ""), read_only=True)
     refused = TestClient(reading, ROOT, raise_server_exceptions=False).post(f"/jobs/{job}/cancel")
     assert (refused.status_code, refused.json()["code"]) == (403, "READ_ONLY")
+
+
+def test_the_page_of_the_api_is_made_from_its_openapi_document_as_it_is() -> None:
+    assert http_api_page.PAGE.read_text() == http_api_page.page(), "run python -m scripts.http_api_page"
+
+
+@contextmanager
+def served(client: Client) -> Iterator[str]:
+    """The page at a port of this host; its address."""
+    port = free_port()
+    made = create_app(client, Access.of("127.0.0.1", ""))
+    server = uvicorn.Server(uvicorn.Config(made, port=port, lifespan="off", log_config=None))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        wait_until(lambda: server.started, 30, "the page to listen")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def test_each_example_of_the_page_runs(site: Site, tmp_path: Path) -> None:
+    load = group("load", output="sales")
+    loaded = {"name": "sales", "params": {"day": "2026-01-01"}, "groups": [load], "outputs": {"sales": {}}}
+    nightly = {"name": "nightly", "groups": [load], "schedule": {"cron": "0 2 * * *", "zone": "Europe/Berlin"}}
+    for name, spec in {"sales": loaded, "nightly": nightly, "wrong": loaded | {"grups": []}}.items():
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(spec))
+    waits = {"name": "sales", "groups": [group("load", queue="nobody")]}
+    job = site.client.submit(JobSpec.model_validate(waits)).id
+    blocks = re.findall(r"```sh\n(.*?)```", http_api_page.page(), re.DOTALL)
+    assert len(blocks) == 4
+    with served(site.client) as address:
+        first = _run(blocks[0], f"{address}{PREFIX}", job, tmp_path)
+        submitted = json.JSONDecoder().raw_decode(first)[0]
+        assert site.client.wait(submitted["id"]).job.status is Status.FINISHED
+        wrong = [_run(block, f"{address}{PREFIX}", job, tmp_path) for block in blocks[1:]][-1]
+    assert (submitted["name"], submitted["new"]) == ("sales", True)
+    assert [event["by"] for _, event in site.client.events(job) if event["kind"] == "USER_PAUSE"] == ["ann"]
+    assert (tmp_path / "graph.svg").read_text().startswith("<svg")
+    assert json.loads(wrong)["problems"][0]["path"] == "grups"
+
+
+def _run(block: str, api: str, job: str, folder: Path) -> str:
+    """The output of the commands of an example, each of which succeeds."""
+    env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "API": api, "JOB": job}
+    script = re.sub(r"^API=.*$", "", block, flags=re.MULTILINE)
+    done = subprocess.run(["bash", "-euc", script], cwd=folder, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, (block, done.stdout, done.stderr)
+    return done.stdout
