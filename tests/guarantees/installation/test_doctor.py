@@ -22,12 +22,11 @@ from tests.support.coordinator import Coordinator, group
 from tests.support.machine import Limit
 from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer, free_port, wait_until
-from unstuck import Status
+from unstuck import Settings, Status
 from unstuck.coordinator.doctor import redis_facts
 from unstuck.coordinator.doctor.examine import Doctor
 from unstuck.coordinator.doctor.finding import Level
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
-from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.probe import WarehouseProbe
 
