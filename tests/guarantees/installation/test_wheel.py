@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import urllib.request
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -109,7 +110,28 @@ def test_the_wheel_holds_every_file_of_the_product_and_nothing_beside_the_one_pa
     ).stdout.split()
     there = {f"unstuck/{name.removeprefix('src/unstuck/')}" for name in listed if not (ROOT / name).is_dir()}
     assert names == {name for name in there if (ROOT / "src" / name).is_file()}
-    assert {Path(name).suffix for name in names} == {".py", ".lua", ".json", ".typed"}
+    page = {name for name in names if name.startswith("unstuck/coordinator/web/") and not name.endswith(".py")}
+    assert {Path(name).suffix for name in names - page} == {".py", ".lua", ".json", ".typed"}
+    assert {Path(name).suffix for name in page} == {".html", ".css", ".js", ".svg", ".txt", ".LICENSE"}
+
+
+def test_with_the_web_extra_the_page_is_served_and_without_it_what_is_missing_is_said(
+    wheel: Path, without_worker: Path, project: Project
+) -> None:
+    python = linked(project.folder / "env", wheel, "web")
+    command = [str(python.with_name("unstuck")), "web", "--address", "127.0.0.1:0"]
+    with subprocess.Popen(command, cwd=project.folder, env=project.env, stderr=subprocess.PIPE, text=True) as page:
+        try:
+            assert page.stderr is not None
+            address = page.stderr.readline().split()[-1]
+            for path in ("", "jobs", "schedules", "datasets", "fleet", "static/style.css", "api/v1/jobs", "metrics"):
+                with urllib.request.urlopen(address + path) as answer:
+                    assert answer.read()
+        finally:
+            page.terminate()
+    lacks = project.run(without_worker.with_name("unstuck"), "web")
+    assert lacks.returncode == 2
+    assert lacks.stderr.startswith("The page needs starlette, ")
 
 
 def test_without_the_worker_extra_clients_and_coordinators_work_and_a_worker_says_what_it_lacks(
