@@ -46,6 +46,7 @@ from unstuck.coordinator.store.submissions import Submissions
 from unstuck.coordinator.submitter import Submitter
 from unstuck.coordinator.unreachable import in_sentences
 from unstuck.coordinator.views.fleet_view import FleetView, fleet_of
+from unstuck.coordinator.views.job_facts import JobFacts
 from unstuck.coordinator.views.job_views import JobView, ListedJob, Queries, view_of
 from unstuck.coordinator.views.queues import full_pools, nobody_takes, unread_messages
 from unstuck.coordinator.views.running_code import different_code_for, unlike_runners
@@ -250,6 +251,10 @@ class Client(ClientCommands):
             return self.show(job, why=True, members=1).why_line(job)
         except (NoSuchJob, NewerJob):
             return ""
+
+    def facts(self, job: str) -> JobFacts:
+        """The job without its groups, which cost nothing then. Raises: NoSuchJob, NewerJob."""
+        return JobFacts.of(self._job_record(job))
 
     def written(self, job: str) -> dict[str, Any]:
         """The stored spec of a job, with the values of its parameters. Raises: NoSuchJob."""

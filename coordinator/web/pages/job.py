@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 from starlette.requests import Request
@@ -12,12 +12,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from unstuck.coordinator.commands.alter import in_words
-from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.errors import BadRequest, NoSuchGroup
+from unstuck.coordinator.model.records import Alteration
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.views.dataset_views import warehouse_at
 from unstuck.coordinator.views.event_words import told, told_once
-from unstuck.coordinator.views.job_facts import altered_while_running
+from unstuck.coordinator.views.job_facts import GroupView, JobFacts, altered_while_running
 from unstuck.coordinator.views.job_logs import LogFile, Tail, logs_of, shown_line, tail_of
 from unstuck.coordinator.views.job_pictures import graph_of_job, timeline_of
 from unstuck.coordinator.views.job_views import JobView, folded
@@ -27,8 +28,7 @@ from unstuck.coordinator.web.pages import job_model as model
 from unstuck.coordinator.web.rendering import client_of, page, unchanged
 from unstuck.tasks.duration import parse_duration
 from unstuck.tasks.errors import UnstuckError
-
-T = TypeVar("T")
+from unstuck.tasks.protocol.token import GROUP_ID
 
 FILTERS = ("status", "name", "since", "limit", "unfold")
 MOST = 50  # jobs of a list
@@ -39,6 +39,7 @@ MEMBERS = 8  # of each fork that are explained
 EVENTS = 100  # of one page
 ATTEMPTS_OF = 5_000  # events, the newest, of which the timeline is drawn
 SHOWN_SPEC = 200_000  # characters
+_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # without libyaml 5,000 groups take a second
 _LOGS = CircuitBreaker(3.0)  # of this process: a warehouse that hangs is not asked by every poll
 
 
@@ -153,31 +154,33 @@ def group(request: Request) -> Response:
         actions=group_actions(view.job.id, view.job.status, name, states),
         anchor=model.anchor,
         job_href=model.job_href,
-        **({} if whole else _log(request, view, name)),
+        **({} if whole else _log(request, view.job, name)),
     )
 
 
 def log(request: Request) -> Response:
     """The end of the log of one attempt, which the screen of its group asks for every few seconds."""
-    view, name = client_of(request).show(request.path_params["job"]), request.path_params["group"]
-    model.group_of(view, name)
-    known = _log(request, view, name)
+    job, name = client_of(request).facts(request.path_params["job"]), request.path_params["group"]
+    if GROUP_ID.fullmatch(name) is None:
+        raise NoSuchGroup(f"job {job.id} has no group {name!r}")
+    known = _log(request, job, name)
+    view = {"job": job}
     return page(request, "log.html", seen=known, view=view, tab="group", name=name, job_href=model.job_href, **known)
 
 
-def _log(request: Request, view: JobView, name: str) -> dict[str, Any]:
+def _log(request: Request, job: JobFacts, name: str) -> dict[str, Any]:
     """The last lines of a log of a group: of the attempt that is asked for, else of the newest one."""
     asked = request.query_params.get("attempt", "")
 
     def read() -> tuple[list[LogFile], LogFile | None, Tail]:
-        files = warehouse_at(view.job.warehouse).storage
-        logs = logs_of(files, view.job.id, name)
+        files = warehouse_at(job.warehouse).storage
+        logs = logs_of(files, job.id, name)
         one = next((log for log in reversed(logs) if asked in ("", str(log.epoch))), None)
         return logs, one, Tail([], 0, 0) if one is None else tail_of(files, one.path)
 
     trouble, logs, one, tail = "", list[LogFile](), None, Tail([], 0, 0)
     try:
-        logs, one, tail = _LOGS.call(view.job.warehouse, f"the log of {name} cannot be shown", read)
+        logs, one, tail = _LOGS.call(job.warehouse, f"the log of {name} cannot be shown", read)
     except (OSError, UnstuckError) as error:  # the rest of the screen does not come from there
         trouble = str(error)
     return {
@@ -187,7 +190,7 @@ def _log(request: Request, view: JobView, name: str) -> dict[str, Any]:
         "log_attempts": sorted({log.epoch for log in logs}),
         "log_asked": asked if asked.isdecimal() else "",
         "log_trouble": trouble,
-        "log_lives": not view.job.terminal,
+        "log_lives": not job.terminal,
     }
 
 
@@ -228,27 +231,31 @@ def spec(request: Request) -> Response:
     """The spec of a job as it is now, the values of its parameters, and what was altered."""
     client = client_of(request)
     view = client.show(request.path_params["job"])
-    text = yaml.safe_dump(client.written(view.job.id), sort_keys=False, allow_unicode=True)
+    ran = view.claimed[: model.A_PAGE] if view.job.revision else []
+    seen = (view.job.status, view.job.revision, ran)
+    if same := unchanged(request, seen):
+        return same
+    text = yaml.dump(client.written(view.job.id), Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
     return page(
         request,
         "spec.html",
-        seen=(view.job.revision, text, [(one.id, one.revision, one.state) for one in view.claimed]),
+        seen=seen,
         view=view,
         tab="spec",
         text=text[:SHOWN_SPEC],
         is_cut=len(text) > SHOWN_SPEC,
         alterations=[_alteration(number, one) for number, one in enumerate(view.job.alterations, 1)],
-        ran=[_ran(view, one) for one in view.claimed[: model.A_PAGE]] if view.job.revision else [],
+        ran=[_ran(view, one) for one in ran],
         job_href=model.job_href,
     )
 
 
-def _alteration(number: int, one: Any) -> Mapping[str, Any]:
+def _alteration(number: int, one: Alteration) -> Mapping[str, Any]:
     changes = [(each.path, in_words(each.path, each.old), in_words(each.path, each.new)) for each in one.changes]
     return {"number": number, "at": one.at, "by": one.by, "reason": one.reason, "changes": changes}
 
 
-def _ran(view: JobView, one: Any) -> tuple[str, str, int, int]:
+def _ran(view: JobView, one: GroupView) -> tuple[str, str, int, int]:
     """A group, its state, the revision that it ran with, and that of the timeout which it was given later."""
     return one.id, one.state, one.revision, (altered_while_running(view.job, one) or [0])[-1]
 

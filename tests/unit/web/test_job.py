@@ -17,6 +17,7 @@ from unstuck.coordinator.web.pages import job_model
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.attempt_log import AttemptLog
+from unstuck.tasks.spec.outputs import REJECTED
 from unstuck.tasks.warehouse.files import Files
 
 
@@ -204,3 +205,27 @@ def test_jobs_are_listed_by_status_name_and_time_as_on_the_command_line(browser:
         answer = browser.get(f"/jobs?{wrong}")
         assert answer.status_code == 422
         assert wrong.partition("=")[2] in answer.text
+
+
+def test_outputs_are_shown_with_their_rows_and_what_was_rejected_by_which_rule(
+    browser: TestClient, hand: ByHand
+) -> None:
+    job = hand.submit({"name": "a"}, {"name": "b"})
+    hand.decide(job)
+    rejected = {"orders": {"positive": 2, "known": 1}}
+    hand.succeed(job, "a", rows={"orders": 1007, f"orders{REJECTED}": 3}, rejected=rejected)
+    said = text_of(browser, f"/jobs/{job}")
+    assert "orders 1,007 3 positive 2, known 1" in said
+    assert f"orders{REJECTED}" not in said
+
+
+def test_a_secret_is_shown_by_its_name_alone(
+    browser: TestClient, hand: ByHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DB_PASSWORD", "hunter2-of-the-database")
+    step = {"python": "m:f", "params": {"password": "${secret:DB_PASSWORD}", "also": "${env:DB_PASSWORD}"}}
+    job = hand.submit({"name": "a", "steps": [step]})
+    hand.decide(job)
+    for below in ("", "/attempts", "/spec", "/groups/a"):
+        assert "hunter2" not in browser.get(f"/jobs/{job}{below}").text
+    assert "${secret:DB_PASSWORD}" in browser.get(f"/jobs/{job}/spec").text
