@@ -21,6 +21,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, LEGAL, RETRY_LEGAL, Answer, Command
+from unstuck.coordinator.documents.retry_answer import retry_job
 from unstuck.coordinator.errors import NoSuchReport
 from unstuck.coordinator.model.status import GROUP_MOVES_REQUESTED, GroupState, Status
 from unstuck.coordinator.schedules.schedule_commands import ScheduleCommand, legal_commands
@@ -214,9 +215,8 @@ def _retry(request: Request) -> Response:
     job = request.path_params["job"]
 
     def act(who: str, reason: str) -> Answered:
-        new = client_of(request).retry(job, reason=reason, by=who)
-        text = f"job {job} is retried as job {new.id}" if new.new else f"job {job} was retried before, as job {new.id}"
-        return Answered(False, text, f"/jobs/{quote(new.id, safe='')}")
+        done = retry_job(client_of(request), job, reason=reason, by=who)
+        return Answered(done.answer is Answer.REFUSED, done.text, f"/jobs/{quote(done.job.id, safe='')}")
 
     return _answer(request, ["retry", job], act)
 

@@ -21,7 +21,7 @@ from unstuck.coordinator.documents.problem import BUG, status_of
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.views.dataset_views import Datasets
 from unstuck.coordinator.web import actions
-from unstuck.coordinator.web.api.app import PREFIX, api_app, not_served
+from unstuck.coordinator.web.api.api_app import PREFIX, api_app, not_served
 from unstuck.coordinator.web.pages import datasets, fleet, job, now, schedules
 from unstuck.coordinator.web.rendering import HERE, page
 from unstuck.coordinator.web.safety import Access, Guard

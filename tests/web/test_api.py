@@ -24,7 +24,7 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, free_port, wait_until
 from unstuck import Client, JobSpec, Settings, Status
 from unstuck.coordinator.cli.app import app
-from unstuck.coordinator.web.api.app import PREFIX
+from unstuck.coordinator.web.api.api_app import PREFIX
 from unstuck.coordinator.web.app import create_app
 from unstuck.coordinator.web.safety import Access
 

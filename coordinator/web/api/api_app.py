@@ -13,9 +13,9 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from unstuck.coordinator.documents.problem import MEDIA_TYPE, ProblemDocument
 from unstuck.coordinator.spec.problems import path_text
 from unstuck.coordinator.web.api.asked import problem
-from unstuck.coordinator.web.api.fleet import datasets, fleet
-from unstuck.coordinator.web.api.jobs import jobs
-from unstuck.coordinator.web.api.schedules import schedules
+from unstuck.coordinator.web.api.fleet_resources import datasets, fleet
+from unstuck.coordinator.web.api.job_resources import jobs
+from unstuck.coordinator.web.api.schedule_resources import schedules
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.identity import release_here
 
