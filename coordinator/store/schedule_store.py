@@ -187,7 +187,7 @@ class ScheduleStore:
     def backlogs(self, names: Sequence[str]) -> list[Backlog | None]:
         """The backlog of each of these schedules, as a coordinator saw it last; None: none has looked yet."""
         texts = cast(list[str | None], self._redis.hmget(self._keys.backlogs, list(names))) if names else []
-        return [None if text is None else Backlog.from_json(text) for text in texts]
+        return [None if text is None else _backlog_in(text) for text in texts]
 
     def note_published(self, warehouse: str, dataset: str, version: int) -> None:
         """Let schedules that follow the dataset know of a version that no job has published. May be repeated."""
@@ -210,17 +210,10 @@ class ScheduleStore:
         pipe.zrangebyscore(self._keys.schedules_due, "-inf", now - overdue, start=0, num=most)
         pipe.hgetall(self._keys.backlogs)
         texts, late, backlogs = pipe.execute()
-        lines = {name: json.loads(text) for name, text in texts.items()}
-        failing = [
-            name
-            for name, line in lines.items()
-            if line["status"] in UNWELL
-            or line["problems"]
-            or (line["failures"] and not ScheduleStatus(line["status"]).terminal)
-        ]
-        unread = [name for name, text in backlogs.items() if 0 < Backlog.from_json(text).since < now - behind]
-        wanted = dict.fromkeys((*sorted(failing)[:most], *late, *sorted(unread)[:most]))
-        return [name for name in wanted if name in lines]
+        failing = sorted(name for name, line in texts.items() if _needs_a_look(line))
+        known = {name: _backlog_in(text) for name, text in backlogs.items()}
+        unread = sorted(name for name, one in known.items() if one is not None and 0 < one.since < now - behind)
+        return [name for name in dict.fromkeys((*failing[:most], *late, *unread[:most])) if name in texts]
 
     def due_at(self, names: Sequence[str]) -> list[float | None]:
         """When each of these schedules is decided next; None: never again."""
@@ -237,3 +230,22 @@ class ScheduleStore:
         """The newest events, the oldest of them first."""
         found: Any = self._redis.xrevrange(self._keys.of_schedule(name).schedule_events, count=most)
         return [json.loads(fields["event"]) for _, fields in reversed(found)]
+
+
+def _needs_a_look(line: str) -> bool:
+    """Whether the schedule with this short line may not be well; of a damaged line, its record says so."""
+    try:
+        known = json.loads(line)
+        status = ScheduleStatus(known["status"])
+        failed = known.get("failures", 0) > 0 and not status.terminal
+        return status in UNWELL or failed or known.get("problems", 0) > 0
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return True
+
+
+def _backlog_in(text: str) -> Backlog | None:
+    """The backlog that a coordinator has noted; None if it cannot be read: the next look writes it anew."""
+    try:
+        return Backlog.from_json(text)
+    except ValueError:
+        return None

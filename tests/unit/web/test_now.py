@@ -120,6 +120,10 @@ def test_a_schedule_that_cannot_be_read_hides_nothing(browser: TestClient, hand:
         schedule(hand, name)
     client.zadd(Keys().schedules_due, {"late": 1.0, "damaged": 1.0})
     client.hset(Keys().of_schedule("damaged").schedule, "record", "{")
+    for name, line in (("fine", "["), ("odd", '{"status": "WHAT"}'), ("less", '{"status": "WAITING"}')):
+        schedule(hand, name)
+        client.hset(Keys().schedules, name, line)
+        client.hset(Keys().backlogs, name, "{")
     assert "schedule late LATE" in lines(browser)
     assert "the record of schedule damaged cannot be read" in lines(browser)
 
