@@ -26,7 +26,7 @@ from unstuck.coordinator.waits import waits_of
 from unstuck.coordinator.web.actions import group_actions, job_actions
 from unstuck.coordinator.web.pages import job_model as model
 from unstuck.coordinator.web.rendering import client_of, page, unchanged
-from unstuck.tasks.duration import parse_duration
+from unstuck.tasks.duration import since_time
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.protocol.token import GROUP_ID
 
@@ -72,15 +72,10 @@ def _since(text: str) -> float | None:
     """Raises: BadRequest."""
     if not text:
         return None
-    now = datetime.datetime.now(datetime.UTC).timestamp()
     try:
-        return now - parse_duration(text)
-    except ValueError:
-        pass
-    try:
-        return datetime.datetime.fromisoformat(text).astimezone().timestamp()
-    except (ValueError, OverflowError):
-        raise BadRequest(f"{text!r} is neither a duration (2h, 7d) nor an ISO time (2013-12-31T12:00)") from None
+        return since_time(text)
+    except ValueError as error:
+        raise BadRequest(str(error)) from None
 
 
 def job(request: Request) -> Response:
