@@ -81,7 +81,7 @@ def _is_small(group: GraphGroup) -> bool:
 def _below(group: GraphGroup) -> str:
     """The second line of a box."""
     rule = "" if group.join == "all_succeeded" else group.join
-    if group.forked and group.state:
+    if group.forked and group.census:
         total = sum(group.census.values())
         short = " ".join(f"{mark(state).symbol}{group.census[state]:,}" for state in CENSUS if group.census.get(state))
         note = f"{total:,}: {short}" if len([n for n in group.census.values() if n]) > 1 else f"{total:,} {short[0]}"

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import BeforeValidator, TypeAdapter
 from pydantic_core import to_jsonable_python
 
-from unstuck.coordinator.errors import NewerJob
+from unstuck.coordinator.errors import Damaged, NewerJob
 from unstuck.coordinator.model.notice import Told
 from unstuck.coordinator.model.status import GroupState, Intent, Phase, Status
 from unstuck.coordinator.spec.plan import Plan
@@ -325,8 +325,13 @@ class JobRecord:
         )
 
     def written(self) -> dict[str, Any]:
-        """The spec, parsed."""
-        return dict(unpack(json.loads(self.spec), self.texts))
+        """The spec, parsed. Raises: Damaged: it cannot be read."""
+        try:
+            return dict(unpack(json.loads(self.spec), self.texts))
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            raise Damaged(
+                f"the stored spec of job {self.id} cannot be read ({type(error).__name__}: {error})"
+            ) from error
 
     def changed_fields(self, old: JobRecord) -> dict[str, str]:
         """Hash fields to write so that ``old`` becomes this record."""

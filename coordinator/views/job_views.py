@@ -222,7 +222,7 @@ class Queries:
         entries = cast(
             list[tuple[str, dict[str, str]]], self._redis.xrange(self._keys.of(job).events, min=low, count=count)
         )
-        return [(entry_id, json.loads(fields["event"])) for entry_id, fields in entries]
+        return [(entry_id, _event(entry_id, fields)) for entry_id, fields in entries]
 
     def newest_events(self, job: str, count: int, before: str = "+") -> list[tuple[str, dict[str, Any]]]:
         """At most ``count`` entries of the job's event log before the entry ``before``, the newest first."""
@@ -230,7 +230,7 @@ class Queries:
         entries = cast(
             list[tuple[str, dict[str, str]]], self._redis.xrevrange(self._keys.of(job).events, max=high, count=count)
         )
-        return [(entry_id, json.loads(fields["event"])) for entry_id, fields in entries]
+        return [(entry_id, _event(entry_id, fields)) for entry_id, fields in entries]
 
     def every_event(self, job: str) -> Iterator[dict[str, Any]]:
         """The whole event log of a job, the oldest first."""
@@ -294,6 +294,18 @@ class Queries:
     def counters(self) -> dict[str, int]:
         """How many reports were APPLIED, DUPLICATE, STALE, …"""
         return {name: int(n) for name, n in cast(dict[str, str], self._redis.hgetall(self._keys.counters)).items()}
+
+
+def _event(entry: str, fields: Mapping[str, str]) -> dict[str, Any]:
+    """An event as it is stored; one that is damaged hides no other."""
+    try:
+        event = dict(json.loads(fields["event"]))
+        float(event["at"]), str(event["kind"])
+        return event
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        at = int(entry.partition("-")[0]) / 1000
+        text = f"the stored event {entry} cannot be read ({type(error).__name__}: {error})"
+        return {"kind": "UNREADABLE", "at": at, "text": text}
 
 
 def view_of(state: JobState, at: float, due: float | None, explained: Sequence[Explanation] = ()) -> JobView:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from unstuck.coordinator.commands.alter import in_words
-from unstuck.coordinator.errors import BadRequest, NoSuchGroup
+from unstuck.coordinator.errors import BadRequest, Damaged, NoSuchGroup
 from unstuck.coordinator.model.records import Alteration
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
@@ -230,7 +230,11 @@ def spec(request: Request) -> Response:
     seen = (view.job.status, view.job.revision, ran)
     if same := unchanged(request, seen):
         return same
-    text = yaml.dump(client.written(view.job.id), Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
+    text = trouble = ""
+    try:
+        text = yaml.dump(client.written(view.job.id), Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
+    except Damaged as error:
+        trouble = str(error)
     return page(
         request,
         "spec.html",
@@ -238,6 +242,7 @@ def spec(request: Request) -> Response:
         view=view,
         tab="spec",
         text=text[:SHOWN_SPEC],
+        trouble=trouble,
         is_cut=len(text) > SHOWN_SPEC,
         alterations=[_alteration(number, one) for number, one in enumerate(view.job.alterations, 1)],
         ran=[_ran(view, one) for one in ran],

@@ -84,6 +84,7 @@ def page_of_groups(view: JobView, number: int) -> Page:
             blocks[-1].append(line)
         else:
             blocks.append([line])
+    number = min(number, _pages(len(blocks)))
     if many := len(blocks) > A_PAGE:
         blocks.sort(key=lambda block: _rank(block[0].state))
     return _page([line for block in _cut(blocks, number) for line in block], len(blocks), number, many)
@@ -92,8 +93,13 @@ def page_of_groups(view: JobView, number: int) -> Page:
 def page_of_members(view: JobView, fork: ForkView, number: int) -> Page:
     """The members of a fork that have a record, those that need a look first."""
     members = sorted(fork.members, key=lambda member: _rank(member.state))
+    number = min(number, _pages(len(members)))
     lines = [member_line(view, fork, member, view.at) for member in _cut(members, number)]
     return _page(lines, len(members), number, True)
+
+
+def _pages(count: int) -> int:
+    return max(1, ceil(count / A_PAGE))
 
 
 def _rank(state: str) -> int:
@@ -105,7 +111,7 @@ def _cut(every: Sequence[T], number: int) -> Sequence[T]:
 
 
 def _page(lines: Sequence[Line], count: int, number: int, is_sorted: bool) -> Page:
-    return Page(tuple(lines), number, max(1, ceil(count / A_PAGE)), is_sorted)
+    return Page(tuple(lines), number, _pages(count), is_sorted)
 
 
 def told_of(view: JobView, only: str = "") -> tuple[list[Told], int]:

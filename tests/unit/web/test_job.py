@@ -186,12 +186,24 @@ def test_a_job_that_is_not_there_is_told_in_the_sentence_of_the_command_line(bro
 def test_a_damaged_record_is_shown_as_the_command_line_shows_it(
     browser: TestClient, hand: ByHand, client: redis.Redis, failed_fork: str
 ) -> None:
-    client.hset(Keys(hand.settings.prefix).of(failed_fork).groups, "<script>", "{")
+    keys = Keys(hand.settings.prefix).of(failed_fork)
+    client.xadd(keys.events, {"event": "{"})
+    assert "the stored event" in text_of(browser, f"/jobs/{failed_fork}/attempts")
+    client.hset(keys.groups, "<script>", "{")
     view = hand.client.show(failed_fork)
     assert view.damage
     assert " ".join(view.damage.split()) in text_of(browser, f"/jobs/{failed_fork}")
     assert "<script>alert" not in browser.get(f"/jobs/{failed_fork}").text
     assert browser.get(f"/jobs/{failed_fork}/groups/src").status_code == 404
+    client.hset(keys.job, "spec", "{")
+    assert "the stored spec of job" in text_of(browser, f"/jobs/{failed_fork}/spec")
+
+
+def test_a_fork_whose_members_are_not_known_yet_is_drawn(browser: TestClient, hand: ByHand) -> None:
+    job = hand.submit({"name": "a"}, {"name": "dyn", "needs": ["a"], "for_each": {"x": {"from": "a.x"}}})
+    said = text_of(browser, f"/jobs/{job}?page=99")
+    assert "dyn: waiting; after a (all_succeeded)" in said
+    assert "Its members are not known yet" in text_of(browser, f"/jobs/{job}/groups/dyn")
 
 
 def test_jobs_are_listed_by_status_name_and_time_as_on_the_command_line(browser: TestClient, hand: ByHand) -> None:

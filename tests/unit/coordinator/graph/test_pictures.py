@@ -74,6 +74,11 @@ def test_a_fork_of_any_size_is_one_box_that_tells_of_all_its_members() -> None:
     assert titles(drawn)[1] == "by_region: 2 failed, 8 running, 4,990 succeeded"
 
 
+def test_a_fork_whose_members_are_not_known_yet_is_a_box_like_others() -> None:
+    drawn = job_graph([GraphGroup("dynamic", (), "WAITING", True, {})], "job")
+    assert titles(drawn)[1:] == ["dynamic: waiting"]
+
+
 def test_a_long_name_is_cut_and_whole_in_the_title() -> None:
     name = "a_group_with_a_name_" * 3
     drawn = job_graph([GraphGroup(name, (), "RUNNING")], "job")
