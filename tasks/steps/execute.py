@@ -227,7 +227,7 @@ def _run_sql(step: Step, work: Work, ctx: StepContext) -> None:
         text, results = with_plain_names(text, parameters_in(text))
     # Only what the text names: a parameter that Spark has no type for must not hurt a query that does not use it.
     named = parameters_in(text)
-    arguments = {name: _literal(work.params[name]) for name in named if name in work.params}
+    arguments = {name: _argument(work.session, work.params[name]) for name in named if name in work.params}
     arguments |= {name: _result(marker, work) for name, marker in results.items()}
     if step.output is None and is_query(text):
         raise OutputInvalid("the rows of this query go nowhere: say output: NAME on the step")
@@ -241,8 +241,19 @@ def _run_sql(step: Step, work: Work, ctx: StepContext) -> None:
         raise
 
 
-def _literal(value: Any) -> Any:
+def _argument(session: Any, value: Any) -> Any:
     """``value`` as Spark takes a parameter: a mapping is a struct, so that ``:model.depth`` is a part of it."""
+    from pyspark.sql import Column
+
+    found = _literal(value)
+    if not isinstance(found, Column) or not session.version.startswith("3."):
+        return found
+    # Spark 3.5 takes no expression, and has none for a struct: its optimizer makes a value of it.
+    plan = session.range(1).select(found)._jdf.queryExecution().optimizedPlan()
+    return Column(session._jvm.org.apache.spark.sql.Column(plan.expressions().head().child()))
+
+
+def _literal(value: Any) -> Any:
     if not isinstance(value, dict) or not value:
         return value
     from pyspark.sql.functions import lit, struct

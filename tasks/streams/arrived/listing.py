@@ -29,13 +29,13 @@ class Listing:
     Attributes:
         files: path → content of each file that counts.
         not_counted: how many files do not count, by their names.
-        folders: on this machine: each folder that was read, with all names in it.
+        folders: on this machine: each folder that was read, with all names in it, as this process decodes them.
         stored: in an object store: path → when it was written.
     """
 
     files: Seen
     not_counted: int = 0
-    folders: dict[bytes, set[bytes]] = field(default_factory=dict)
+    folders: dict[str, set[str]] = field(default_factory=dict)
     stored: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -149,7 +149,7 @@ class _Names:
     hidden: re.Pattern[str]
     files: dict[str, str] = field(default_factory=dict)
     not_counted: int = 0
-    folders: dict[bytes, set[bytes]] = field(default_factory=dict)
+    folders: dict[str, set[str]] = field(default_factory=dict)
     stored: dict[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -191,19 +191,29 @@ def _below(names: _Names, folder: bytes, depth: int, above: Sequence[tuple[int, 
     Written for speed: there may be tens of thousands of files, of which one is new.
     """
     try:
-        entries = os.scandir(folder)
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         if depth and isinstance(error, FileNotFoundError | NotADirectoryError):
-            names.folders[os.path.dirname(folder)].discard(os.path.basename(folder))
+            names.folders[os.fsdecode(os.path.dirname(folder))].discard(os.fsdecode(os.path.basename(folder)))
             return  # removed since its name was read
         raise SourceUnavailable(_unreadable(folder, error, names)) from error
-    there = names.folders[folder] = set()
+    try:
+        _of_folder(names, folder, opened, depth, above)
+    finally:
+        os.close(opened)
+
+
+def _of_folder(names: _Names, folder: bytes, opened: int, depth: int, above: Sequence[tuple[int, int]]) -> None:
+    """As `_below`, of an open folder: each file is looked up in it, and not from the root."""
+    there = names.folders[os.fsdecode(folder)] = set()
     begin = os.path.join(folder, b"").decode(errors="surrogateescape")
     hidden, files, matched = names.hidden.match, names.files, depth >= len(names.patterns)
-    with entries:
+    with os.scandir(opened) as entries:
         for entry in entries:
-            there.add(entry.name)
-            name = entry.name.decode(errors="surrogateescape")
+            name = entry.name
+            there.add(name)
+            if not name.isascii():
+                name = os.fsencode(name).decode(errors="surrogateescape")
             try:
                 is_folder = entry.is_dir()
                 if not (matched and hidden(name) is None) and not names.counts(name, depth, is_file=not is_folder):
@@ -213,14 +223,19 @@ def _below(names: _Names, folder: bytes, depth: int, above: Sequence[tuple[int, 
                 there.discard(entry.name)  # removed since, or a link to nothing: a file may come there
                 continue
             except OSError as error:
-                raise SourceUnavailable(_unreadable(entry.path, error, names)) from error
+                raise SourceUnavailable(_unreadable(_path_of(folder, entry), error, names)) from error
             if is_folder:
                 place = (about.st_dev, about.st_ino)
                 if place not in above:
-                    _below(names, entry.path, depth + 1, (*above, place))
+                    _below(names, _path_of(folder, entry), depth + 1, (*above, place))
             elif stat.S_ISREG(about.st_mode):
                 path = begin + name
-                files[path if path.isascii() else _as_text(entry.path)] = f"{about.st_size} {about.st_mtime_ns}"
+                path = path if path.isascii() else _as_text(_path_of(folder, entry))
+                files[path] = f"{about.st_size} {about.st_mtime_ns}"
+
+
+def _path_of(folder: bytes, entry: os.DirEntry[str]) -> bytes:
+    return os.path.join(folder, os.fsencode(entry.name))
 
 
 def _as_text(path: bytes) -> str:

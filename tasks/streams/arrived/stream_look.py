@@ -164,7 +164,7 @@ def _look_at_topic(stream: KafkaInput, datasets: Mapping[str, DatasetState | Non
 class _Idle:
     """Folders of this machine in which nothing is new: the names in each, and the files as they were listed."""
 
-    folders: Mapping[bytes, set[bytes]]
+    folders: Mapping[str, set[str]]
     files: Sequence[tuple[str, str]]
     turn: int = 0
 
