@@ -17,6 +17,7 @@ from unstuck.tasks.frames.output import stage
 from unstuck.tasks.frames.spark import hadoop_uri, is_frame, remove_folder, sql_error
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.streams.arrived.position import goes_on
+from unstuck.tasks.streams.arrived.skipped import skipped
 from unstuck.tasks.warehouse.checkpoint import newest_commit, pack, unpack, what_is_lost
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Checkpoint, StagedOutput
@@ -82,10 +83,15 @@ def stage_stream(files: Files, folder: str, frame: Any, partition_by: Sequence[s
 
     Raises:
         InputMissing: the published checkpoint is gone.
-        Unrecoverable: it is of another stream, or of a later generation.
+        Unrecoverable: it is of another stream, or of a later generation; or somebody skipped a file that lies there.
         StagingLost: that of this attempt is not whole.
         Exception: as `stage`, and what Spark raises.
     """
+    if resume.published is None and (passed := skipped(files, [folder.rpartition("/")[2]])):
+        raise Unrecoverable(
+            f"{passed[0].path} was {passed[0].why}, and with state: true Spark cannot pass over a file. Move it out of "
+            "the folder, or write it anew to have it read, and submit the job again. Nothing was read"
+        )
     files.remove_tree(folder)
     files.remove_tree(resume.folder)
     committed = -1

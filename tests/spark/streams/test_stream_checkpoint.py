@@ -20,6 +20,8 @@ from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.errors import StagingLost
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.spec.inputs import StreamInput
+from unstuck.tasks.streams.arrived.listing import found_as
+from unstuck.tasks.streams.arrived.skipped import Skipped, note_skipped
 from unstuck.tasks.streams.arrived.stream_look import Look, Looks
 from unstuck.tasks.streams.read import structured
 from unstuck.tasks.streams.read.structured import Resume, open_stream, stage_stream
@@ -91,6 +93,17 @@ def test_the_state_of_a_query_is_a_part_of_its_checkpoint(loads: Loads) -> None:
     assert second.checkpoint.after == first.checkpoint.path
     again = loads.load(first.checkpoint)
     assert loads.ids(again) == [3], "the attempt before has changed nothing that is published"
+
+
+def test_a_file_that_a_person_skipped_before_the_first_load_is_not_read_in_spite_of_that(loads: Loads) -> None:
+    loads.arrive(1)
+    path = loads.landing / "0.json"
+    note_skipped(loads.files, "loads", Skipped(str(path), found_as(str(path)), "skipped by ann: it is wrong"))
+    with pytest.raises(Unrecoverable, match=r"0\.json was skipped by ann: it is wrong, and with state: true"):
+        loads.load()
+    path.unlink()
+    loads.arrive(2)
+    assert loads.ids(loads.load()) == [2]
 
 
 def test_a_look_without_spark_finds_what_spark_would_read(loads: Loads) -> None:
