@@ -119,6 +119,12 @@ class BadRequest(UnstuckError):
     code = "BAD_REQUEST"
 
 
+class NoWarehouse(BadRequest):
+    """There is no warehouse at this place: the first job makes it, or it is not mounted here."""
+
+    code = "NO_WAREHOUSE"
+
+
 class Ambiguous(BadRequest):
     """A shortened job id fits several jobs."""
 

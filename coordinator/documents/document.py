@@ -55,9 +55,21 @@ def plain(answer: Any) -> Any:
     return {name: plain(one) for name, one in answer.items()} if isinstance(answer, Mapping) else answer
 
 
+class _Escapes(dict[int, str]):
+    """By character, how it stands in JSON; each is worked out once."""
+
+    def __missing__(self, code: int) -> str:
+        shown = chr(code)
+        if shown != "\n" and category(shown) in _NOT_IN_JSON:
+            shown = json.dumps(shown)[1:-1]
+        self[code] = shown
+        return shown
+
+
+_ESCAPES = _Escapes()
+
+
 def json_text(answer: Any, indent: int | None = None) -> str:
     """``answer`` as JSON in which characters that a terminal would obey are escaped, and others can be read."""
     text = json.dumps(plain(answer), indent=indent, ensure_ascii=False)
-    if text.isascii() and "\x7f" not in text:
-        return text
-    return "".join(json.dumps(c)[1:-1] if c != "\n" and category(c) in _NOT_IN_JSON else c for c in text)
+    return text if text.isascii() and "\x7f" not in text else text.translate(_ESCAPES)

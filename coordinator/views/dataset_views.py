@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.errors import BadRequest, NoWarehouse
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.publishing.streams.sources_read import SourceRead, sources_of
 from unstuck.tasks.errors import DatasetNotFound, WarehouseUnsupported
@@ -77,9 +77,9 @@ def warehouse_at(uri: str) -> Warehouse:
 
 
 def check_there(place: Warehouse, uri: str) -> None:
-    """Raises: BadRequest: there is none: a missing mount must not look like an empty warehouse."""
+    """Raises: NoWarehouse: a missing mount must not look like an empty warehouse."""
     if place.identity() is None and not place.state():
-        raise BadRequest(
+        raise NoWarehouse(
             f"There is no warehouse at {uri}: the first job makes it. If one should be there, see whether it is "
             "mounted, and whether UNSTUCK_WAREHOUSE or --warehouse is the path that was meant."
         )

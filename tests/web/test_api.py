@@ -24,6 +24,7 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, free_port, wait_until
 from unstuck import Client, JobSpec, Settings, Status
 from unstuck.coordinator.cli.app import app
+from unstuck.coordinator.web.api import job_resources
 from unstuck.coordinator.web.api.api_app import PREFIX
 from unstuck.coordinator.web.app import create_app
 from unstuck.coordinator.web.safety import Access
@@ -36,7 +37,7 @@ params: {{first: 1}}
 groups:
   - name: only
     spark: false
-    retry: {{max: 1}}
+    retry: {{max: 0}}
     steps: [{{python: "{STEPS}:three", output: sent}}]
 outputs: {{sent: {{}}}}
 """
@@ -44,7 +45,7 @@ outputs: {{sent: {{}}}}
 
 def group(name: str, step: str = "three", output: str = "", **more: Any) -> dict[str, Any]:
     called = {"python": f"{STEPS}:{step}"} | ({"output": output} if output else {})
-    return {"name": name, "spark": False, "retry": {"max": 1}, "steps": [called], **more}
+    return {"name": name, "spark": False, "retry": {"max": 0}, "steps": [called], **more}
 
 
 class Site(NamedTuple):
@@ -101,7 +102,7 @@ def _played(client: Client) -> dict[str, str]:
 
     done = submit(group("only", output="rows"), name="done", outputs={"rows": {}})
     assert client.wait(done).job.status is Status.FINISHED
-    failed = submit(group("bad", "refuse"), name="failed")
+    failed = submit(group("bad", "refuse", retry={"max": 1, "backoff": "1ms"}), name="failed")
     assert client.wait(failed).job.status is Status.FAILED
     held = submit(group("waits", queue="nobody"), name="held")
     client.pause(held, reason="for a test <&>", by="tester")
@@ -110,9 +111,10 @@ def _played(client: Client) -> dict[str, str]:
     schedule = {"cron": "0 2 * * *", "zone": "Europe/Berlin"}
     client.schedules.set({"name": "nightly", "groups": [group("only")], "schedule": schedule}, by="tester")
     client.pools.set("jdbc", 4)
-    client.dead_letters.add_refused("unstuck.submit", "no spec", {"by": "tester", "spec": "\ud800"})
-    letter = client.dead_letters.newest(1)[0].id
-    return {"done": done, "failed": failed, "held": held, "letter": letter}
+    for name in ("dropped", "letter"):
+        client.dead_letters.add_refused("unstuck.submit", name, {"by": "tester", "spec": "\ud800"})
+    letter, dropped = (one.id for one in client.dead_letters.newest(2))
+    return {"done": done, "failed": failed, "held": held, "letter": letter, "dropped": dropped}
 
 
 # By route: the values in its path, its query, and the command with the same answer.
@@ -196,6 +198,21 @@ def test_events_and_logs_are_read_in_parts(site: Site) -> None:
     assert site.api.get(f"/jobs/{job}/logs?tail=1").json() == lines[-1:]
 
 
+def test_the_logs_of_one_answer_are_bounded_and_those_that_began_last_stay(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def logs() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = site.api.get(f"/jobs/{site.names['failed']}/logs?all=true").json()
+        return found
+
+    assert {one["attempt"] for one in logs()} == {1, 2}
+    monkeypatch.setattr(job_resources, "MOST_LOGS", 1)
+    assert {one["attempt"] for one in logs()} == {2}
+    whole = len(logs())
+    monkeypatch.setattr(job_resources, "MOST_IN_ALL", 200)
+    assert 0 < len(logs()) < whole
+
+
 class Step(NamedTuple):
     """One POST: its route, what is sent, and the status and the answer that are expected."""
 
@@ -208,7 +225,7 @@ class Step(NamedTuple):
 
 def test_each_action_is_taken_and_its_answer_fits_its_schema(site: Site) -> None:
     """Given the jobs of the fleet, when each POST is sent, then it is done, done already, or refused."""
-    held, failed, letter = site.names["held"], site.names["failed"], site.names["letter"]
+    held, failed, letter = site.names["held"], site.names["failed"], site.names["dropped"]
     by = {"by": "api-test", "reason": "seen <b>"}
     nightly = yaml.safe_load(SPEC) | {"name": "weekly", "schedule": {"cron": "0 3 * * 1", "zone": "UTC"}}
     days = {"from": "2026-01-05", "to": "2026-01-05"}
@@ -307,10 +324,12 @@ ODD = [
 def test_odd_values_anywhere_are_answered_with_a_problem_and_never_with_a_bug(site: Site) -> None:
     """Each value stands in each place of a path, in each query parameter and in each field of a body."""
     asked = 0
+    schedule = {"name": "fuzzed", "groups": [group("only")], "schedule": {"cron": "0 2 * * *", "zone": "UTC"}}
+    site.client.schedules.set(schedule)
     for route, methods in site.document["paths"].items():
         for method, operation in methods.items():
             places = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "path"]
-            known = {"job": site.names["done"], "name": "nightly", "group": "only", "command": "pause", "letter": "1-1"}
+            known = {"job": site.names["done"], "name": "fuzzed", "group": "only", "command": "pause", "letter": "1-1"}
             queries = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"]
             for odd in ODD:
                 for place in [*places, *queries]:
@@ -344,6 +363,7 @@ def _bodies(odd: str | bytes) -> list[dict[str, Any]]:
         {"content": raw, "headers": {"content-type": "application/json"}},
         *({"content": json.dumps({name: text}), "headers": {"content-type": "application/json"}} for name in fields),
         {"content": json.dumps(whole), "headers": {"content-type": "application/json"}},
+        {"content": json.dumps({"name": "odd", "params": {"x": text}, "groups": [group("only", queue="nobody")]})},
     ]
 
 
@@ -361,6 +381,16 @@ def test_without_redis_each_route_says_so_in_the_sentence_of_the_command_line(tm
         response = api.get("/jobs")
         result = CliRunner().invoke(app, ["list"], env={"UNSTUCK_REDIS_URL": settings.redis_url})
     assert (response.status_code, response.json()["code"]) == (503, "REDIS_UNREACHABLE")
+    assert response.json()["detail"] == str(result.exception)
+
+
+def test_a_warehouse_that_is_not_there_is_not_the_fault_of_the_caller(site: Site, tmp_path: Path) -> None:
+    settings = Settings(redis_url=site.env["UNSTUCK_REDIS_URL"], warehouse=str(tmp_path / "nowhere"))
+    with Client(settings) as client:
+        api = TestClient(create_app(client, Access.of("127.0.0.1", "")), ROOT, raise_server_exceptions=False)
+        response = api.get("/datasets")
+        result = CliRunner().invoke(app, ["datasets"], env={**site.env, "UNSTUCK_WAREHOUSE": settings.warehouse})
+    assert (response.status_code, response.json()["code"]) == (404, "NO_WAREHOUSE")
     assert response.json()["detail"] == str(result.exception)
 
 

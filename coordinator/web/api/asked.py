@@ -41,7 +41,7 @@ class Asked:
     def sent(self, text: str, media_type: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
         body = text.encode(errors="replace")
         tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-        more = {"ETag": tag, "Cache-Control": "no-cache", **(headers or {})}
+        more = {"ETag": tag, "Cache-Control": "private, no-cache", **(headers or {})}
         if self.request.method == "GET" and tag in self.request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=more)
         return Response(body, status, more, media_type)
@@ -62,7 +62,7 @@ class Asked:
         return _BREAKER.call(uri, what, ask, WAREHOUSE_WITHIN)
 
 
-def _asked(request: Request) -> Asked:
+async def _asked(request: Request) -> Asked:
     if request.method == "POST" and request.app.state.read_only:
         raise HTTPException(403, "The page is read only: nothing was done.")
     return Asked(request, request.app.state.client)

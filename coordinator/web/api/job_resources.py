@@ -46,6 +46,9 @@ from unstuck.tasks.duration import since_time
 
 jobs = APIRouter(tags=["jobs"])
 
+MOST_LOGS = 200  # attempts whose logs one answer has: those that began last
+MOST_IN_ALL = 16 * 1024 * 1024  # bytes of logs that are read for one answer
+
 Since = Annotated[
     float | None,
     BeforeValidator(since_time),
@@ -127,7 +130,7 @@ def logs(
     tail: Annotated[int, Query(ge=1, le=10_000, description="The last lines of each attempt.")] = 500,
     every: Annotated[bool, Query(alias="all", description="Every attempt, not the newest of each group.")] = False,
 ) -> Response:
-    """The lines that the attempts of a job logged and printed: as `unstuck logs JOB --json`."""
+    """The last lines that the attempts of a job logged and printed, of 200 attempts: as `unstuck logs JOB --json`."""
     return _logs(ask, job, None, tail, every)
 
 
@@ -152,10 +155,12 @@ def _logs(ask: Asked, job: str, group: str | None, tail: int, every: bool) -> Re
 
     def read(place: Any) -> list[LogLineDocument]:
         files = place.storage
+        found = find_logs(files, view, group, every)[-MOST_LOGS:]
+        most = min(MOST_READ, MOST_IN_ALL // max(1, len(found)))
         return [
             LogLineDocument(group=log.group, attempt=log.epoch, file=files.uri(log.path), line=line)
-            for log in find_logs(files, view, group, every)
-            for line in tail_of(files, log.path, MOST_READ).lines[-tail:]
+            for log in found
+            for line in tail_of(files, log.path, most).lines[-tail:]
         ]
 
     return ask.answer(ask.in_warehouse(view.job.warehouse, f"the logs of job {job} cannot be shown", read))
