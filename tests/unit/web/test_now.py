@@ -17,7 +17,8 @@ from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.coordinator.views.fleet_view import QueueView
 from unstuck.coordinator.views.job_views import ListedJob
-from unstuck.coordinator.web.pages.now import LATELY, MOST, Seen, ended_today, troubles
+from unstuck.coordinator.web.pages import now
+from unstuck.coordinator.web.pages.now import MOST, Seen, ended_today, troubles
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import CoordinatorStatus, ProcessRegistry, RunnerStatus
 
@@ -171,9 +172,10 @@ def test_the_jobs_of_the_last_day_are_folded_by_name(hand: ByHand) -> None:
 
 
 def test_the_screen_asks_a_fixed_number_of_questions_however_many_jobs_there_are(
-    browser: TestClient, hand: ByHand, client: redis.Redis
+    browser: TestClient, hand: ByHand, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And explains no more than it shows."""
+    monkeypatch.setattr(now, "EXPLAIN_WITHIN", 600.0)  # else a busy machine asks fewer
 
     def questions() -> int:
         before = client.info("stats")["total_commands_processed"]
@@ -189,4 +191,3 @@ def test_the_screen_asks_a_fixed_number_of_questions_however_many_jobs_there_are
     few = questions()
     fill(4 * MOST)
     assert questions() == pytest.approx(few, abs=5)
-    assert LATELY >= MOST
