@@ -22,7 +22,7 @@ from unstuck.tasks.identity import user_here
 from unstuck.tasks.protocol.failure import shorten
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script
-from unstuck.tasks.protocol.report import Report
+from unstuck.tasks.protocol.report import Report, in_short
 from unstuck.tasks.protocol.token import Token
 
 MOST_OF_A_VALUE = 20_000  # characters
@@ -156,8 +156,10 @@ def unreadable(report: DeadLetter) -> str:
             Notice.from_json(report.notice)
         else:
             Report.from_fields(report.fields)
-    except (Malformed, ValueError) as error:
+    except Malformed as error:
         return str(error)
+    except ValueError as error:
+        return in_short(error)
     return "" if report.to or not report.notice else "it names no target"
 
 

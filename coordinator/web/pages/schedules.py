@@ -29,6 +29,7 @@ from unstuck.tasks.duration import format_duration
 MOST = 50  # schedules of one page
 STRIP, RUNS, EVENTS, TICKS = 12, 20, 20, 5
 LOOKED_AT = 5  # of the newest versions, for files that were put aside
+PUT_ASIDE = 200  # files that are listed
 _ORDER = (ScheduleStatus.HALTED, ScheduleStatus.RETRYING)
 
 
@@ -130,7 +131,15 @@ def put_aside(request: Request) -> Response:
     name = request.path_params["name"]
     runs = client_of(request).schedules.runs(name, RUNS)
     found, trouble = unreadable_as((), partial(put_aside_of, datasets_of(request), runs))
-    return page(request, "put_aside.html", name=name, found=found, trouble=trouble, looked_at=LOOKED_AT)
+    return page(
+        request,
+        "put_aside.html",
+        name=name,
+        found=found[:PUT_ASIDE],
+        more=max(0, len(found) - PUT_ASIDE),
+        trouble=trouble,
+        looked_at=LOOKED_AT,
+    )
 
 
 def put_aside_of(datasets: Datasets, runs: Sequence[ListedJob]) -> list[PutAside]:
