@@ -33,15 +33,13 @@ from unstuck.tasks.protocol.failure import (
     shorten,
     with_replaced_code,
 )
-from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.secrets import Secrets
-from unstuck.tasks.protocol.staging import Staging
 from unstuck.tasks.protocol.token import Token, split_member
+from unstuck.tasks.runner.attempt_host import WAREHOUSE_TIMEOUT, AttemptHost, Held
 from unstuck.tasks.runner.attempt_log import AttemptLog, logging_restored
 from unstuck.tasks.runner.done_before import DoneBefore, on_record
 from unstuck.tasks.runner.outcome import Finish, record_outcome, success
-from unstuck.tasks.runner.runner import WAREHOUSE_TIMEOUT, Held, Runner
 from unstuck.tasks.runner.snapshot import ProcessSnapshot, environment
 from unstuck.tasks.runner.spark_session import open_session
 from unstuck.tasks.runner.stdio_filter import filtered
@@ -58,7 +56,6 @@ from unstuck.tasks.steps.step_inputs import PublishedDatasets, of_empty_forks, r
 from unstuck.tasks.steps.work import Work
 from unstuck.tasks.streams.arrived.fork_share import Share
 from unstuck.tasks.transport.lease import Claim
-from unstuck.tasks.transport.redis_client import persistently
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import Marker, joined_versions, write_marker
@@ -72,13 +69,13 @@ TEXT_CLOCK = 3 * TEXT_WITHIN  # seconds until a runner is killed that cannot des
 class Attempt:
     """One claimed attempt in this process. Every error must produce an outcome: a lapsed lease is a lost worker."""
 
-    def __init__(self, runner: Runner, token: Token, claim: Claim | UnstuckError, finish: Finish | None = None) -> None:
+    def __init__(self, runner: AttemptHost, token: Token, claim: Claim | UnstuckError, finish: Finish) -> None:
         """
         Args:
             claim: the answer of Redis, or why the attempt cannot begin.
-            finish: records the outcome, as `Lease.finish`; None: that of the runner.
+            finish: records the outcome, as `Lease.finish`.
         """
-        self._put_outcome = finish or runner.lease.finish
+        self._put_outcome = finish
         self._runner = runner
         self._token = token
         self._claim = claim
@@ -184,9 +181,8 @@ class Attempt:
         work_order, runner = self._work_order, self._runner
         self._code = code_of(work_order)
         runner.watchdog.show_code(code_taken())
-        staging = Staging(runner.client, Keys(runner.settings.prefix))
-        ask = partial(persistently, runner.settings.dispatch_timeout, staging.made_nothing, self._token.group)
-        recorded = {job: on_record(*found) for job in work_order.plan.adopts if (found := ask(job)) is not None}
+        found = {job: runner.made_nothing(self._token.group, job) for job in work_order.plan.adopts}
+        recorded = {job: on_record(*work) for job, work in found.items() if work is not None}
         before = DoneBefore(self._token, work_order, self._code, runner.runs_on, self._published)
         with self._warehouse_clock("looking for work that is done in"):
             standing = before.find(self._files, recorded)

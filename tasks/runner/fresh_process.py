@@ -113,7 +113,7 @@ def main() -> None:
     os.write(0, b"1")
     try:
         token = Token.parse(wanted["token"])
-        Attempt(runner, token, Claim(token, tuple(wanted["stored"]))).run()
+        Attempt(runner, token, Claim(token, tuple(wanted["stored"])), runner.lease.finish).run()
     except Exception:
         logging.getLogger(__name__).exception("%s has failed", wanted["token"])
     finally:

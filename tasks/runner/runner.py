@@ -14,9 +14,8 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,56 +23,31 @@ import redis
 
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.driver.host_trial import HostTrial
-from unstuck.tasks.errors import HostUnfit, NotBegun, WarehouseTrouble
+from unstuck.tasks.errors import HostUnfit, NotBegun
 from unstuck.tasks.host import LIGHT, java_is_gone, lacking, may_run_spark
-from unstuck.tasks.identity import release_here
 from unstuck.tasks.process import hang_alarm
 from unstuck.tasks.process.call_deadlines import run_with_deadline
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
 from unstuck.tasks.process.tree import adopt_orphans, children, end_strays, is_watchdog
-from unstuck.tasks.protocol.failure import class_name, describe
+from unstuck.tasks.protocol.failure import class_name
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.report import Failure, OutcomeKind
+from unstuck.tasks.protocol.report import Done, Failure, OutcomeKind
+from unstuck.tasks.protocol.staging import Staging
 from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.runner.attempt_host import AttemptHost, Held
 from unstuck.tasks.runner.attempt_log import set_levels
 from unstuck.tasks.runner.snapshot import Code, ProcessSnapshot
 from unstuck.tasks.runner.watchdog_client import WatchdogClient
-from unstuck.tasks.settings import Settings, settings, whoami
+from unstuck.tasks.settings import Settings, settings
 from unstuck.tasks.steps.loaded import loaded
 from unstuck.tasks.time_zone import use_zone
 from unstuck.tasks.transport.lease import Lease
-from unstuck.tasks.transport.redis_client import connect
-from unstuck.tasks.watchdog.policy import Instruction
+from unstuck.tasks.transport.redis_client import connect, persistently
 
 log = logging.getLogger(__name__)
 
-WAREHOUSE_TIMEOUT = "WAREHOUSE_TIMEOUT"  # the code of its failure
-_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # what this process or its host lacks
 
-
-@dataclass
-class Held:
-    """The attempt that this process holds, and what it was told about it.
-
-    Attributes:
-        clean: takes the secrets of the attempt out of a text.
-        instruction: the strongest instruction so far; None while the attempt may go on.
-        timeout: the failure of the first timeout that ran out.
-        ended: the steps are over; later instructions are ignored.
-        left_nothing: it was looked for what the attempt has left, and there was nothing.
-        released: set when this process no longer holds the attempt.
-    """
-
-    token: Token
-    clean: Callable[[str], str]
-    instruction: Instruction | None = None
-    timeout: Failure | None = None
-    ended: bool = False
-    left_nothing: bool = False
-    released: threading.Event = field(default_factory=threading.Event)
-
-
-class Runner:
+class Runner(AttemptHost):
     """All that a process needs to run attempts, one after the other."""
 
     def __init__(
@@ -85,21 +59,16 @@ class Runner:
         shutdown_flag: ShutdownFlag | None = None,
     ) -> None:
         """``queues`` and ``shutdown_flag`` are those of the worker; ``slots`` runners share this machine."""
-        self.settings = settings
-        self.pid = os.getpid()
-        self.name = whoami()
+        # Made when it is needed. The watchdog removes it after the end of this process.
+        temporary = Path(tempfile.gettempdir()) / f"unstuck-runner-{secrets.token_hex(4)}"
+        super().__init__(settings, Driver(settings, slots=slots, temporary=temporary), temporary)
         self.id = f"{self.name}-{secrets.token_hex(3)}"
         self.client: redis.Redis = connect(settings.redis_url)
-        self.runs_on = release_here()
         self.lease = Lease(self.client, Keys(settings.prefix), settings.lease_ttl, self.id, self.runs_on.bound)
-        # Made when it is needed. The watchdog removes it after the end of this process.
-        self.temporary = Path(tempfile.gettempdir()) / f"unstuck-runner-{secrets.token_hex(4)}"
-        self.driver = Driver(settings, slots=slots, temporary=self.temporary)
         self.queues = tuple(queues)
         self._trial, self._unfit = HostTrial(self.driver, settings, queues), ""
         self._idle_at: float | None = None  # when the session will have been idle for too long; None: it never is
         self.replaced = False  # this process ends before it takes more work
-        self.held: Held | None = None
         self._idle = threading.Lock()  # held while stray processes are ended, so that no attempt begins meanwhile
         self._helpers: list[subprocess.Popen[bytes]] = []  # of an attempt; they end by themselves
         self._threads: list[threading.Thread] = []  # from before the attempt
@@ -236,29 +205,6 @@ class Runner:
                 log.warning("%s left %s; this runner is replaced before it takes more work", token, what)
                 self.replace()
 
-    @contextmanager
-    def warehouse_clock(self, warehouse: str, what: str) -> Iterator[None]:
-        """Limit our own use of the warehouse, which may hang for ever.
-
-        The time counts from the last answer of the warehouse, so ten thousand quick answers are no hang.
-
-        Args:
-            warehouse: its address; empty: nothing is read yet, so no clock runs.
-            what: what is done, in words that stand before "the warehouse".
-
-        Raises:
-            WarehouseTrouble: it answers with an error, which is no fault of this runner.
-        """
-        seconds = self.settings.warehouse_timeout if warehouse else None
-        where = f"{what} the warehouse {warehouse} on {self.name}"
-        with self.watchdog.clock(WAREHOUSE_TIMEOUT, seconds, where):
-            try:
-                yield
-            except OSError as error:
-                if error.errno in _EXHAUSTED:
-                    raise
-                raise WarehouseTrouble(f"{where} failed: {describe(error)}") from error
-
     def looks_clean(self) -> bool:
         """Look whether the attempt that is held has left anything, when its steps are over."""
         with self._idle:
@@ -282,6 +228,11 @@ class Runner:
         """This process as it is now, before a step."""
         self._code = self._code or Code()  # before the first step of this process
         return ProcessSnapshot(self._code, others_import=self._prewarming.is_alive())
+
+    def made_nothing(self, group: str, job: str) -> tuple[str, Done] | None:
+        staging = Staging(self.client, Keys(self.settings.prefix))
+        found: tuple[str, Done] | None = persistently(self.settings.dispatch_timeout, staging.made_nothing, group, job)
+        return found
 
     def replace(self) -> None:
         """End this process before its next attempt; Celery starts another."""
@@ -361,31 +312,11 @@ class Runner:
         except Exception:
             log.exception("the Spark session could not be started ahead; the first group will try again")
 
-    def _take_instruction(self, token: Token, instruction: Instruction, failure: Failure | None) -> None:
-        held = self.held
-        if held is None or held.token != token or held.ended:
-            return
-        held.timeout = held.timeout or failure  # before the instruction, which makes others read the timeout
-        first = held.instruction is None
-        if held.instruction is None or instruction.strength > held.instruction.strength:
-            held.instruction = instruction
-        if first:
-            threading.Thread(target=self._interrupt, args=(held,), name="interrupt", daemon=True).start()
-            run_with_deadline(
-                log.warning, "%s is told to end: %s", token, instruction
-            )  # this thread reads the instructions
-
     def _show_stages(self, token: Token) -> None:
         """Show what Spark runs for the attempt that is held."""
         held = self.held
         if held is not None and held.token == token and not self.driver.unused:
             self.watchdog.show_stages(token, self.driver.stages(held.clean))
-
-    def _interrupt(self, held: Held) -> None:
-        """Cancel the Spark jobs until the session is closed: a cancel before a job starts has no effect (measured)."""
-        self.driver.cancel(str(held.token))
-        while not held.released.wait(0.25):
-            self.driver.cancel(str(held.token))
 
 
 def find_leaks(threads: list[threading.Thread]) -> list[str]:

@@ -13,7 +13,7 @@ from billiard.common import terminate_handler_fired
 from unstuck.tasks.driver.driver import check_reaches
 from unstuck.tasks.errors import NotBegun
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.runner.runner import Runner
+from unstuck.tasks.runner.attempt_host import AttemptHost
 from unstuck.tasks.spec.spark_conf import static_conf
 from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.steps.execute import StepRaised, users_code
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def open_session(
-    stack: ExitStack, runner: Runner, token: Token, work_order: WorkOrder, conf: Mapping[str, str], tables: str
+    stack: ExitStack, runner: AttemptHost, token: Token, work_order: WorkOrder, conf: Mapping[str, str], tables: str
 ) -> Any:
     """The session of the attempt ``token``, which ``stack`` closes. ``tables``: where its tables are stored."""
     stack.callback(runner.session_used)
@@ -41,7 +41,7 @@ def open_session(
     return session
 
 
-def _close(runner: Runner, token: Token, entered: ExitStack) -> None:
+def _close(runner: AttemptHost, token: Token, entered: ExitStack) -> None:
     """Close the session, within a time of its own: a query that runs on may not stop."""
     what = f"leaving the Spark session on {runner.name}"
     with runner.watchdog.clock("SESSION_TIMEOUT", runner.settings.session_timeout, what):

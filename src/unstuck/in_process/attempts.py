@@ -24,19 +24,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TextIO, cast
 
-import redis
-
 from unstuck.tasks.driver.driver import Driver
-from unstuck.tasks.identity import release_here
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.runner.attempt import Attempt
+from unstuck.tasks.runner.attempt_host import AttemptHost, Held
 from unstuck.tasks.runner.attempt_log import logging_restored
-from unstuck.tasks.runner.runner import Held, Runner
 from unstuck.tasks.runner.snapshot import Code, ProcessSnapshot
 from unstuck.tasks.runner.watchdog_client import WatchdogClient
-from unstuck.tasks.settings import Settings, whoami
+from unstuck.tasks.settings import Settings
 from unstuck.tasks.steps.context import Scratch
 from unstuck.tasks.steps.execute import StepRaised, users_code
 from unstuck.tasks.steps.work import Work
@@ -110,7 +107,7 @@ class _Terminal:
         return iter(self._stream)
 
 
-class RunnerHere(Runner):
+class RunnerHere(AttemptHost):
     """The runner of this process, which runs one attempt after the other and is never replaced.
 
     Attributes:
@@ -136,14 +133,11 @@ class RunnerHere(Runner):
             if self.held is not None:
                 progress(self.held.token, text)
 
-        self.settings, self.name, self.pid = settings, whoami(), os.getpid()
-        self.client = cast(redis.Redis, None)  # an attempt asks it for the job that a retry retries alone
-        self.runs_on = release_here()
-        self.temporary = Path(tempfile.gettempdir()) / f"unstuck-run-{secrets.token_hex(4)}"
-        self.driver = self._own_driver = Driver(settings, temporary=self.temporary)
+        temporary = Path(tempfile.gettempdir()) / f"unstuck-run-{secrets.token_hex(4)}"
+        self._own_driver = Driver(settings, temporary=temporary)
+        super().__init__(settings, self._own_driver, temporary)
         self.watchdog = self._limits = _Limits(self._over, shown)
-        self.held: Held | None = None
-        self.replaced = self.interrupted = self._on_spark = self._found = False
+        self.interrupted = self._on_spark = self._found = False
         self.left_with: BaseException | None = None
         self.leaves: tuple[type[BaseException], ...] = (KeyboardInterrupt, bdb.BdbQuit)
         self.on_input: Callable[[], None] = lambda: None
@@ -195,7 +189,6 @@ class RunnerHere(Runner):
             self.held = None
 
     def snapshot(self) -> ProcessSnapshot:
-        assert self._code is not None
         return ProcessSnapshot(self._code, others_import=False)
 
     def start_helper(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
@@ -219,6 +212,9 @@ class RunnerHere(Runner):
 
     def judge(self, error: BaseException, failure: Failure, kind: OutcomeKind) -> tuple[OutcomeKind, Failure]:
         return kind, failure
+
+    def made_nothing(self, group: str, job: str) -> None:
+        """Nothing: no run retries another."""
 
     # -- interrupts --------------------------------------------------------------------------------------------
 

@@ -1,0 +1,146 @@
+"""The process that runs attempts, as an attempt sees it: a runner of a worker, or the process of ``unstuck run``."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import subprocess
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unstuck.tasks.driver.driver import Driver
+from unstuck.tasks.errors import WarehouseTrouble
+from unstuck.tasks.identity import release_here
+from unstuck.tasks.process.call_deadlines import run_with_deadline
+from unstuck.tasks.protocol.failure import describe
+from unstuck.tasks.protocol.report import Done, Failure, OutcomeKind
+from unstuck.tasks.protocol.token import Token
+from unstuck.tasks.runner.snapshot import ProcessSnapshot
+from unstuck.tasks.runner.watchdog_client import WatchdogClient
+from unstuck.tasks.settings import Settings, whoami
+from unstuck.tasks.watchdog.policy import Instruction
+
+log = logging.getLogger(__name__)
+
+WAREHOUSE_TIMEOUT = "WAREHOUSE_TIMEOUT"  # the code of its failure
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # what this process or its host lacks
+
+
+@dataclass
+class Held:
+    """The attempt that this process holds, and what it was told about it.
+
+    Attributes:
+        clean: takes the secrets of the attempt out of a text.
+        instruction: the strongest instruction so far; None while the attempt may go on.
+        timeout: the failure of the first timeout that ran out.
+        ended: the steps are over; later instructions are ignored.
+        left_nothing: it was looked for what the attempt has left, and there was nothing.
+        released: set when this process no longer holds the attempt.
+    """
+
+    token: Token
+    clean: Callable[[str], str]
+    instruction: Instruction | None = None
+    timeout: Failure | None = None
+    ended: bool = False
+    left_nothing: bool = False
+    released: threading.Event = field(default_factory=threading.Event)
+
+
+class AttemptHost(ABC):
+    """Runs attempts, one after the other.
+
+    Attributes:
+        watchdog: is told of the attempt; each kind of host has its own.
+        temporary: a folder of this process.
+        held: the attempt that runs.
+    """
+
+    watchdog: WatchdogClient
+    held: Held | None = None
+
+    def __init__(self, settings: Settings, driver: Driver, temporary: Path) -> None:
+        self.settings, self.driver, self.temporary = settings, driver, temporary
+        self.name, self.pid, self.runs_on = whoami(), os.getpid(), release_here()
+
+    @abstractmethod
+    def holding(self, held: Held) -> AbstractContextManager[None]:
+        """Hold the attempt during the block. Raises: NotBegun: it cannot be held."""
+
+    @abstractmethod
+    def snapshot(self) -> ProcessSnapshot:
+        """This process as it is now, before a step."""
+
+    @abstractmethod
+    def start_helper(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+        """Start a process of ours that may outlive an attempt; ``options`` are those of `Popen`. Raises: OSError."""
+
+    @abstractmethod
+    def start_session(self, own: Mapping[str, str] | None = None) -> None:
+        """Start a Spark session, unless one runs; ``own``: its conf. Raises: as `Driver.start`."""
+
+    @abstractmethod
+    def session_used(self) -> None:
+        """An attempt no longer uses the session."""
+
+    @abstractmethod
+    def replace(self) -> None:
+        """This process should run no other attempt."""
+
+    @abstractmethod
+    def judge(self, error: BaseException, failure: Failure, kind: OutcomeKind) -> tuple[OutcomeKind, Failure]:
+        """Decide who is charged with ``failure``: the group, or this host."""
+
+    @abstractmethod
+    def made_nothing(self, group: str, job: str) -> tuple[str, Done] | None:
+        """The work of ``group`` on the record of another ``job``, if it made nothing. Raises: redis.RedisError."""
+
+    @contextmanager
+    def warehouse_clock(self, warehouse: str, what: str) -> Iterator[None]:
+        """Limit our own use of the warehouse, which may hang for ever.
+
+        The time counts from the last answer of the warehouse, so ten thousand quick answers are no hang.
+
+        Args:
+            warehouse: its address; empty: nothing is read yet, so no clock runs.
+            what: what is done, in words that stand before "the warehouse".
+
+        Raises:
+            WarehouseTrouble: it answers with an error, which is no fault of this runner.
+        """
+        seconds = self.settings.warehouse_timeout if warehouse else None
+        where = f"{what} the warehouse {warehouse} on {self.name}"
+        with self.watchdog.clock(WAREHOUSE_TIMEOUT, seconds, where):
+            try:
+                yield
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    raise
+                raise WarehouseTrouble(f"{where} failed: {describe(error)}") from error
+
+    def _take_instruction(self, token: Token, instruction: Instruction, failure: Failure | None) -> None:
+        held = self.held
+        if held is None or held.token != token or held.ended:
+            return
+        held.timeout = held.timeout or failure  # before the instruction, which makes others read the timeout
+        first = held.instruction is None
+        if held.instruction is None or instruction.strength > held.instruction.strength:
+            held.instruction = instruction
+        if first:
+            threading.Thread(target=self._interrupt, args=(held,), name="interrupt", daemon=True).start()
+            run_with_deadline(
+                log.warning, "%s is told to end: %s", token, instruction
+            )  # this thread reads the instructions
+
+    def _interrupt(self, held: Held) -> None:
+        """Cancel the Spark jobs until the session is closed: a cancel before a job starts has no effect (measured)."""
+        self.driver.cancel(str(held.token))
+        while not held.released.wait(0.25):
+            self.driver.cancel(str(held.token))
