@@ -96,7 +96,7 @@ class Client(ClientCommands):
         self.notices = in_sentences(Notices(self._redis, keys), url)
         self.dead_letters = in_sentences(DeadLetters(self._redis, keys), url)
         self._submitter = Submitter(self.settings, self._redis, Submissions(self._redis, keys), breaker)
-        self.schedules = in_sentences(ScheduleClient(self._submitter, self._queries, self._why), url)
+        self.schedules = in_sentences(ScheduleClient(self._redis, self._submitter, self._queries, self._why), url)
         self._applier = CommandApplier(self._store, lambda: secrets.token_hex(8), time.monotonic, time.sleep)
         in_sentences(self, url)
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import redis
+
 from unstuck.coordinator.commands.job_commands import Answer
 from unstuck.coordinator.errors import BadRequest, Damaged, NoSuchSchedule, Refused
 from unstuck.coordinator.model.schedule_record import Redo, ScheduleRecord, tick_text
@@ -46,12 +48,15 @@ from unstuck.tasks.warehouse.log import Warehouse
 class ScheduleClient:
     """Set schedules and ask about them; `Client.schedules`."""
 
-    def __init__(self, submitter: Submitter, queries: Queries, why_job: Callable[[str], str]) -> None:
+    def __init__(
+        self, client: redis.Redis, submitter: Submitter, queries: Queries, why_job: Callable[[str], str]
+    ) -> None:
         """``why_job``: what a job waits for; empty if there is no such job."""
         self._why_job = why_job
         self._queries = queries
         self._submitter, self._settings = submitter, submitter.settings
-        self._store = ScheduleStore(submitter.client, Keys(self._settings.prefix))
+        keys = Keys(self._settings.prefix)
+        self._store, self._registry = ScheduleStore(client, keys), ProcessRegistry(client, keys)
 
     def set(self, spec: Spec, *, reason: str = "", by: str | None = None) -> ScheduleResult:
         """Make a schedule of a job spec, under its name, or change the one that there is. The same spec is no change.
@@ -93,8 +98,7 @@ class ScheduleClient:
         if self._store.load(new.name) is None:
             new, trouble = self._after_its_last_run(new)
         result = self._write(lambda now: set_again(self._store.load(new.name), new, now, reason))
-        registry = ProcessRegistry(self._submitter.client, Keys(self._settings.prefix))
-        trouble += "".join(f"; {problem}" for problem in unknown_targets(job_spec.notify, registry))
+        trouble += "".join(f"; {problem}" for problem in unknown_targets(job_spec.notify, self._registry))
         return replace(result, text=result.text + trouble)
 
     def _after_its_last_run(self, new: ScheduleRecord) -> tuple[ScheduleRecord, str]:

@@ -59,10 +59,14 @@ class OfSchedule:
 
 @dataclass(frozen=True)
 class Submitter:
-    """Stores jobs in one Redis; ``breaker``: with warehouses that do not answer."""
+    """Stores jobs in one Redis; ``breaker``: with warehouses that do not answer.
+
+    Attributes:
+        client: by which it is asked whether what is stored is durable; None: of a store that is not.
+    """
 
     settings: Settings
-    client: redis.Redis
+    client: redis.Redis | None
     submissions: Submissions
     breaker: CircuitBreaker
     entries: dict[str, dict[int, tuple[float, str]]] = field(default_factory=dict)  # by warehouse, as `find_since` read
@@ -166,7 +170,7 @@ class Submitter:
     def make_durable(self, what: str) -> None:
         """Wait until what is stored is as durable as ``UNSTUCK_DURABILITY`` says. Raises: NotDurable."""
         kind, most = self.settings.durability, round(DURABLE_WITHIN * 1000)
-        if kind == "everysec":
+        if kind == "everysec" or self.client is None:
             return
         # A connection waits for what it has written itself, and this may be another one than that of the commit.
         with self.client.pipeline(transaction=False) as pipe:

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-import redis
-
 from unstuck.coordinator.commands.job_commands import Answer, Command, command
 from unstuck.coordinator.decide.receipts import Delivered
 from unstuck.coordinator.explain.job import explain
@@ -194,7 +192,7 @@ class Coordinator:
         )
         self._sweep = Sweep(store, self._reconciler, settings, clock)
         submissions = cast(Submissions, _SubmissionsHere(self.store))
-        self._submitter = Submitter(settings, cast(redis.Redis, None), submissions, CircuitBreaker())
+        self._submitter = Submitter(settings, None, submissions, CircuitBreaker())
 
     def submit(self, spec: JobSpec, key: str = "") -> str:
         """Store a job. Returns its id. Raises: as `Submitter.store_job`."""

@@ -134,7 +134,7 @@ class _ClientAtHand(Client):
         store = _ClientStore(connection, core, broker, dict, knows)
         store.retries = retries
         self._store = cast(Store, store)
-        self._submitter = Submitter(settings, cast(redis.Redis, None), cast(Submissions, store), _AtOnce())
+        self._submitter = Submitter(settings, None, cast(Submissions, store), _AtOnce())
         self._queries = cast(Queries, _QueriesAtHand(connection, core, knows))
         self._applier = CommandApplier(
             store, stage.mint, lambda: stage.now, lambda seconds: Turn.current().pause(seconds)

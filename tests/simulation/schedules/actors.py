@@ -252,8 +252,8 @@ class Person:
     def __init__(self, stage: Stage, trouble: Trouble, core: ModelSchedules, settings: Settings) -> None:
         connection = self._Connection(stage, trouble, lambda: None)
         self._stage = stage
-        submitter = Submitter(settings, redis.Redis(), cast(Any, None), CircuitBreaker())
-        self.client = ScheduleClient(submitter, cast(Any, None), lambda job: "")
+        submitter = Submitter(settings, None, cast(Any, None), CircuitBreaker())
+        self.client = ScheduleClient(redis.Redis(), submitter, cast(Any, None), lambda job: "")
         self.client._store = cast(ScheduleStore, SchedulesAtHand(connection, core))
         vars(self.client)["_after_its_last_run"] = lambda new: (new, "")  # it would ask a real warehouse
         self.busy = 0
