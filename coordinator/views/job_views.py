@@ -305,7 +305,7 @@ def _event(entry: str, fields: Mapping[str, str]) -> dict[str, Any]:
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         at = int(entry.partition("-")[0]) / 1000
         text = f"the stored event {entry} cannot be read ({type(error).__name__}: {error})"
-        return {"kind": "UNREADABLE", "at": at, "text": text}
+        return {"kind": "EVENT_UNREADABLE", "at": at, "text": text}
 
 
 def view_of(state: JobState, at: float, due: float | None, explained: Sequence[Explanation] = ()) -> JobView:

@@ -22,6 +22,7 @@ from unstuck.coordinator.documents.job_documents import (
 )
 from unstuck.coordinator.documents.retry_answer import retry_job
 from unstuck.coordinator.errors import NoSuchGroup
+from unstuck.coordinator.graph.svg import on_paper
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import suggestion
@@ -169,7 +170,7 @@ def _logs(ask: Asked, job: str, group: str | None, tail: int, every: bool) -> Re
 @jobs.get("/jobs/{job}/graph.svg", response_class=Response, responses={200: {"content": {"image/svg+xml": {}}}})
 def graph(ask: Ask, job: str) -> Response:
     """The graph of a job, as it stands."""
-    return ask.sent(str(graph_of_job(ask.client.show(job))), "image/svg+xml")
+    return ask.sent(on_paper(graph_of_job(ask.client.show(job))), "image/svg+xml")
 
 
 class RetryBody(Why):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import redis
 from starlette.testclient import TestClient
 
 from tests.cli.conftest import ByHand
+from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.views.job_logs import TAIL, tail_of
+from unstuck.coordinator.web.pages import job as job_screens
 from unstuck.coordinator.web.pages import job_model
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.token import Token
@@ -150,6 +153,22 @@ def test_a_log_is_shown_by_its_end_without_what_a_terminal_would_obey(browser: T
     same = browser.get(f"/jobs/{job}/groups/a/log", headers={"If-None-Match": part.headers["etag"]})
     assert same.status_code in (304, 200)
     assert "No log of attempt 7" in browser.get(f"/jobs/{job}/groups/a/log?attempt=7").text
+
+
+def test_a_log_that_hangs_is_said_to_and_the_rest_of_the_screen_stands(
+    browser: TestClient, hand: ByHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_screens, "_LOGS", CircuitBreaker(0.2))
+    job = hand.submit({"name": "a"})
+    hand.decide(job)
+    path = write_log(hand, hand.claim(job, "a"), b"")
+    path.unlink()
+    os.mkfifo(path)  # to open it waits until somebody writes
+    said = text_of(browser, f"/jobs/{job}/groups/a")
+    assert "the log of a cannot be shown" in said
+    assert "worker host-1:4242 runs attempt 1" in said
+    with path.open("wb"):
+        pass
 
 
 def test_of_a_log_of_a_gigabyte_only_the_end_is_read(tmp_path: Path) -> None:
