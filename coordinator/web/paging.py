@@ -1,7 +1,8 @@
-"""A part of a long list: one page of it, after a filter by name (pure)."""
+"""A part of a long list: one page of it, after a filter by name, or what stands before an entry of a stream (pure)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -29,6 +30,11 @@ class Part(Generic[T]):
     def href(self, number: int) -> str:
         """The address of another page of the same list, beside this one."""
         return "?" + urlencode({**({"name": self.name} if self.name else {}), "page": number})
+
+
+def is_entry(text: str) -> bool:
+    """Whether this is the id of an entry of a stream, before which others may stand."""
+    return re.fullmatch(r"(?!0+-0+$)\d{1,15}-\d{1,15}", text, re.ASCII) is not None
 
 
 def part_of(items: Sequence[T], name_of: Callable[[T], str], query: Mapping[str, str], most: int) -> Part[T]:

@@ -134,6 +134,7 @@ def environment() -> Environment:
     made.filters |= {
         "ago": ago,
         "at": clock_time,
+        "lasting": lasting,
         "status": status,
         "duration": lambda seconds: "" if seconds is None else format_duration(max(0.0, seconds)),
         "number": lambda number: "" if number is None else f"{number:,}",
@@ -160,6 +161,11 @@ def ago(at: float | None, now: float | None = None) -> Markup:
         return Markup("")
     apart = (time.time() if now is None else now) - at
     return _time(at, f"{format_duration(apart)} ago" if apart >= 0 else f"in {format_duration(-apart)}")
+
+
+def lasting(since: float) -> Markup:
+    """For how long something has stood since then: ``3m05s``; the time itself, with its zone, is in the title."""
+    return _time(since, format_duration(max(0.0, time.time() - since)))
 
 
 def clock_time(at: float | None) -> Markup:

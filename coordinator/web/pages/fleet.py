@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from unstuck.coordinator.store.reports import DeadLetter
 from unstuck.coordinator.views.fleet_view import FleetView
 from unstuck.coordinator.views.running_code import SHORT, different_code
 from unstuck.coordinator.web.actions import Action, dead_letter_actions
-from unstuck.coordinator.web.paging import part_of
+from unstuck.coordinator.web.paging import is_entry, part_of
 from unstuck.coordinator.web.rendering import client_of, page
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.redis_url import without_password
@@ -25,7 +24,6 @@ from unstuck.tasks.redis_url import without_password
 MOST = 100  # runners of one page
 LETTERS, NOTICES = 50, 50
 EXAMINED_FOR = 30.0  # seconds for which findings of the doctor are shown again
-_LETTER = re.compile(r"[1-9]\d{0,18}-\d{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +104,7 @@ def in_order(findings: Sequence[Finding]) -> list[Finding]:
 
 def dead_letters(request: Request) -> Response:
     letters, before = client_of(request).dead_letters, request.query_params.get("before", "")
-    found = letters.newest(LETTERS + 1, before if _LETTER.fullmatch(before) else "")
+    found = letters.newest(LETTERS + 1, before if is_entry(before) else "")
     rows = [letter_row(one) for one in found[:LETTERS]]
     older = rows[-1].one.id if len(found) > LETTERS else ""
     seen = ([row.one.id for row in rows], older)

@@ -25,6 +25,7 @@ from unstuck.coordinator.views.job_views import JobView, folded
 from unstuck.coordinator.waits import waits_of
 from unstuck.coordinator.web.actions import group_actions, job_actions
 from unstuck.coordinator.web.pages import job_model as model
+from unstuck.coordinator.web.paging import is_entry
 from unstuck.coordinator.web.rendering import client_of, page, unchanged
 from unstuck.tasks.duration import since_time
 from unstuck.tasks.errors import UnstuckError
@@ -196,7 +197,7 @@ def _clock(at: float, timespec: str) -> str:
 def attempts(request: Request) -> Response:
     """The attempts of a job over time, and its events, the newest first."""
     client, before = client_of(request), request.query_params.get("before", "+")
-    if not model.is_entry(before):
+    if not (before == "+" or is_entry(before)):
         raise BadRequest(f"{before!r} is no entry of an event log")
     view = client.show(request.path_params["job"])
     found = client.newest_events(view.job.id, EVENTS + 1, before)

@@ -198,8 +198,3 @@ def finished_text(view: JobView) -> str:
     if not job.version:
         return "It has finished. It had nothing to publish."
     return f"It has finished, and published version {job.version} of {job.warehouse}."
-
-
-def is_entry(text: str) -> bool:
-    """Whether this is the id of an entry of an event log, or ``+``: after the newest."""
-    return text == "+" or re.fullmatch(r"\d{1,15}-\d{1,15}", text, re.ASCII) is not None
