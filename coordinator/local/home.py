@@ -13,11 +13,13 @@ import shlex
 import socket
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import quote
 
 import psutil
 
 from unstuck.coordinator.errors import FleetRunning
 from unstuck.coordinator.fleet_address import DEFAULT_HOME, address_file, address_of
+from unstuck.tasks.identity import user_here
 from unstuck.tasks.transport.redis_client import connect
 
 _PORTS = range(20_000, 32_000)
@@ -103,6 +105,18 @@ class Home:
         file = self.path / "web.token"
         if not file.exists():
             _write_privately(file, secrets.token_urlsafe(24))
+        return file
+
+    def login_file(self, page: str) -> Path:
+        """A file that a browser opens to log in at ``page``: so the token stands on no terminal and in no command line.
+
+        After Jupyter, which writes such a file too.
+        """
+        file = self.path / "page.html"
+        token = self.web_token().read_text().strip()
+        link = f"{page}login?user={quote(user_here(), safe='')}#{token}"
+        go = f'<meta http-equiv="refresh" content="0; url={link}">'
+        _write_privately(file, f"<!doctype html>{go}<title>Unstuck</title>")
         return file
 
     @property

@@ -233,7 +233,8 @@ class LocalFleet:
         )
 
     def _page(self) -> str:
-        return f"http://127.0.0.1:{self._page_port}/   (its token is in {self.home.web_token()})"
+        url = f"http://127.0.0.1:{self._page_port}/"
+        return f"{url}   (this file logs you in: {self.home.login_file(url).as_uri()})"
 
     def _supervise(self, program: Program, pass_fds: Sequence[int] = ()) -> SupervisedProcess:
         process = SupervisedProcess(program, self.home.logs / f"{program.name}.log", self._say, pass_fds)

@@ -87,9 +87,10 @@ def _bug(request: Request, error: Exception) -> Response:
 def _login(request: Request) -> Response:
     form = request.scope.get("unstuck.form", {})
     to = form.get("to", request.query_params.get("to", "/"))
+    name = form.get("user", request.query_params.get("user", ""))
     wrong = request.method == "POST"
     code = 401 if wrong else 200
-    return page(request, "login.html", status=code, to=to, wrong=wrong, name=form.get("user", ""))
+    return page(request, "login.html", status=code, to=to, wrong=wrong, name=name)
 
 
 async def _healthz(request: Request) -> Response:

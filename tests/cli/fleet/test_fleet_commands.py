@@ -84,9 +84,12 @@ def test_up_starts_a_fleet_that_commands_in_its_folder_find_and_ctrl_c_ends_it(a
     alone.env["JAVA_HOME"] = "/nowhere"  # a fleet without Spark workers needs none
     with running(alone, "up", "--workers", "0", "--light", "1") as (process, out):
         says(process, out, r"^Ready: ", 100)
-        page = says(process, out, r"^  page +(http://127\.0\.0\.1:\d+/) +\(its token is in (.*)\)$", 10)
-        token = Path(page[2])
-        assert token.stat().st_mode & 0o077 == 0, "any account of this host reaches the page"
+        page = says(process, out, r"^  page +(http://127\.0\.0\.1:\d+/) +\(this file logs you in: file://(.*)\)$", 10)
+        token = alone.folder / ".unstuck" / "web.token"
+        for private in (token, Path(page[2])):
+            assert private.stat().st_mode & 0o077 == 0, "any account of this host reaches the page"
+        assert f"#{token.read_text().strip()}" in Path(page[2]).read_text()
+        assert token.read_text().strip() not in out.read_text()
         bearer = {"Authorization": f"Bearer {token.read_text().strip()}"}
         with urllib.request.urlopen(urllib.request.Request(page[1], headers=bearer)) as answer:
             assert b"All is well." in answer.read()
