@@ -20,8 +20,9 @@ HEAD = f"""\
 takes the same actions. The OpenAPI document is at `{PREFIX}/openapi.json`. This page is made from it by
 `python -m scripts.http_api_page`, and a test runs the examples.
 
-- **Who may call.** As for [the page](web.md#who-may-see-it-and-who-may-act): without a token only callers of the same
-  host. With one, each call sends it: `curl -H "Authorization: Bearer $TOKEN" …`. A browser acts from the page alone.
+- **Who may call.** As for [the page](web.md#who-may-see-it-and-who-may-act): a page with a token
+  answers those who send it. One without a token answers callers of its own host, and takes no action from programs,
+  since a spec is code. A browser acts from the page alone.
 - **Times** are ISO 8601 in UTC with `Z`, or null. Each field of an answer is always there.
 - **Actions** are POST. They are safe to repeat; a submit is under a `key`. `by` and `reason` go into the event log; who
   is logged in is named by the login.
@@ -42,52 +43,54 @@ takes the same actions. The OpenAPI document is at `{PREFIX}/openapi.json`. This
 
 ```sh
 API=http://127.0.0.1:8620{PREFIX}
+AUTH="Authorization: Bearer $(cat token)"
 
 # Submit a spec, under a key; the same again is the same job.
-curl -sS --fail-with-body --data-binary @sales.yaml "$API/jobs?key=sales-2026-01-02&param=day=2026-01-02"
+curl -sS --fail-with-body -H "$AUTH" --data-binary @sales.yaml "$API/jobs?key=sales-2026-01-02&param=day=2026-01-02"
 
 # Jobs of the last day that are not well.
-curl -sS --fail-with-body "$API/jobs?status=FAILED&status=HALTED&since=1d"
+curl -sS --fail-with-body -H "$AUTH" "$API/jobs?status=FAILED&status=HALTED&since=1d"
 ```
 
 With the id of a job in `JOB`:
 
 ```sh
 # What does it wait for? Where does it stand?
-curl -sS --fail-with-body "$API/jobs/$JOB/why"
-curl -sS --fail-with-body "$API/jobs/$JOB"
+curl -sS --fail-with-body -H "$AUTH" "$API/jobs/$JOB/why"
+curl -sS --fail-with-body -H "$AUTH" "$API/jobs/$JOB"
 
 # The last lines of its logs, and its events from the beginning. -g, since curl reads brackets as ranges.
-curl -sSg --fail-with-body "$API/jobs/$JOB/logs?tail=20"
-curl -sSg --fail-with-body "$API/jobs/$JOB/logs/load?all=true"
-curl -sS --fail-with-body "$API/jobs/$JOB/events?after=-&limit=100"
+curl -sSg --fail-with-body -H "$AUTH" "$API/jobs/$JOB/logs?tail=20"
+curl -sSg --fail-with-body -H "$AUTH" "$API/jobs/$JOB/logs/load?all=true"
+curl -sS --fail-with-body -H "$AUTH" "$API/jobs/$JOB/events?after=-&limit=100"
 
 # Its graph, as a picture.
-curl -sS --fail-with-body -o graph.svg "$API/jobs/$JOB/graph.svg"
+curl -sS --fail-with-body -H "$AUTH" -o graph.svg "$API/jobs/$JOB/graph.svg"
 
 # Pause it, and go on.
-curl -sS --fail-with-body --json '{{"reason": "the disk is full", "by": "ann"}}' "$API/jobs/$JOB/pause"
-curl -sS --fail-with-body --json '{{"values": {{"groups.load.timeout": "2h"}}}}' "$API/jobs/$JOB/alter"
-curl -sS --fail-with-body -X POST "$API/jobs/$JOB/resume"
+curl -sS --fail-with-body -H "$AUTH" --json '{{"reason": "the disk is full", "by": "ann"}}' "$API/jobs/$JOB/pause"
+curl -sS --fail-with-body -H "$AUTH" --json '{{"values": {{"groups.load.timeout": "2h"}}}}' "$API/jobs/$JOB/alter"
+curl -sS --fail-with-body -H "$AUTH" -X POST "$API/jobs/$JOB/resume"
 ```
 
 Schedules, what is published, and the fleet:
 
 ```sh
-curl -sS --fail-with-body --data-binary @nightly.yaml "$API/schedules?reason=nightly+at+two"
-curl -sS --fail-with-body "$API/schedules/nightly?next=5"
-curl -sS --fail-with-body --json '{{"from": "2026-01-01", "to": "2026-01-03"}}' "$API/schedules/nightly/backfill"
-curl -sS --fail-with-body "$API/datasets/sales"
-curl -sS --fail-with-body "$API/doctor"
+curl -sS --fail-with-body -H "$AUTH" --data-binary @nightly.yaml "$API/schedules?reason=nightly+at+two"
+curl -sS --fail-with-body -H "$AUTH" "$API/schedules/nightly?next=5"
+curl -sS --fail-with-body -H "$AUTH" --json '{{"from": "2026-01-01", "to": "2026-01-03"}}' \\
+  "$API/schedules/nightly/backfill"
+curl -sS --fail-with-body -H "$AUTH" "$API/datasets/sales"
+curl -sS --fail-with-body -H "$AUTH" "$API/doctor"
 
 # Ask again only if something has changed.
-curl -sS --fail-with-body --etag-save tag --etag-compare tag "$API/schedules"
+curl -sS --fail-with-body -H "$AUTH" --etag-save tag --etag-compare tag "$API/schedules"
 ```
 
 A wrong spec is answered with its places, and stores nothing:
 
 ```sh
-curl -sS --data-binary @wrong.yaml "$API/jobs"
+curl -sS -H "$AUTH" --data-binary @wrong.yaml "$API/jobs"
 ```
 """
 

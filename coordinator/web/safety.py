@@ -43,6 +43,10 @@ BEHIND_A_PROXY = (
     "This comes through a proxy, and the page has no token: everybody who reaches the proxy could cancel jobs. Start "
     "the page with --token-file FILE, and with --allow-host NAME if the proxy keeps the name by which it is called.\n"
 )
+PROGRAMS_NEED_A_TOKEN = (
+    "Without a token the API only answers: each account of this host could submit a spec, and so run code as the "
+    "workers. Nothing was done. Start the page with --token-file FILE.\n"
+)
 LOGGED_IN_FOR = 12 * 3600  # seconds
 SHORTEST_TOKEN = 16  # characters
 MOST_BODY = 64 * 1024  # bytes of a form
@@ -180,7 +184,10 @@ class Guard:
         if method == "POST" and not _from_the_page(headers):
             return PlainTextResponse("An action must come from the page itself; nothing was done.\n", 403)
         if not self._access.token:
-            return PlainTextResponse(BEHIND_A_PROXY, 403) if any(name in headers for name in FORWARDED) else None
+            if any(name in headers for name in FORWARDED):
+                return PlainTextResponse(BEHIND_A_PROXY, 403)
+            acts = method == "POST" and path.startswith(API)
+            return PlainTextResponse(PROGRAMS_NEED_A_TOKEN, 403) if acts else None
         kind, _, token = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and self._access.matches(token.strip()):
             return None

@@ -86,7 +86,9 @@ def watched(started: Browser, origin: str, **options: Any) -> Iterator[Watched]:
     try:
         made = Watched(context.new_page(), origin)
         yield made
-        made.page.evaluate("new Promise(requestAnimationFrame)")  # what the page did until now has been heard after it
+        if options.get("java_script_enabled", True):
+            made.page.wait_for_load_state()
+            made.page.evaluate("new Promise(requestAnimationFrame)")  # what the page did until now is heard before it
         assert made.complaints == [], "\n".join(made.complaints)
     finally:
         try:

@@ -30,6 +30,7 @@ from unstuck.coordinator.web.app import create_app
 from unstuck.coordinator.web.safety import Access
 
 STEPS = "tests.support.steps.small_steps"
+TOKEN = "a-token-of-the-test"
 ROOT = "http://127.0.0.1:8620/api/v1"
 SPEC = f"""\
 name: sent
@@ -89,7 +90,8 @@ def site(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) ->
         Client(settings) as client,
     ):
         coordinators.tend(1)
-        api = TestClient(create_app(client, Access.of("127.0.0.1", "")), ROOT, raise_server_exceptions=False)
+        api = TestClient(create_app(client, Access.of("127.0.0.1", TOKEN)), ROOT, raise_server_exceptions=False)
+        api.headers["Authorization"] = f"Bearer {TOKEN}"
         names = _played(client)
         yield Site(api, api.get("/openapi.json").json(), {**environ, "COLUMNS": "200"}, client, names)
 
@@ -377,7 +379,8 @@ def _sound(response: Any, route: str, sent: str) -> None:
 def test_without_redis_each_route_says_so_in_the_sentence_of_the_command_line(tmp_path: Path) -> None:
     settings = Settings(redis_url=f"redis://127.0.0.1:{free_port()}/0", warehouse=str(tmp_path))
     with Client(settings) as client:
-        api = TestClient(create_app(client, Access.of("127.0.0.1", "")), ROOT, raise_server_exceptions=False)
+        api = TestClient(create_app(client, Access.of("127.0.0.1", TOKEN)), ROOT, raise_server_exceptions=False)
+        api.headers["Authorization"] = f"Bearer {TOKEN}"
         response = api.get("/jobs")
         result = CliRunner().invoke(app, ["list"], env={"UNSTUCK_REDIS_URL": settings.redis_url})
     assert (response.status_code, response.json()["code"]) == (503, "REDIS_UNREACHABLE")
@@ -396,7 +399,7 @@ def test_a_warehouse_that_is_not_there_is_not_the_fault_of_the_caller(site: Site
 
 def test_the_guard_of_the_page_stands_before_the_api(site: Site) -> None:
     """Given a token, a caller without one is refused with a problem; a foreign site can do nothing, cookie or not."""
-    token = "a-token-of-the-test"
+    token = TOKEN
     made = create_app(site.client, Access.of("127.0.0.1", token))
     api = TestClient(made, ROOT, raise_server_exceptions=False)
     bearer = {"Authorization": f"Bearer {token}"}
@@ -407,8 +410,8 @@ def test_the_guard_of_the_page_stands_before_the_api(site: Site) -> None:
     elsewhere = api.post(f"/jobs/{job}/cancel", headers={**bearer, "Origin": "http://evil.example"})
     for response, status in ((unknown, 401), (foreign, 403), (elsewhere, 403)):
         assert (response.status_code, response.headers["content-type"]) == (status, "application/problem+json")
-    reading = create_app(site.client, Access.of("127.0.0.1", ""), read_only=True)
-    refused = TestClient(reading, ROOT, raise_server_exceptions=False).post(f"/jobs/{job}/cancel")
+    reading = create_app(site.client, Access.of("127.0.0.1", token), read_only=True)
+    refused = TestClient(reading, ROOT, raise_server_exceptions=False).post(f"/jobs/{job}/cancel", headers=bearer)
     assert (refused.status_code, refused.json()["code"]) == (403, "READ_ONLY")
 
 
@@ -420,7 +423,7 @@ def test_the_page_of_the_api_is_made_from_its_openapi_document_as_it_is() -> Non
 def served(client: Client) -> Iterator[str]:
     """The page at a port of this host; its address."""
     port = free_port()
-    made = create_app(client, Access.of("127.0.0.1", ""))
+    made = create_app(client, Access.of("127.0.0.1", TOKEN))
     server = uvicorn.Server(uvicorn.Config(made, port=port, lifespan="off", log_config=None))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -455,8 +458,8 @@ def test_each_example_of_the_page_runs(site: Site, tmp_path: Path) -> None:
 
 def _run(block: str, api: str, job: str, folder: Path) -> str:
     """The output of the commands of an example, each of which succeeds."""
-    env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "API": api, "JOB": job}
-    script = re.sub(r"^API=.*$", "", block, flags=re.MULTILINE)
+    env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "API": api, "AUTH": f"Authorization: Bearer {TOKEN}", "JOB": job}
+    script = re.sub(r"^(API|AUTH)=.*$", "", block, flags=re.MULTILINE)
     done = subprocess.run(["bash", "-euc", script], cwd=folder, env=env, capture_output=True, text=True)
     assert done.returncode == 0, (block, done.stdout, done.stderr)
     return done.stdout

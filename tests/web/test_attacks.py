@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import http.client
+import json
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlencode
@@ -17,6 +18,7 @@ from tests.support.servers import RedisServer
 from tests.support.web_page import ServedPage, page_of
 from unstuck import Client, Settings
 from unstuck.coordinator.commands.job_commands import Command
+from unstuck.coordinator.web.api.api_app import PREFIX, api_app
 from unstuck.coordinator.web.app import create_app
 from unstuck.coordinator.web.safety import Access
 
@@ -88,15 +90,19 @@ def intent(store: Client, job: str) -> str:
 def routes() -> list[tuple[str, set[str]]]:
     """Path and methods of all that the page serves, with a value for each parameter."""
 
-    def of(found: list[BaseRoute], below: str) -> Iterator[tuple[str, set[str]]]:
+    def of(found: Sequence[BaseRoute], below: str) -> Iterator[tuple[str, set[str]]]:
         for one in found:
             if isinstance(one, Route):
                 yield below + re.sub(r"{[^}]*}", "x", one.path), set(one.methods or ())
             elif isinstance(one, Mount):
                 yield from of(one.routes, below + one.path)
 
-    with Client(Settings(redis_url="redis://127.0.0.1:1/0")) as nowhere:
-        return sorted(of(create_app(nowhere, Access()).routes, ""), key=lambda each: each[0])
+    with Client(Settings(redis_url="redis://127.0.0.1:1/0")) as client:
+        app = create_app(client, Access())
+    found = dict(of(app.routes, ""))
+    for path, operations in api_app(app.state).openapi()["paths"].items():
+        found[PREFIX + re.sub(r"{[^}]*}", "x", path)] = {method.upper() for method in operations}
+    return sorted(found.items())
 
 
 # -- another site in the same browser ------------------------------------------------------------------------------
@@ -153,6 +159,19 @@ def test_an_action_is_taken_for_a_post_alone(served: ServedPage, store: Client, 
     for headers in ({}, {"X_HTTP_Method_Override": "POST"}):
         assert ask(served, f"/jobs/{job}/pause", method, **headers).status in (400, 404, 405)
     assert intent(store, job) == "run"
+
+
+def test_a_program_acts_with_the_token_alone_since_a_spec_is_code(
+    served: ServedPage, guarded: ServedPage, store: Client
+) -> None:
+    """Given a page without a token, then another account of its host submits nothing there."""
+    before = len(store.jobs(limit=1000))
+    answer = ask(served, "/api/v1/jobs", "POST", json.dumps(SPEC))
+    assert answer.status == 403
+    assert "--token-file" in answer.text
+    assert len(store.jobs(limit=1000)) == before
+    assert ask(served, "/api/v1/jobs").status == 200
+    assert ask(guarded, "/api/v1/jobs", "POST", json.dumps(SPEC), Authorization=f"Bearer {TOKEN}").status == 201
 
 
 def test_a_form_of_the_page_itself_is_taken(served: ServedPage, store: Client, job: str) -> None:
