@@ -30,6 +30,7 @@ from unstuck.coordinator.schedules.schedule_commands import BackfillCommand, Sch
 
 # Before the nights on which the clocks of Berlin change, before a leap day, and on any day.
 BEGINNINGS = (1793496300.0, 1774745700.0, 1835395000.0, 1764200000.0)
+TERMS = SETTINGS.model_copy(update={"lock_ttl": 10.0})  # what a coordinator takes is left to it for half of that
 GOES_ON = 150.0  # virtual seconds that are played after the last trouble
 
 
@@ -60,14 +61,14 @@ def _play(
     ends = stage.now + dice.choice((30.0, 90.0, 240.0))
     trouble = Trouble(stage.rng, lambda: stage.now, ends, random.Random(f"later {seed}"), part.faults)
     core, depot = store(lambda: stage.now), Depot()
-    bound = SETTINGS.lock_ttl / 2 + 3 * SETTINGS.sweep_every + 2 * LONGEST_WAIT
+    bound = TERMS.lock_ttl / 2 + 3 * TERMS.sweep_every + 2 * LONGEST_WAIT
     landing, drops = Landing(), random.Random(f"drops {seed}")
     streamed = drops.random() < 0.15
     rules = Rules(stage, trouble, core, depot, landing, bound)
     core.watching = rules
     beats = dice.choice((0, 1, 2))
     for n in range(dice.randint(1, 2)):
-        Office(stage, trouble, core, depot, landing, SETTINGS, f"coordinator{n}", beaten=n < beats)
+        Office(stage, trouble, core, depot, landing, TERMS, f"coordinator{n}", beaten=n < beats)
     calm: list[bool] = []
     Routine(stage, "fleet", fleet(stage, trouble, core, depot, landing, seed, calm))
     faults = random_store_faults(random.Random(f"faults {seed}"), [], ends - stage.now)
@@ -78,7 +79,7 @@ def _play(
     ahead = random.Random(f"ahead {seed}")
     if ahead.random() < 0.15:
         faults = replace(faults, faults=_day_ahead(ahead, faults, wishes, names, ends - stage.now))
-    person = Person(stage, trouble, core, SETTINGS)
+    person = Person(stage, trouble, core, TERMS)
     for number, (name, *wish) in enumerate(wishes.all, 1):
         if (part.jobs is None or names.index(name) + 1 in part.jobs) and (
             part.requests is None or number in part.requests

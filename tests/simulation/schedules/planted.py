@@ -202,7 +202,7 @@ IN_SCHEDULES = (
     _bug(
         "a schedule that becomes due while it is decided is forgotten",
         rules.LATE_TICK,
-        743,
+        913,
         ModelSchedules._set_due,
         "if seen and self.now",
         "if True or self.now",
@@ -218,7 +218,7 @@ IN_SCHEDULES = (
     _bug(
         "a run that a dead coordinator was submitting is left to it for longer than the term of a lock",
         rules.LATE_TICK,
-        151,
+        169,
         decide._look_at_run,
         "now + term",
         "now + 4 * term",
