@@ -13,6 +13,7 @@ from typing import Any
 from unstuck.coordinator.web.api.api_app import PREFIX, api_app
 
 PAGE = Path(__file__).parents[1] / "docs" / "http-api.md"
+THREE_DAYS = '{"from": "2026-01-01", "to": "2026-01-03"}'
 HEAD = f"""\
 # The HTTP API
 
@@ -78,8 +79,7 @@ Schedules, what is published, and the fleet:
 ```sh
 curl -sS --fail-with-body -H "$AUTH" --data-binary @nightly.yaml "$API/schedules?reason=nightly+at+two"
 curl -sS --fail-with-body -H "$AUTH" "$API/schedules/nightly?next=5"
-curl -sS --fail-with-body -H "$AUTH" --json '{{"from": "2026-01-01", "to": "2026-01-03"}}' \\
-  "$API/schedules/nightly/backfill"
+curl -sS --fail-with-body -H "$AUTH" --json '{THREE_DAYS}' "$API/schedules/nightly/backfill"
 curl -sS --fail-with-body -H "$AUTH" "$API/datasets/sales"
 curl -sS --fail-with-body -H "$AUTH" "$API/doctor"
 
