@@ -37,12 +37,12 @@ from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.runner.attempt_host import WAREHOUSE_TIMEOUT, AttemptHost, Held
-from unstuck.tasks.runner.attempt_log import AttemptLog, logging_restored
 from unstuck.tasks.runner.done_before import DoneBefore, on_record
+from unstuck.tasks.runner.logs.attempt_log import AttemptLog, logging_restored
+from unstuck.tasks.runner.logs.stdio_filter import filtered
 from unstuck.tasks.runner.outcome import Finish, record_outcome, success
 from unstuck.tasks.runner.snapshot import ProcessSnapshot, environment
 from unstuck.tasks.runner.spark_session import open_session
-from unstuck.tasks.runner.stdio_filter import filtered
 from unstuck.tasks.spec.group import Step
 from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.spec.work_order import WorkOrder

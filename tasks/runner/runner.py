@@ -35,7 +35,7 @@ from unstuck.tasks.protocol.report import Done, Failure, OutcomeKind
 from unstuck.tasks.protocol.staging import Staging
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.attempt_host import AttemptHost, Held
-from unstuck.tasks.runner.attempt_log import set_levels
+from unstuck.tasks.runner.logs.attempt_log import set_levels
 from unstuck.tasks.runner.snapshot import Code, ProcessSnapshot
 from unstuck.tasks.runner.watchdog_client import WatchdogClient
 from unstuck.tasks.settings import Settings, settings

@@ -30,7 +30,7 @@ from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.runner.attempt import Attempt
 from unstuck.tasks.runner.attempt_host import AttemptHost, Held
-from unstuck.tasks.runner.attempt_log import logging_restored
+from unstuck.tasks.runner.logs.attempt_log import logging_restored
 from unstuck.tasks.runner.snapshot import Code, ProcessSnapshot
 from unstuck.tasks.runner.watchdog_client import WatchdogClient
 from unstuck.tasks.settings import Settings

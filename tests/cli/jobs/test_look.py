@@ -29,7 +29,7 @@ from unstuck.tasks.protocol.failure import CUT
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.runner.attempt_log import AttemptLog
+from unstuck.tasks.runner.logs.attempt_log import AttemptLog
 from unstuck.tasks.streams.arrived.position import FilesPosition, write_position
 from unstuck.tasks.terminal_text import printable
 from unstuck.tasks.warehouse.files import Files

@@ -19,7 +19,7 @@ from unstuck.coordinator.web.pages import job as job_screens
 from unstuck.coordinator.web.pages import job_model
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.runner.attempt_log import AttemptLog
+from unstuck.tasks.runner.logs.attempt_log import AttemptLog
 from unstuck.tasks.spec.outputs import REJECTED
 from unstuck.tasks.warehouse.files import Files
 

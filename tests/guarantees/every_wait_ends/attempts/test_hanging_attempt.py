@@ -31,7 +31,7 @@ SOON = {"UNSTUCK_WAREHOUSE_TIMEOUT": TIMEOUT}
 LOG_THAT_HANGS = """
 import atexit, os, threading
 atexit.register(os._exit, 0)  # a child of the pool ends so: logging does not wait for its handlers
-from unstuck.tasks.runner.attempt_log import AttemptLog
+from unstuck.tasks.runner.logs.attempt_log import AttemptLog
 write = AttemptLog.write
 AttemptLog.write = lambda self, record: threading.Event().wait() if record.levelname == 'ERROR' else write(self, record)
 runner.replace = lambda: print("replaced")

@@ -20,7 +20,7 @@ from unstuck.tasks.frames.output import is_any_frame
 from unstuck.tasks.protocol.failure import failure_of
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.runner.attempt_log import AttemptLog
+from unstuck.tasks.runner.logs.attempt_log import AttemptLog
 from unstuck.tasks.steps.context import MAX_DEPTH, Scratch, StepContext
 from unstuck.tasks.steps.work import Work
 from unstuck.tasks.warehouse.files import Files

@@ -27,8 +27,8 @@ from unstuck.tasks.process.tree import ProcessState, Tree, describe_status, proc
 from unstuck.tasks.protocol.failure import MAX_TEXT, failure_of, shorten
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.token import Token
-from unstuck.tasks.runner import attempt_log
-from unstuck.tasks.runner.attempt_log import AttemptLog
+from unstuck.tasks.runner.logs import attempt_log
+from unstuck.tasks.runner.logs.attempt_log import AttemptLog
 from unstuck.tasks.runner.runner import find_leaks
 from unstuck.tasks.spec.work_order import Collect
 from unstuck.tasks.steps.context import Scratch, StepContext

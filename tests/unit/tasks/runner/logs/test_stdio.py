@@ -14,9 +14,9 @@ import pytest
 
 from tests.support.machine import Limit
 from unstuck.tasks.protocol.secrets import Secrets
-from unstuck.tasks.runner import stdio as tee
-from unstuck.tasks.runner.attempt_log import AttemptLog
-from unstuck.tasks.runner.stdio import Tee
+from unstuck.tasks.runner.logs import stdio as tee
+from unstuck.tasks.runner.logs.attempt_log import AttemptLog
+from unstuck.tasks.runner.logs.stdio import Tee
 from unstuck.tasks.warehouse.files import Files
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from unstuck.tasks.protocol.secrets import Secrets
-from unstuck.tasks.runner.attempt_log import AttemptLog, logging_restored
+from unstuck.tasks.runner.logs.attempt_log import AttemptLog, logging_restored
 from unstuck.tasks.warehouse.files import Files
 
 

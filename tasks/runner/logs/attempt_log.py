@@ -21,7 +21,7 @@ from typing import TextIO
 from unstuck.tasks.errors import WarehouseMismatch
 from unstuck.tasks.log_lines import LogAs, formatter, one_line
 from unstuck.tasks.protocol.secrets import Secrets
-from unstuck.tasks.runner.stdio import Tee
+from unstuck.tasks.runner.logs.stdio import Tee
 from unstuck.tasks.warehouse.files import Files
 
 MAX_BYTES = 32 * 1024 * 1024

@@ -56,7 +56,7 @@ def filtered(secrets: Secrets, start: Callable[..., subprocess.Popen[bytes]] = s
 def _start(secrets: Secrets, reads: Mapping[int, int], start: Callable[..., subprocess.Popen[bytes]]) -> None:
     """Start the process that filters. ``reads``: the pipe that it reads for each of the worker's descriptors."""
     process = start(
-        [sys.executable, "-m", "unstuck.tasks.runner.stdio_filter", json.dumps(reads)],
+        [sys.executable, "-m", "unstuck.tasks.runner.logs.stdio_filter", json.dumps(reads)],
         stdin=subprocess.PIPE,
         pass_fds=list(reads.values()),
     )
