@@ -98,7 +98,7 @@ def test_the_ci_script_runs_the_tests_last_and_can_be_run() -> None:
     assert os.access(ROOT / "scripts" / "setup.sh", os.X_OK)
     assert re.findall(r"^stage \w+ (.*)$", script.read_text(), re.MULTILINE) == [
         "make lint",
-        "make simulate SEEDS=2000",
+        "make simulate SEEDS=1500",
         "make mirror SEEDS=100",
         "make chaos MINUTES=1",
         "make test",
