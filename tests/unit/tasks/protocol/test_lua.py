@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script, load
+from unstuck.tasks.transport.redis_client import connect
 
 PACKAGES = ("unstuck.tasks.transport", "unstuck.coordinator.store")
 FOLDERS = {package: Path(str(files(package))) / "lua" for package in PACKAGES}
@@ -41,3 +43,24 @@ def test_a_name_too_many_and_a_name_too_few_are_refused(redis_server: RedisServe
         with pytest.raises(TypeError, match="lease_ttl"):
             tick(period=1)
         assert len(tick(period=1, lease_ttl=2)) == 2
+
+
+def test_a_script_that_the_server_has_forgotten_is_loaded_again(redis_server: RedisServer) -> None:
+    with connect(redis_server.url) as client:
+        tick = Script(client, Keys("forgotten"), "unstuck.coordinator.store", "note_sweep")
+        tick(period=1, lease_ttl=2)
+        client.script_flush()
+        assert len(tick(period=1, lease_ttl=2)) == 2
+
+
+def test_a_call_whose_reply_is_lost_is_sent_again(redis_server: RedisServer) -> None:
+    proxy = Proxy(redis_server.port)
+    try:
+        with connect(proxy.url) as client:
+            tick = Script(client, Keys("lost"), "unstuck.coordinator.store", "note_sweep")
+            tick(period=1, lease_ttl=2)
+            proxy.lose(0.3, silent=False)
+            assert [len(tick(period=1, lease_ttl=2)) for _ in range(12)] == [2] * 12
+    finally:
+        proxy.close()
+    assert proxy.lost > 0
