@@ -24,6 +24,9 @@ takes the same actions. The OpenAPI document is at `{PREFIX}/openapi.json`. This
 - **Who may call.** As for [the page](web.md#who-may-see-it-and-who-may-act): a page with a token
   answers those who send it. One without a token answers callers of its own host, and takes no action from programs,
   since a spec is code. A browser acts from the page alone.
+- **A job** is named as on the command line: by its id, the beginning of its id, or its name, which means its newest
+  job. To look, its key and `last` do as well. An action that may be sent again takes the id, since a name may mean
+  another job by then.
 - **Times** are ISO 8601 in UTC with `Z`, or null. Each field of an answer is always there.
 - **Actions** are POST. They are safe to repeat; a submit is under a `key`. `by` and `reason` go into the event log; who
   is logged in is named by the login.
@@ -35,7 +38,7 @@ takes the same actions. The OpenAPI document is at `{PREFIX}/openapi.json`. This
 | status | exit code of the command line | |
 |---|---|---|
 | 404 | 3 | there is no such job, group, schedule, dataset or dead letter |
-| 409 | 4 | the state does not allow this |
+| 409 | 4 | the state does not allow this, or the word for the job fits several: `AMBIGUOUS`, exit code 2 |
 | 422 | 2 | the request or the spec is wrong; nothing was changed |
 | 503 | 5 | Redis or the warehouse cannot be reached, or refuses us |
 | 401, 403, 413, 421 | | the request is not let in: no token, another site or `--read-only`, too long, another name |

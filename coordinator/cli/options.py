@@ -11,8 +11,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from unstuck.coordinator.cli.render.terminal import Listing, stderr
-from unstuck.coordinator.client import Client
-from unstuck.coordinator.errors import Ambiguous, BadRequest, NoSuchJob
+from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.graph.svg import Svg, on_paper
 from unstuck.coordinator.model.status import Status
@@ -22,12 +21,9 @@ from unstuck.coordinator.views.words import count_of
 from unstuck.tasks.duration import since_time as moment
 
 T = TypeVar("T")
-LAST = "last"
 SHOWN = 20  # of what a command is meant for, listed before a person is asked
 STANDARD_INPUT = Path("-")
 JOB_IN_PYTHON = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # module:job
-_MINTED = re.compile(r"\d{8}T\d{6}-[a-z0-9]{8,12}")
-_LOOK_AT = 100_000  # jobs; as many as a listing ever answers with
 
 
 def read_status(word: str) -> Status:
@@ -151,54 +147,6 @@ def write_picture(picture: Svg, file: Path) -> None:
     except OSError as error:
         raise typer.BadParameter(f"{file} cannot be written: {error.strerror}", param_hint="--graph") from None
     stderr.print(f"The graph is in {file}.", soft_wrap=True)
-
-
-def resolve(client: Client, word: str, *, by_key: bool = False) -> str:
-    """The id of the job that ``word`` names: an id, a name (of its newest job), the beginning of an id, or ``last``.
-
-    Args:
-        by_key: it may be ``last`` or the key of a job, which counts more than the beginning of an id. Only for what
-            changes nothing: many keys are dates, and so begin the ids of other jobs.
-
-    Raises:
-        NoSuchJob: it names none.
-        BadRequest: it is ``last``, for a command.
-        Ambiguous: it begins several ids; the text lists them.
-    """
-    if _MINTED.fullmatch(word):
-        return word  # whether it is there, the next question tells
-    if word == LAST:
-        newest = next(iter(client.jobs(limit=1)), None)
-        if newest is None:
-            raise NoSuchJob("there is no job yet; submit one with `unstuck submit SPEC`")
-        if not by_key:
-            raise BadRequest(
-                "`last` may be another job by the time that a command is given, so only looks take it; nothing was "
-                f"changed. The newest job is {newest.id} ({newest.name}, {newest.status})."
-            )
-        return newest.id
-    jobs = client.jobs(limit=_LOOK_AT)
-    keyed = next((job for job in jobs if job.key and job.key == word), None)
-    for found in (
-        next((job for job in jobs if job.id == word), None),
-        next((job for job in jobs if job.name == word), None),  # the newest, for jobs are listed newest first
-        keyed if by_key else None,
-    ):
-        if found is not None:
-            return found.id
-    fitting = [job for job in jobs if word and re.match(rf"(\w+-)?{re.escape(word)}", job.id)]
-    if not fitting and keyed is not None:
-        raise NoSuchJob(f"{word} is the key of job {keyed.id}, and a command wants the id: nothing was changed")
-    if not fitting:
-        raise NoSuchJob(
-            f"no job {word} is in the store at {client.settings.prefix}: no job has this name, and no id begins with "
-            "it; `unstuck list` shows what is there"
-        )
-    if len(fitting) > 1:
-        shown = "\n".join(f"  {job.id}  {job.name}  {job.status}" for job in fitting[:20])
-        more = f"\n  … and {len(fitting) - 20} more" if len(fitting) > 20 else ""
-        raise Ambiguous(f"{word} fits {len(fitting)} jobs; name one of them:\n{shown}{more}")
-    return fitting[0].id
 
 
 def confirm(word: str, found: Sequence[T], what: str, listing: Callable[[Sequence[T]], Listing], yes: bool) -> None:

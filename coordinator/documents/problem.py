@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from unstuck.coordinator.documents.document import Document
-from unstuck.coordinator.errors import NoSuchGroup, NoWarehouse, WarehouseSilent
+from unstuck.coordinator.errors import Ambiguous, NoSuchGroup, NoWarehouse, WarehouseSilent
 from unstuck.coordinator.exits import ExitCode, explained
 from unstuck.coordinator.spec.problems import SpecError
 from unstuck.tasks.errors import (
@@ -27,6 +27,7 @@ STATUS = {
 }
 # The command line calls these bad usage, since it answers the person whose warehouse and whose word it was.
 _APART: dict[type[Exception], int] = {
+    Ambiguous: 409,
     NoSuchGroup: 404,
     NoWarehouse: 404,
     DatasetNotFound: 404,

@@ -28,7 +28,7 @@ from unstuck.coordinator.web.safety import Access, Guard
 from unstuck.tasks.errors import UnstuckError
 
 log = logging.getLogger(__name__)
-TITLES = {404: "Not found", 409: "Refused", 503: "No answer"}
+TITLES = {404: "Not found", 503: "No answer"}
 
 
 def create_app(

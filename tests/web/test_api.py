@@ -189,6 +189,16 @@ def test_each_route_that_looks_is_compared(site: Site) -> None:
     assert picture.text.startswith("<svg")
 
 
+def test_each_route_of_a_job_takes_its_name_and_the_beginning_of_its_id(site: Site) -> None:
+    job = site.names["held"]
+    routes = [route for route in (*GETS, *PICTURES) if "{job}" in route]
+    for route in routes:
+        whole, *same = (site.api.get(route.format(job=word, group="waits")) for word in (job, "held", job[:-1], "last"))
+        assert whole.status_code == 200, whole.text
+        assert [steady(one.text) for one in same] == [steady(whole.text)] * 3, route
+    assert len(routes) > 5
+
+
 def test_events_and_logs_are_read_in_parts(site: Site) -> None:
     job = site.names["failed"]
     every = site.api.get(f"/jobs/{job}/events").json()
@@ -237,9 +247,11 @@ def test_each_action_is_taken_and_its_answer_fits_its_schema(site: Site) -> None
         Step("/jobs/{job}/alter", {"job": held}, {"values": {"groups.nobody.timeout": "3h"}}, 422, "SPEC_INVALID"),
         Step("/jobs/{job}/skip", {"job": held}, {"group": "nobody"}, 404, "NO_SUCH_GROUP"),
         Step("/jobs/{job}/rerun", {"job": held}, {"group": "waits"}, 200, "ALREADY"),
-        Step("/jobs/{job}/{command}", {"job": held, "command": "resume"}, by, 200, "DONE"),
+        Step("/jobs/{job}/{command}", {"job": held[:-1], "command": "resume"}, by, 200, "DONE"),
         Step("/jobs/{job}/pause", {"job": held}, {"now": True, **by}, 200, "DONE"),
-        Step("/jobs/{job}/pause", {"job": held}, None, 200, "ALREADY"),
+        Step("/jobs/{job}/pause", {"job": "held"}, None, 200, "ALREADY"),
+        Step("/jobs/{job}/pause", {"job": held[:2]}, None, 409, "AMBIGUOUS"),
+        Step("/jobs/{job}/pause", {"job": "last"}, None, 422, "BAD_REQUEST"),
         Step("/jobs/{job}/{command}", {"job": held, "command": "force-stop"}, None, 200, "DONE"),
         Step("/jobs/{job}/{command}", {"job": "20260101T000000-aaaaaaaa", "command": "stop"}, None, 404, "NO_SUCH_JOB"),
         Step("/jobs/{job}/retry", {"job": failed}, {"rerun": ["bad"], **by}, 200, "DONE"),

@@ -30,7 +30,6 @@ from unstuck.coordinator.cli.options import (
     confirm,
     params_of,
     read_spec,
-    resolve,
 )
 from unstuck.coordinator.cli.render.terminal import (
     Listing,
@@ -48,6 +47,7 @@ from unstuck.coordinator.documents.job_documents import JobAnswerDocument
 from unstuck.coordinator.documents.retry_answer import retry_job
 from unstuck.coordinator.errors import BadRequest, NoSuchGroup, NoSuchJob
 from unstuck.coordinator.exits import ExitCode
+from unstuck.coordinator.find_job import find_job
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.problems import SpecError
 from unstuck.coordinator.views.job_facts import CommandResult
@@ -201,7 +201,7 @@ def rerun(job: JobArgument, group: Group, reason: Because = "", by: By = None, a
 
 def _ask_one(word: str, job: str, ask: Ask, as_json: bool) -> None:
     with connected() as connection:
-        answer = ask(connection.client, resolve(connection.client, job))
+        answer = ask(connection.client, find_job(connection.client, job))
     show_answers(word, [JobAnswerDocument.of_result(answer)], as_json)
 
 
@@ -245,7 +245,7 @@ def _ask_each(word: str, legal: frozenset[Status], ask: Ask, jobs: Selection, as
             ids = dict.fromkeys(job.id for job in chosen)
         for named in jobs.named or ():
             try:
-                ids[resolve(client, named)] = None
+                ids[find_job(client, named)] = None
             except NoSuchJob as error:
                 missing.append(_missing(named, error))
         bar = len(ids) > SHOWN and stderr.is_terminal

@@ -10,11 +10,12 @@ from typing import Annotated
 import typer
 
 from unstuck.coordinator.cli.connection import connected
-from unstuck.coordinator.cli.options import Follow, JsonLines, LookArgument, resolve
+from unstuck.coordinator.cli.options import Follow, JsonLines, LookArgument
 from unstuck.coordinator.cli.render.terminal import clock, emit_line, stderr
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.documents.job_documents import LogLineDocument
 from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.find_job import find_job
 from unstuck.coordinator.views.dataset_views import warehouse_at
 from unstuck.coordinator.views.job_logs import LogFile, find_logs, read_from, shown_line
 from unstuck.coordinator.views.job_views import JobView
@@ -37,7 +38,7 @@ def logs(
 ) -> None:
     """Show what a job's attempts logged and printed. Lines of several groups are led by GROUP#ATTEMPT."""
     with connected() as connection:
-        view = connection.client.show(resolve(connection.client, job, by_key=True))
+        view = connection.client.show(find_job(connection.client, job, by_key=True))
         one_group = _is_one_group(view, group)
         files = warehouse_at(view.job.warehouse).storage
         shown = 0

@@ -27,7 +27,6 @@ from unstuck.coordinator.cli.options import (
     Since,
     Statuses,
     read_spec,
-    resolve,
     write_picture,
 )
 from unstuck.coordinator.cli.render.job_tree import job_tree
@@ -43,6 +42,7 @@ from unstuck.coordinator.documents.job_documents import (
 )
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.stack_words import stack_lines
+from unstuck.coordinator.find_job import find_job
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.views.job_facts import altered_while_running
 from unstuck.coordinator.views.job_pictures import graph_of_job
@@ -143,7 +143,7 @@ def show(
         sys.stdout.write(_spec_text(job))
         return
     with connected() as connection:
-        view = connection.client.show(resolve(connection.client, job, by_key=True), why=graph is None)
+        view = connection.client.show(find_job(connection.client, job, by_key=True), why=graph is None)
     if graph is not None:
         write_picture(graph_of_job(view), graph)
         return
@@ -202,7 +202,7 @@ def _spec_text(job: str) -> str:
         written = read_spec(Path(job), None, unfinished=True).dumped()
     else:
         with connected() as connection:
-            written = connection.client.written(resolve(connection.client, job, by_key=True))
+            written = connection.client.written(find_job(connection.client, job, by_key=True))
     return yaml.safe_dump(written, sort_keys=False, allow_unicode=True)
 
 
@@ -281,7 +281,7 @@ def why(job: LookArgument, as_json: AsJson = False) -> None:
     Neighbouring groups whose explanation is the same, times included, are shown together.
     """
     with connected() as connection:
-        found = connection.client.explain(resolve(connection.client, job, by_key=True))
+        found = connection.client.explain(find_job(connection.client, job, by_key=True))
     if as_json:
         emit([ExplanationDocument.of_explanation(one) for one in found])
         return

@@ -18,13 +18,14 @@ from rich.text import Text
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from unstuck.coordinator.cli.connection import connected
-from unstuck.coordinator.cli.options import Follow, JsonLines, LookArgument, resolve
+from unstuck.coordinator.cli.options import Follow, JsonLines, LookArgument
 from unstuck.coordinator.cli.render.job_tree import job_tree
 from unstuck.coordinator.cli.render.terminal import can_live, clock, coloured, emit_line, hanging, stdout
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.documents.job_documents import EventDocument
 from unstuck.coordinator.errors import Unreachable
 from unstuck.coordinator.exits import ExitCode
+from unstuck.coordinator.find_job import find_job
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.status import TERMINAL, GroupState, Status
 from unstuck.coordinator.views.event_words import told, told_once
@@ -106,7 +107,7 @@ def events(job: LookArgument, follow: Follow = False, as_json: JsonLines = False
     """Show what happened to a job, the oldest first."""
     with connected() as connection:
         client = connection.client
-        job_id = resolve(client, job, by_key=True)
+        job_id = find_job(client, job, by_key=True)
         client.show(job_id)  # a job without events is not the same as no job
         found = events_of(client, job_id, follow=follow)
         if not as_json:
@@ -120,7 +121,7 @@ def events(job: LookArgument, follow: Follow = False, as_json: JsonLines = False
 def watch(job: LookArgument) -> None:
     """Watch a job until it ends or is HALTED: a live tree with bars. Exit code 1 if it does not finish well."""
     with connected() as connection:
-        job_id = resolve(connection.client, job, by_key=True)
+        job_id = find_job(connection.client, job, by_key=True)
         raise typer.Exit(await_end(connection.client, job_id, stdout))
 
 

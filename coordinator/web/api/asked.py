@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Depends, HTTPException, Request, Response
+from fastapi import Depends, HTTPException, Path, Request, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from unstuck.coordinator.client import Client
 from unstuck.coordinator.documents.document import json_text
 from unstuck.coordinator.documents.problem import MEDIA_TYPE, ProblemDocument
 from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.find_job import find_job
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.spec.problems import SpecError, Written
 from unstuck.coordinator.spec.text import read_bytes, written_in
@@ -69,6 +70,16 @@ async def _asked(request: Request) -> Asked:
 
 
 Ask = Annotated[Asked, Depends(_asked)]
+
+
+def _job(
+    ask: Ask, job: Annotated[str, Path(description="An id, the beginning of one, or a name (of its newest job).")]
+) -> str:
+    """The id of the job that is named. Raises: NoSuchJob, BadRequest, Ambiguous."""
+    return find_job(ask.client, job, by_key=ask.request.method != "POST")
+
+
+Job = Annotated[str, Depends(_job)]
 
 
 async def _body(request: Request) -> Written:

@@ -36,6 +36,7 @@ from unstuck.coordinator.web.api.asked import (
     Ask,
     Asked,
     By,
+    Job,
     Spec,
     Text,
     Why,
@@ -93,31 +94,31 @@ def submit(
 
 
 @jobs.get("/jobs/{job}", response_model=JobDocument)
-def show(ask: Ask, job: str) -> Response:
+def show(ask: Ask, job: Job) -> Response:
     """All there is to know of one job: as `unstuck show JOB --json`."""
     return ask.answer(JobDocument.of_view(ask.client.show(job, why=True)))
 
 
 @jobs.get("/jobs/{job}/diff", response_model=DiffDocument)
-def diff(ask: Ask, job: str) -> Response:
+def diff(ask: Ask, job: Job) -> Response:
     """The alterations of a job, and the groups that ran with each: as `unstuck show JOB --diff --json`."""
     return ask.answer(DiffDocument.of_view(ask.client.show(job)))
 
 
 @jobs.get("/jobs/{job}/spec", response_model=dict[str, Any])
-def spec_of(ask: Ask, job: str) -> Response:
+def spec_of(ask: Ask, job: Job) -> Response:
     """The stored spec of a job: as `unstuck show JOB --yaml`, in JSON."""
     return ask.answer(ask.client.written(job))
 
 
 @jobs.get("/jobs/{job}/why", response_model=list[ExplanationDocument])
-def why(ask: Ask, job: str) -> Response:
+def why(ask: Ask, job: Job) -> Response:
     """The reason why the job waits, and each of its groups that is not done: as `unstuck why JOB --json`."""
     return ask.answer([ExplanationDocument.of_explanation(one) for one in ask.client.explain(job)])
 
 
 @jobs.get("/jobs/{job}/events", response_model=list[EventDocument])
-def events(ask: Ask, job: str, after: Entry = "-", limit: Annotated[int, Query(ge=1, le=10_000)] = 1000) -> Response:
+def events(ask: Ask, job: Job, after: Entry = "-", limit: Annotated[int, Query(ge=1, le=10_000)] = 1000) -> Response:
     """The events of a job, the oldest first: as `unstuck events JOB --json`. The last `entry` is the next `after`."""
     ask.client.job(job)  # a job without events is not the same as no job
     found = islice(ask.client.events(job, after), limit)
@@ -127,7 +128,7 @@ def events(ask: Ask, job: str, after: Entry = "-", limit: Annotated[int, Query(g
 @jobs.get("/jobs/{job}/logs", response_model=list[LogLineDocument])
 def logs(
     ask: Ask,
-    job: str,
+    job: Job,
     tail: Annotated[int, Query(ge=1, le=10_000, description="The last lines of each attempt.")] = 500,
     every: Annotated[bool, Query(alias="all", description="Every attempt, not the newest of each group.")] = False,
 ) -> Response:
@@ -138,7 +139,7 @@ def logs(
 @jobs.get("/jobs/{job}/logs/{group}", response_model=list[LogLineDocument])
 def logs_of_group(
     ask: Ask,
-    job: str,
+    job: Job,
     group: str,
     tail: Annotated[int, Query(ge=1, le=10_000)] = 500,
     every: Annotated[bool, Query(alias="all")] = False,
@@ -168,7 +169,7 @@ def _logs(ask: Asked, job: str, group: str | None, tail: int, every: bool) -> Re
 
 
 @jobs.get("/jobs/{job}/graph.svg", response_class=Response, responses={200: {"content": {"image/svg+xml": {}}}})
-def graph(ask: Ask, job: str) -> Response:
+def graph(ask: Ask, job: Job) -> Response:
     """The graph of a job, as it stands."""
     return ask.sent(on_paper(graph_of_job(ask.client.show(job))), "image/svg+xml")
 
@@ -200,38 +201,38 @@ class PauseBody(Why):
 
 
 @jobs.post("/jobs/{job}/retry", response_model=JobAnswerDocument)
-def retry(ask: Ask, job: str, body: RetryBody = RetryBody()) -> Response:  # noqa: B008
+def retry(ask: Ask, job: Job, body: RetryBody = RetryBody()) -> Response:  # noqa: B008
     """Make a new job of one that FAILED, was CANCELED or STOPPED: as `unstuck retry JOB --json`."""
     more: dict[str, Any] = {"params": body.params, "rerun": body.rerun, "adopt_all": body.adopt_all}
     return _answer(ask, retry_job(ask.client, job, reason=body.reason, by=ask.by(body.by), **more))
 
 
 @jobs.post("/jobs/{job}/alter", response_model=JobAnswerDocument)
-def alter(ask: Ask, job: str, body: AlterBody) -> Response:
+def alter(ask: Ask, job: Job, body: AlterBody) -> Response:
     """Change values of the spec of a job: as `unstuck alter JOB --json`."""
     return _answer(ask, ask.client.alter(job, body.values, reason=body.reason, by=ask.by(body.by)))
 
 
 @jobs.post("/jobs/{job}/skip", response_model=JobAnswerDocument)
-def skip(ask: Ask, job: str, body: GroupBody) -> Response:
+def skip(ask: Ask, job: Job, body: GroupBody) -> Response:
     """Skip a group of a PAUSED, HALTED or RETRYING job: as `unstuck skip JOB GROUP --json`."""
     return _answer(ask, ask.client.skip(job, body.group, reason=body.reason, by=ask.by(body.by)))
 
 
 @jobs.post("/jobs/{job}/rerun", response_model=JobAnswerDocument)
-def rerun(ask: Ask, job: str, body: GroupBody) -> Response:
+def rerun(ask: Ask, job: Job, body: GroupBody) -> Response:
     """Run a group of a PAUSED, HALTED or RETRYING job again: as `unstuck rerun JOB GROUP --json`."""
     return _answer(ask, ask.client.rerun(job, body.group, reason=body.reason, by=ask.by(body.by)))
 
 
 @jobs.post("/jobs/{job}/pause", response_model=JobAnswerDocument)
-def pause(ask: Ask, job: str, body: PauseBody = PauseBody()) -> Response:  # noqa: B008
+def pause(ask: Ask, job: Job, body: PauseBody = PauseBody()) -> Response:  # noqa: B008
     """Start nothing more; what is running may end: as `unstuck pause JOB --json`."""
     return _answer(ask, ask.client.pause(job, now=body.now, reason=body.reason, by=ask.by(body.by)))
 
 
 @jobs.post("/jobs/{job}/{command}", response_model=JobAnswerDocument)
-def command(ask: Ask, job: str, command: Command, body: Why = NO_WHY) -> Response:
+def command(ask: Ask, job: Job, command: Command, body: Why = NO_WHY) -> Response:
     """Resume, stop, cancel or force-stop a job: as `unstuck COMMAND JOB --json`."""
     return _answer(ask, ask.client.command(job, command, reason=body.reason, by=ask.by(body.by)))
 

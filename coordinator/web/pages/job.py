@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import quote
 
 import yaml
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from unstuck.coordinator.commands.alter import in_words
 from unstuck.coordinator.errors import BadRequest, Damaged, NoSuchGroup
+from unstuck.coordinator.find_job import find_job
 from unstuck.coordinator.model.records import Alteration
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
@@ -270,11 +272,26 @@ def _number(request: Request) -> int:
     return max(1, int(text)) if text.isdecimal() and len(text) < 7 else 1
 
 
+def _of_job(path: str, screen: Callable[[Request], Response]) -> Route:
+    """A screen of one job. Another word for the job than its id leads to the same screen under the id."""
+
+    def found(request: Request) -> Response:
+        word = request.path_params["job"]
+        whole = find_job(client_of(request), word, by_key=True)
+        if whole == word:
+            return screen(request)
+        values = {name: quote(value, safe="") for name, value in {**request.path_params, "job": whole}.items()}
+        query = f"?{request.url.query}" if request.url.query else ""
+        return RedirectResponse(path.format(**values) + query, 302)
+
+    return Route(path, found)
+
+
 ROUTES = [
     Route("/jobs", jobs),
-    Route("/jobs/{job}", job),
-    Route("/jobs/{job}/attempts", attempts),
-    Route("/jobs/{job}/spec", spec),
-    Route("/jobs/{job}/groups/{group}", group),
-    Route("/jobs/{job}/groups/{group}/log", log),
+    _of_job("/jobs/{job}", job),
+    _of_job("/jobs/{job}/attempts", attempts),
+    _of_job("/jobs/{job}/spec", spec),
+    _of_job("/jobs/{job}/groups/{group}", group),
+    _of_job("/jobs/{job}/groups/{group}/log", log),
 ]

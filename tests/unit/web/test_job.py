@@ -56,6 +56,18 @@ def failed_fork(hand: ByHand) -> str:
     return job
 
 
+def test_a_word_for_a_job_leads_to_its_screens_under_its_id(browser: TestClient, hand: ByHand) -> None:
+    first = hand.submit({"name": "a"}, name="night")
+    job = hand.client.submit(hand.client.written(first), key="2013-12-31").id
+    for below in ("", "/attempts", "/spec", "/groups/a", "/groups/a%5B7%5D/log?attempt=1&x=%2F"):
+        for word in ("night", "last", "2013-12-31", job.rpartition("-")[2]):
+            answer = browser.get(f"/jobs/{word}{below}")
+            assert (answer.status_code, answer.headers.get("location")) == (302, f"/jobs/{job}{below}"), answer.text
+    answer = browser.get(f"/jobs/{job[:8]}/attempts")
+    assert answer.status_code == 409
+    assert re.search(f"fits 2 jobs; name one of them:.*{job}  night  PENDING.*{first}", answer.text, re.DOTALL)
+
+
 def test_the_sentences_and_commands_of_why_stand_on_the_screen(
     browser: TestClient, hand: ByHand, failed_fork: str
 ) -> None:
