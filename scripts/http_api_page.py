@@ -32,6 +32,10 @@ takes the same actions. The OpenAPI document is at `{PREFIX}/openapi.json`. This
   is logged in is named by the login.
 - **Errors** are [problem details](https://www.rfc-editor.org/rfc/rfc9457), `application/problem+json`. `detail` is the
   sentence of the command line. `code` is there to compare. `problems` names each place in a spec or in the request.
+- **A spec that is sent** is checked as at submit. `POST /validate` checks it and its SQL, answers as `unstuck validate
+  --json` does, also for a wrong spec, and stores nothing. It needs the token that a submit needs, and a page with
+  `--read-only` refuses it: to parse SQL it starts a process, and where there is Spark a JVM, one at a time. It imports
+  no code of steps: for that there is `unstuck validate --imports`.
 - **ETag.** Each answer to a GET has one. A call with `If-None-Match` is answered with 304, and without a body, while
   nothing has changed.
 
@@ -90,9 +94,10 @@ curl -sS --fail-with-body -H "$AUTH" "$API/doctor"
 curl -sS --fail-with-body -H "$AUTH" --etag-save tag --etag-compare tag "$API/schedules"
 ```
 
-A wrong spec is answered with its places, and stores nothing:
+A wrong spec is answered with its places, and stores nothing. To check one without a submit, validate it:
 
 ```sh
+curl -sS --fail-with-body -H "$AUTH" --data-binary @sales.yaml "$API/validate"
 curl -sS -H "$AUTH" --data-binary @wrong.yaml "$API/jobs"
 ```
 """

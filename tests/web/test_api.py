@@ -242,6 +242,7 @@ def test_each_action_is_taken_and_its_answer_fits_its_schema(site: Site) -> None
     nightly = yaml.safe_load(SPEC) | {"name": "weekly", "schedule": {"cron": "0 3 * * 1", "zone": "UTC"}}
     days = {"from": "2026-01-05", "to": "2026-01-05"}
     steps = [
+        Step("/validate", {}, SPEC, 200, ""),
         Step("/jobs", {}, SPEC, 201, ""),
         Step("/jobs/{job}/alter", {"job": held}, {"values": {"groups.waits.timeout": "3h"}, **by}, 200, "DONE"),
         Step("/jobs/{job}/alter", {"job": held}, {"values": {"groups.nobody.timeout": "3h"}}, 422, "SPEC_INVALID"),
@@ -311,11 +312,41 @@ def test_a_wrong_spec_is_refused_with_the_places_that_validate_names(site: Site,
     file = tmp_path / "spec.yaml"
     file.write_text(spec)
     validated = CliRunner().invoke(app, ["validate", str(file), "--json"], env=site.env)
-    problems = [{**one, "file": "spec.yaml"} for one in json.loads(validated.stdout)["problems"]]
+    told = json.loads(validated.stdout)
+    told["problems"] = problems = [{**one, "file": "spec.yaml"} for one in told["problems"]]
+    checked = site.api.post("/validate", content=spec)
+    assert (checked.status_code, site.fits("post", "/validate", checked)) == (200, told)
     response = site.api.post("/jobs", content=spec)
     answer = site.fits("post", "/jobs", response)
     assert (response.status_code, answer["code"]) == (422, "SPEC_INVALID")
     assert answer["problems"] == problems
+
+
+def test_a_spec_is_validated_as_by_the_command_and_nothing_is_stored_or_imported(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given SQL, a parameter without a value, and code whose import would leave a trace."""
+    (tmp_path / "traced.py").write_text(f"open({str(tmp_path / 'trace')!r}, 'w').close()\ndef run(spark, ctx): ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    step = {"sql": "SELECT :odd + 1 AS one", "output": "o"}
+    groups = [{"name": "a", "steps": [step]}, group("b") | {"steps": [{"python": "traced:run"}]}]
+    spec = {"name": "looked_at", "params": {"day": {"type": "date", "required": True}}, "groups": groups}
+    file = tmp_path / "spec.json"
+    file.write_text(json.dumps(spec))
+    told = site.told("validate", str(file))
+    assert (told["ok"], told["groups"], told["sql_parsed_by"][:6]) == (True, 2, "Spark ")
+    before = site.client.jobs()
+    kind = {"Content-Type": "application/json"}
+    answer = site.fits("post", "/validate", site.api.post("/validate", content=file.read_bytes(), headers=kind))
+    assert answer == told | {"warnings": [one.replace(str(file), "spec.json") for one in told["warnings"]]}
+    assert len(answer["warnings"]) > 0
+    given = site.api.post("/validate?param=day=2026-02-30", content=yaml.safe_dump(spec)).json()
+    assert (given["ok"], [one["path"] for one in given["problems"]]) == (False, ["params.day"])
+    assert [job.id for job in site.client.jobs()] == [job.id for job in before]
+    assert not (tmp_path / "trace").exists()
+    assert site.told("validate", str(file), "--imports")["ok"]
+    assert (tmp_path / "trace").exists()
 
 
 ODD = [
@@ -423,8 +454,11 @@ def test_the_guard_of_the_page_stands_before_the_api(site: Site) -> None:
     for response, status in ((unknown, 401), (foreign, 403), (elsewhere, 403)):
         assert (response.status_code, response.headers["content-type"]) == (status, "application/problem+json")
     reading = create_app(site.client, Access.of("127.0.0.1", token), read_only=True)
-    refused = TestClient(reading, ROOT, raise_server_exceptions=False).post(f"/jobs/{job}/cancel", headers=bearer)
-    assert (refused.status_code, refused.json()["code"]) == (403, "READ_ONLY")
+    for route in (f"/jobs/{job}/cancel", "/validate"):
+        refused = TestClient(reading, ROOT, raise_server_exceptions=False).post(route, headers=bearer, content=b"")
+        assert (refused.status_code, refused.json()["code"]) == (403, "READ_ONLY")
+    without = TestClient(create_app(site.client, Access.of("127.0.0.1", "")), ROOT, raise_server_exceptions=False)
+    assert without.post("/validate", content=SPEC).status_code == 403
 
 
 def test_the_page_of_the_api_is_made_from_its_openapi_document_as_it_is() -> None:
@@ -465,7 +499,8 @@ def test_each_example_of_the_page_runs(site: Site, tmp_path: Path) -> None:
     assert (submitted["name"], submitted["new"]) == ("sales", True)
     assert [event["by"] for _, event in site.client.events(job) if event["kind"] == "USER_PAUSE"] == ["ann"]
     assert (tmp_path / "graph.svg").read_text().startswith("<svg")
-    assert json.loads(wrong)["problems"][0]["path"] == "grups"
+    validated, end = json.JSONDecoder().raw_decode(wrong)
+    assert (validated["ok"], json.loads(wrong[end:])["problems"][0]["path"]) == (True, "grups")
 
 
 def _run(block: str, api: str, job: str, folder: Path) -> str:

@@ -82,13 +82,31 @@ def _job(
 Job = Annotated[str, Depends(_job)]
 
 
-async def _body(request: Request) -> Written:
-    """The spec in the body. Raises: SpecError."""
-    source = "spec.json" if "json" in request.headers.get("content-type", "") else "spec.yaml"
-    return written_in(read_bytes(await request.body(), source), source, None)
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The bytes of a spec, and the name by which problems call it."""
+
+    body: bytes
+    source: str
+
+    def written(self) -> Written:
+        """Raises: SpecError."""
+        return written_in(read_bytes(self.body, self.source), self.source, None)
 
 
-Spec = Annotated[Written, Depends(_body)]
+async def _body(request: Request) -> Sent:
+    is_json = "json" in request.headers.get("content-type", "")
+    return Sent(await request.body(), "spec.json" if is_json else "spec.yaml")
+
+
+SentSpec = Annotated[Sent, Depends(_body)]
+
+
+def _spec(sent: SentSpec) -> Written:
+    return sent.written()
+
+
+Spec = Annotated[Written, Depends(_spec)]
 SPEC_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
+from threading import Lock
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
@@ -25,7 +26,8 @@ from unstuck.coordinator.errors import NoSuchGroup
 from unstuck.coordinator.graph.svg import on_paper
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.problems import suggestion
+from unstuck.coordinator.spec.problems import SpecError, suggestion
+from unstuck.coordinator.validation.validate import ValidationDocument, validate_spec
 from unstuck.coordinator.views.job_facts import CommandResult
 from unstuck.coordinator.views.job_logs import MOST_READ, find_logs, tail_of
 from unstuck.coordinator.views.job_pictures import graph_of_job
@@ -37,6 +39,7 @@ from unstuck.coordinator.web.api.asked import (
     Asked,
     By,
     Job,
+    SentSpec,
     Spec,
     Text,
     Why,
@@ -50,6 +53,7 @@ jobs = APIRouter(tags=["jobs"])
 
 MOST_LOGS = 200  # attempts whose logs one answer has: those that began last
 MOST_IN_ALL = 16 * 1024 * 1024  # bytes of logs that are read for one answer
+_ONE_PARSER = Lock()  # a JVM, where there is Spark
 
 Since = Annotated[
     float | None,
@@ -91,6 +95,22 @@ def submit(
         return ask.answer(SubmittedDocument.of_submitted(done, job.name), 201 if fresh else 200)
 
     return with_places(spec, act)
+
+
+@jobs.post("/validate", response_model=ValidationDocument, openapi_extra=SPEC_BODY)
+def validate(
+    ask: Ask,
+    sent: SentSpec,
+    param: Annotated[Sequence[Text], Query(description="NAME=VALUE; with none, each parameter may lack one.")] = (),
+) -> Response:
+    """Check a spec and its SQL, and store nothing: as `unstuck validate --json`. It imports no code of steps."""
+    values = params_of(param) if param else None
+    try:
+        with _ONE_PARSER:
+            found = validate_spec(sent.written(), values, ask.client.settings)[1]
+    except SpecError as error:
+        found = ValidationDocument.of_error(error)
+    return ask.answer(found)
 
 
 @jobs.get("/jobs/{job}", response_model=JobDocument)

@@ -25,6 +25,7 @@ from unstuck.tasks.spec.group import GroupSpec, Step
 from unstuck.tasks.spec.sql_tokens import with_marked_results
 
 _CONF_OF_EXTENSIONS = "spark.sql.extensions"
+_PARSED_WITHIN = 600.0  # seconds
 _CODE = re.compile(r"^\[([A-Z_.]+)\] (.*?)\.?$")
 
 Groups = Mapping[int, GroupSpec]
@@ -162,7 +163,7 @@ def statement_problems(
     if not every:
         return "", problems, []
     asked = [[one.sql, one.conf] for one in every]
-    answer = _ask("unstuck.tasks.driver.parse_sql", asked) or {"by": ""}
+    answer = _ask("unstuck.tasks.driver.parse_sql", asked, _PARSED_WITHIN) or {"by": ""}
     if not answer["by"]:
         answer = _by_sqlglot([one.sql for one in every])
     is_spark = answer["by"].startswith("Spark")
@@ -216,11 +217,13 @@ def _by_sqlglot(statements: Sequence[str]) -> dict[str, Any]:
 # -- both --------------------------------------------------------------------------------------------------------
 
 
-def _ask(program: str, asked: Any) -> Any:
-    """The JSON that ``program`` answers with; None if it fails."""
-    done = subprocess.run(
-        [sys.executable, "-m", program], input=json.dumps(asked), text=True, stdout=subprocess.PIPE, check=False
-    )
+def _ask(program: str, asked: Any, within: float | None = None) -> Any:
+    """The JSON that ``program`` answers with; None if it fails, or does not answer ``within`` these seconds."""
+    command = [sys.executable, "-m", program]
+    try:
+        done = subprocess.run(command, input=json.dumps(asked), text=True, stdout=subprocess.PIPE, timeout=within)
+    except subprocess.TimeoutExpired:
+        return None
     return None if done.returncode else json.loads(done.stdout)
 
 
