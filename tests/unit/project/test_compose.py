@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import click
 import pytest
@@ -16,7 +19,7 @@ import yaml
 from celery.bin.celery import celery as celery_command
 
 from tests.support.paths import ROOT
-from tests.support.servers import free_port, server_binary, wait_until
+from tests.support.servers import RedisServer, free_port, server_binary, wait_until
 from unstuck import Settings
 from unstuck.tasks.duration import parse_duration
 
@@ -61,6 +64,33 @@ def test_the_command_is_one_that_celery_takes_and_its_app_imports(name: str) -> 
     app = outer.obj.app
     assert app.main == {"beat": "unstuck.coordinator", "coordinator": "unstuck.coordinator"}.get(name, "unstuck.tasks")
     assert inner.command.name == ("beat" if name == "beat" else "worker")
+
+
+def test_the_page_starts_by_its_command_asks_for_its_token_and_passes_its_health_check(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """The command and the check run as they stand, but for the port and the place of the secret."""
+    page, port = SERVICES["web"], str(free_port())
+    assert page["secrets"] == [*COMPOSE["secrets"]]
+    (tmp_path / "web-token").write_text("a-token-of-the-test\n")
+    program, *words = page["command"].replace("8620", port).replace("/run/secrets", str(tmp_path)).split()
+    kind, _, *check = page["healthcheck"]["test"]
+    assert (program, kind) == ("unstuck", "CMD")
+    environ = os.environ | {"UNSTUCK_REDIS_URL": redis_server.url, "UNSTUCK_WAREHOUSE": str(tmp_path)}
+    served = subprocess.Popen([sys.executable, "-m", "unstuck.coordinator.cli", *words], env=environ)
+
+    def is_well() -> bool:
+        assert served.poll() is None
+        told = [one.replace("8620", port) for one in check]
+        return subprocess.run([sys.executable, *told], capture_output=True).returncode == 0
+
+    try:
+        wait_until(is_well, 60, "the page to be healthy")
+        with pytest.raises(HTTPError, match="401"):
+            urlopen(f"http://127.0.0.1:{port}/jobs")
+    finally:
+        served.terminate()
+        served.wait()
 
 
 def test_workers_listen_to_the_queues_that_the_app_knows_and_to_all_of_them() -> None:
