@@ -181,6 +181,13 @@ def free_port(*wanted: int) -> int:
     raise OSError(f"no port of {_PORTS.start} to {_PORTS.stop - 1} is free on 127.0.0.1")
 
 
+def listens(port: int) -> bool:
+    """True if a process of this host accepts a connection there, on the loopback address."""
+    with socket.socket() as sock:
+        sock.settimeout(1.0)
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
 def _bindable(port: int) -> bool:
     """True if nobody else has this port on the loopback address."""
     with socket.socket() as sock:

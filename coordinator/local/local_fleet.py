@@ -129,12 +129,12 @@ class LocalFleet:
             raise
 
     def wait_ready(self, timeout: float = 90.0) -> bool:
-        """Return True once every worker and coordinator has answered and every process is up; False after a signal.
+        """Return True once every worker and coordinator has answered and the page listens; False after a signal.
 
         Raises:
             FleetFailed: a process keeps ending, or one did not answer within ``timeout`` seconds.
         """
-        waiting = {one.program.node: one for one in self.processes if one.program.node}
+        silent = {one.program.node: one for one in self.processes if one.program.node}
         deadline = time.monotonic() + timeout
         while self._signals.empty():
             for one in self.processes:
@@ -143,15 +143,16 @@ class LocalFleet:
                         f"{one.name} ended {one.deaths} times while it was starting. "
                         f"The end of its log ({one.log}):\n{one.log_tail()}"
                     )
-            for node in self._ping(sorted(filter(None, waiting))):
-                waiting.pop(node, None)
-            if not waiting and all(one.steady for one in self.processes):
+            for node in self._ping(sorted(silent)):
+                silent.pop(node, None)
+            waited_for = [*silent.values(), *(one for one in self.processes if not one.up)]
+            if not waited_for:
                 return True
             if time.monotonic() > deadline:
-                silent = list(waiting.values()) or [one for one in self.processes if not one.steady]
+                names, first = ", ".join(dict.fromkeys(one.name for one in waited_for)), waited_for[0]
                 raise FleetFailed(
-                    f"After {timeout:g} s there is no answer from {', '.join(one.name for one in silent)}. "
-                    f"The end of the log of {silent[0].name} ({silent[0].log}):\n{silent[0].log_tail()}"
+                    f"After {timeout:g} s there is no answer from {names}. "
+                    f"The end of the log of {first.name} ({first.log}):\n{first.log_tail()}"
                 )
         return False
 

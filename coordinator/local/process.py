@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from unstuck.coordinator.local.home import listens
 from unstuck.coordinator.local.parent_death import tied
 from unstuck.tasks.process.tree import Tree, describe_exit
 
@@ -31,6 +32,7 @@ class Program:
 
     Attributes:
         node: the Celery node name that answers a ping once the process is ready, if it has one.
+        port: where it listens on the loopback address once it is ready, if it does.
         runs_steps: it imports the user's code.
     """
 
@@ -38,6 +40,7 @@ class Program:
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     node: str | None = None
+    port: int | None = None
     runs_steps: bool = False
 
 
@@ -81,6 +84,11 @@ class SupervisedProcess:
     def steady(self) -> bool:
         """True once it has lived for a second; a program that cannot be imported does not get that far."""
         return self.pid is not None and time.monotonic() - self._started > STEADY_AFTER
+
+    @property
+    def up(self) -> bool:
+        """True once it is steady, and listens if it is to."""
+        return self.steady and (self.program.port is None or listens(self.program.port))
 
     def start(self) -> None:
         self._supervisor.start()

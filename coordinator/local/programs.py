@@ -73,7 +73,7 @@ def page(port: int, token: Path, url: str, settings: Settings) -> Program:
     """The page of the fleet. With a token, since any account of this host can connect to the loopback address."""
     argv = ("-m", "unstuck.coordinator.cli", "web", "--address", f"127.0.0.1:{port}", "--token-file", str(token))
     env = {"UNSTUCK_REDIS_URL": url, "UNSTUCK_WAREHOUSE": settings.warehouse}
-    return Program("web", (sys.executable, *argv), env)
+    return Program("web", (sys.executable, *argv), env, port=port)
 
 
 def valkey(folder: Path, port: int, config: Path) -> Program:
