@@ -142,6 +142,14 @@ class Settings(BaseSettings):
         return self
 
     @property
+    def lock_term(self) -> float:
+        """Seconds for which a coordinator holds the job or the schedule that it decides.
+
+        It is half of ``lock_ttl``: of one that has died, the other half is for the one that follows.
+        """
+        return self.lock_ttl / 2
+
+    @property
     def runner_silence(self) -> float:
         """Seconds after which a runner that was not heard of counts as silent, and as no listener."""
         return 3 * self.lease_renew + 1

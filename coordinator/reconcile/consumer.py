@@ -129,7 +129,7 @@ class Consumer:
         self.again(now)
         if now >= self._next_look:
             # At least twice in the term of a lock, so that its end is seen before it comes.
-            within = min(self._settings.sweep_every, self._settings.lock_ttl) / 2
+            within = min(self._settings.sweep_every, self._settings.lock_term) / 2
             self._next_look = now + self.sweep.run_due(within, self._beat)
             self.sweep.run_if_overdue(self._beat)
         if now >= self._next_trim:

@@ -290,7 +290,7 @@ class Pass:
         Then the pass reads the clock again. A time that still lies ahead was written before the clock was set back.
         """
         written_at = max(job.intent_at, job.started_at, job.counted_from, job.paused_at)
-        lock_lapsed = self._reconciler.clock() - self._began >= self._reconciler.settings.lock_ttl
+        lock_lapsed = self._reconciler.clock() - self._began >= self._reconciler.settings.lock_term
         return written_at > self._begun.now or lock_lapsed
 
     def _decide(self, state: JobState) -> Round:

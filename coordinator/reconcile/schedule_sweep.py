@@ -65,7 +65,7 @@ class Schedules:
         submitter: Submitter,
         background: Background,
         ids: Callable[[], str],
-        lock_ttl: float,
+        term: float,
         clock: Callable[[], float] = time.monotonic,
         notices: ScheduleNotices = NO_RULES,
     ) -> None:
@@ -73,15 +73,15 @@ class Schedules:
         Args:
             background: submits off the caller's thread.
             ids: mints fresh random words; they become commit ids.
-            lock_ttl: seconds within which another coordinator has done what one that died had in hand.
+            term: seconds for which a schedule that is taken is left to who took it. Two that decide the same do no
+                harm: a commit compares, and a key has one job.
             clock: monotonic seconds.
             notices: what is told with its commits.
         """
         self._notices = notices
         self._schedules, self._jobs, self._submitter = schedules, jobs, submitter
         self._background, self._ids = background, ids
-        # Who follows has the other half. Two that do the same do no harm: a commit compares, and a key has one job.
-        self._term = lock_ttl / 2
+        self._term = term
         self._clock, self._next_repair = clock, 0.0
         self._looks = StreamLooks(schedules, background, notices.concern_backlog)
 

@@ -70,7 +70,7 @@ def assemble(settings: Settings) -> Consumer:
     submitting = Background(SUBMITTERS, "run-submitter")
     telling = ScheduleNotices(told.rules, settings.time_zone)
     schedules = Schedules(
-        ScheduleStore(client, keys), store, submitter, submitting, mint, settings.lock_ttl, notices=telling
+        ScheduleStore(client, keys), store, submitter, submitting, mint, settings.lock_term, notices=telling
     )
     indexes = Indexes(client, keys, store)
     expected = ExpectedJobs(ExpectedJobsStore(client, keys), telling.rules, telling.zone)

@@ -56,7 +56,7 @@ class Store:
         client: redis.Redis,
         keys: Keys,
         *,
-        lock_ttl: float = 5.0,
+        lock_term: float = 2.5,
         lease_ttl: float = 15.0,
         retention: float = 7 * 86400,
         released_after: float = 25.0,  # seconds until no worker can hold an attempt of a job that has ended
@@ -64,7 +64,7 @@ class Store:
         self._redis = client
         self._keys = keys
         self._processes = ProcessRegistry(client, keys)
-        self._lock_ms = max(1, round(lock_ttl * 1000))
+        self._lock_ms = max(1, round(lock_term * 1000))
         self._lease_ttl = lease_ttl
         self._retention = retention
         self._released_after = released_after
@@ -78,7 +78,8 @@ class Store:
         return cls(
             client,
             Keys(settings.prefix),
-            **settings.model_dump(include={"lock_ttl", "lease_ttl", "retention"}),
+            lock_term=settings.lock_term,
+            **settings.model_dump(include={"lease_ttl", "retention"}),
             released_after=settings.lease_ttl + settings.cancel_grace,
         )
 

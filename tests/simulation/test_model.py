@@ -285,7 +285,7 @@ def _agree_on_the_slot(root: str, rng: random.Random) -> set[tuple[Any, ...]]:
 
 def test_a_pass_that_outlives_its_lock_cannot_swallow_a_wakeup(client: redis.Redis) -> None:
     """Whoever finishes after the term finds the job due already and leaves it so; the late pass must leave it too."""
-    store = Store(client, KEYS, lock_ttl=0.001)
+    store = Store(client, KEYS, lock_term=0.001)
     lease = Lease(client, KEYS, 15.0, "c")
     submit(client)
     store.tick(1.0, 0.0)

@@ -76,7 +76,7 @@ def test_what_other_threads_draw_at_random_changes_no_history() -> None:
 def test_a_history_that_breaks_a_promise_is_made_short() -> None:
     """What is left breaks the same promise, with less in it, and the dead wood of the rest is gone from its trace."""
     bug = next(bug for bug in PLANTED if bug.name == "a late failure writes the intent")
-    found = bug.search(27)  # with commands and faults that have nothing to do with it
+    found = bug.search(51)  # with commands and faults that have nothing to do with it
     assert found is not None
     with bug.planted():
         whole = simulate(found.seed, store=bug.store, commands=bug.commands, keep_all=True)

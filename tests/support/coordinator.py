@@ -89,7 +89,7 @@ class Coordinator:
         indexes = Indexes(self.redis, self.keys, self.store)
         submitter = Submitter(self.settings, self.redis, Submissions(self.redis, self.keys), CircuitBreaker())
         schedules = ScheduleStore(self.redis, self.keys)
-        notices, term = ScheduleNotices(rules, self.settings.time_zone), self.settings.lock_ttl
+        notices, term = ScheduleNotices(rules, self.settings.time_zone), self.settings.lock_term
         self.schedules = Schedules(schedules, self.store, submitter, background, mint, term, notices=notices)
         self.expected = ExpectedJobs(ExpectedJobsStore(self.redis, self.keys), rules, self.settings.time_zone)
         parts: dict[str, Any] = {"collector": self.collector, "indexes": indexes, "schedules": self.schedules}

@@ -183,7 +183,7 @@ class Coordinator:
 
     def __init__(self, settings: Settings, clock: JumpingClock) -> None:
         self._settings, self.clock, self._reports = settings, clock, Reported()
-        self.store = ReferenceStore(clock, self._reports, lock_ttl=settings.lock_ttl, lease_ttl=settings.lease_ttl)
+        self.store = ReferenceStore(clock, self._reports, lock_term=settings.lock_term, lease_ttl=settings.lease_ttl)
         store = cast(Store, StoreHere(self.store))
         self._reconciler = Reconciler(
             *(store, lambda wake_ups: None, _WarehousesHere(clock), settings, _mint, cast(Background, AtOnce())),

@@ -31,8 +31,8 @@ class ReferenceStore(WorkerScripts):
 
     stored: type[StoredJob] = StoredJob
 
-    def __init__(self, clock: Callable[[], float], stream: Reports, *, lock_ttl: float, lease_ttl: float) -> None:
-        super().__init__(clock, stream, lock_ttl=lock_ttl, lease_ttl=lease_ttl)
+    def __init__(self, clock: Callable[[], float], stream: Reports, *, lock_term: float, lease_ttl: float) -> None:
+        super().__init__(clock, stream, lock_term=lock_term, lease_ttl=lease_ttl)
         self.keys: dict[str, tuple[str, str]] = {}  # submit key → job, and the fingerprint of its spec
         self.alive_at = 0.0
         self.grace_until = 0.0
@@ -86,14 +86,14 @@ class ReferenceStore(WorkerScripts):
             if held:
                 job.dirty_until = now + 60.0
                 return Begun(BeginAnswer.BUSY, now)
-            job.lock = (owner, now + self.lock_ttl)
+            job.lock = (owner, now + self.lock_term)
         job.dirty_until = 0.0
-        self.due[job_id] = round(now + self.lock_ttl, 6)
+        self.due[job_id] = round(now + self.lock_term, 6)
         return Begun(BeginAnswer.LOCKED, now, f"{self.due[job_id]:.6f}", self.alive_at, self.grace_until)
 
     def _outlived(self, until: float) -> bool:
         """Taken before the clock was set back."""
-        return until - self.now > max(self.lock_ttl, 60.0)
+        return until - self.now > max(self.lock_term, 60.0)
 
     def end(self, job_id: str, owner: str, *, anyway: bool = False) -> EndAnswer:
         job, now = self.jobs.get(job_id), self.now
@@ -101,7 +101,7 @@ class ReferenceStore(WorkerScripts):
             return EndAnswer.LOST
         if job.dirty_until > now:
             if not anyway:
-                job.lock = (owner, now + self.lock_ttl)
+                job.lock = (owner, now + self.lock_term)
                 return EndAnswer.AGAIN
             self._due_earlier(job_id, now)
             job.dirty_until = 0.0

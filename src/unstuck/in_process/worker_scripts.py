@@ -18,11 +18,11 @@ from unstuck.tasks.transport.lease import Claim, FinishAnswer, RenewAnswer
 class WorkerScripts:
     """All jobs, the due index, the offers that stand; each method is one script, and happens at once."""
 
-    def __init__(self, clock: Callable[[], float], stream: Reports, *, lock_ttl: float, lease_ttl: float) -> None:
+    def __init__(self, clock: Callable[[], float], stream: Reports, *, lock_term: float, lease_ttl: float) -> None:
         """``clock``: seconds since the epoch. ``stream``: the report stream. The terms are in seconds."""
         self._clock = clock
         self._stream = stream
-        self.lock_ttl = lock_ttl
+        self.lock_term = lock_term
         self.lease_ttl = lease_ttl
         self.jobs: dict[str, StoredJob] = {}
         self.due: dict[str, float] = {}

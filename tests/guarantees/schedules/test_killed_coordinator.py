@@ -48,8 +48,7 @@ def test_a_tick_begins_when_the_term_of_a_coordinator_that_was_killed_with_it_is
 
         at = wait_until(began, 60, "the run to begin")
     assert term_ends <= at < term_ends + settings.sweep_every / 4
-    term = settings.lock_ttl * (1.0 if of_job else 0.5)
-    assert term_ends <= reached_at(shot) + term + 0.05, "of a schedule, the other half is for who follows"
+    assert term_ends <= reached_at(shot) + settings.lock_term + 0.05, "the other half is for who follows"
 
 
 def test_what_becomes_due_by_time_is_looked_at_then_and_what_a_report_made_due_is_left_to_its_reader(

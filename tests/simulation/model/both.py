@@ -97,7 +97,7 @@ class Both:
     def __init__(self, client: redis.Redis, lease_ttl: float) -> None:
         self.client = client
         self.real = Store(client, KEYS)
-        self.model = ModelStore(lambda: server_time(client), _NoStream(), lock_ttl=5.0, lease_ttl=lease_ttl)
+        self.model = ModelStore(lambda: server_time(client), _NoStream(), lock_term=2.5, lease_ttl=lease_ttl)
         self.begun: tuple[Begun, Begun] | None = None
         self.held: list[tuple[Any, Any]] = []
         self.seen: list[tuple[JobRecord, JobRecord]] = []

@@ -18,6 +18,6 @@ class Locks:
     def free_at(self, job: StoredJob) -> float:
         """When the others could decide ``job`` again, by a clock that nobody sets; 0 if no lock outlived its term."""
         ahead = job.lock[1] - self._core.now
-        if self._core.set_back and self._core.lock_ttl < ahead <= RESPECTED:
+        if self._core.set_back and self._core.lock_term < ahead <= RESPECTED:
             self._until[job.record.id] = self._core.steady + ahead
         return self._until.get(job.record.id, 0.0)

@@ -50,18 +50,18 @@ class Mirrored(ModelStore):
         clock: Callable[[], float],
         stream: ReportStream,
         *,
-        lock_ttl: float,
+        lock_term: float,
         lease_ttl: float,
         client: ClockedRedis,
         bytes_client: redis.Redis,
         compared: Callable[[str], None],
     ) -> None:
         """``compared``: is told of every answer that was the same."""
-        super().__init__(clock, stream, lock_ttl=lock_ttl, lease_ttl=lease_ttl)
+        super().__init__(clock, stream, lock_term=lock_term, lease_ttl=lease_ttl)
         self._redis, self._bytes, self._compared, self._reports = client, bytes_client, compared, stream
         client.flushall()
         client.xgroup_create(KEYS.reports, REPORT_GROUP, id="0", mkstream=True)
-        self._real = Store(client, KEYS, lock_ttl=lock_ttl, lease_ttl=lease_ttl)
+        self._real = Store(client, KEYS, lock_term=lock_term, lease_ttl=lease_ttl)
         self._submissions = Submissions(client, KEYS)
         self._entries: dict[str, str] = {}  # ids on the model's stream → on the real one
         self._due_seen: dict[str, str] = {}

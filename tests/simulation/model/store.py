@@ -25,8 +25,8 @@ class ModelStore(ReferenceStore):
     stored = StoredJob
     jobs: dict[str, StoredJob]  # type: ignore[assignment]
 
-    def __init__(self, clock: Callable[[], float], stream: Reports, *, lock_ttl: float, lease_ttl: float) -> None:
-        super().__init__(clock, stream, lock_ttl=lock_ttl, lease_ttl=lease_ttl)
+    def __init__(self, clock: Callable[[], float], stream: Reports, *, lock_term: float, lease_ttl: float) -> None:
+        super().__init__(clock, stream, lock_term=lock_term, lease_ttl=lease_ttl)
         self.notify: Callable[[str], None] = lambda queue: None  # wakes who waits for an offer on the queue
         self.watching: Watching | None = None
         self.skew = 0.0  # of the store's clock against that of the stage
@@ -128,7 +128,7 @@ class ModelStore(ReferenceStore):
         answer = super().commit(decision, commit_id, due_seen, acks)
         if job is None or before is None or answer is not CommitAnswer.APPLIED:
             return answer
-        job.decided_at = float(due_seen) - self.lock_ttl
+        job.decided_at = float(due_seen) - self.lock_term
         if self.watching:
             self.watching.committed(before, job, decision)
             self.watching.due_set(job.record.id)

@@ -359,7 +359,7 @@ MUTANTS = (
     mutant(
         "a time that lies ahead since the clock was set back is waited for",
         broken.LATE_PUBLISH,
-        925,
+        372,
         line(clock.come_if_beyond, "return at if at <= limit + CLOCK_SLACK else 0.0", "return at"),
         commands=True,
     ),

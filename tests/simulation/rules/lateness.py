@@ -123,7 +123,7 @@ class Lateness:
             return
         self._next_look = now + LOOK_EVERY
         before, self._since = self._since, {}
-        quiet = self._trouble.quiet_since + self._settings.lock_ttl
+        quiet = self._trouble.quiet_since + self._settings.lock_term
         for promise, what, bound in self._ripe():
             since = self._since[promise, what] = before.get((promise, what), now)
             late = now - max(since, quiet)
@@ -155,7 +155,7 @@ class Lateness:
 
     def _locked(self, job: StoredJob) -> bool:
         """A lock outlives its term, since the clock was set back."""
-        return self._stage.now <= self._locks.free_at(job) + self._settings.lock_ttl
+        return self._stage.now <= self._locks.free_at(job) + self._settings.lock_term
 
     def _reports(self) -> Iterator[Wait]:
         """Entries that were read and are not acked; whoever read them lives, or died since."""

@@ -33,6 +33,7 @@ from unstuck.coordinator.model.decision import Decision, Environment
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Status
+from unstuck.coordinator.reconcile.reconciler import NEWER_LOOK
 from unstuck.coordinator.spec.plan import PlannedGroup, plan_of
 from unstuck.coordinator.store.reports import StreamEntry
 from unstuck.tasks.protocol.processes import RunnerStatus
@@ -96,7 +97,7 @@ class Promises:
     def nothing_lies_about(self) -> None:
         """When all is well again: what has ended or lapsed is taken in within a few sweeps."""
         settings, now = self._settings, self._core.now
-        within = settings.lock_ttl + 4 * settings.sweep_every
+        within = settings.lock_term + 4 * settings.sweep_every
         for job_id, job in self._core.jobs.items():
             if self._stage.now <= self._locks.free_at(job) + within:
                 continue
@@ -127,7 +128,7 @@ class Promises:
             if not self._core.set_back:
                 self._hold(WAIT, self._clocks.overdue(job, now + skew, fault_free))
                 if not self.lateness.undecidable(job.record):
-                    within = self._settings.lock_ttl + 2 * self._settings.sweep_every
+                    within = self._settings.lock_term + 2 * self._settings.sweep_every
                     looked_at = max(fault_free, free_at + skew, asked_at + skew)
                     self._hold(UNTOLD, self._notices.overdue(job, now + skew, within, looked_at))
 
@@ -248,13 +249,16 @@ class Promises:
         self.broken(WAIT, f"{before.record.id} was given up: {reason.text}")
 
     def due_set(self, job_id: str) -> None:
-        """A wake-up is never swallowed: what has ended is due at the latest when the term of the last pass ends."""
+        """A wake-up is never swallowed: what has ended is due at the latest when the term of the last pass ends.
+
+        A job that is left to a newer coordinator is due for it, too.
+        """
         self.lateness.due_set(job_id)
         job, due = self._core.jobs[job_id], self._core.due.get(job_id)
         if job.record.terminal:
             return
         for group, attempt in job.attempts.items():
-            latest = max(attempt.outcome_at, job.begun_at) + self._settings.lock_ttl + 0.01
+            latest = max(attempt.outcome_at, job.begun_at) + max(self._settings.lock_term, NEWER_LOOK) + 0.01
             if attempt.outcome is not None and (due is None or due > latest):
                 when = "never" if due is None else f"in {due - self._stage.now:.1f}s"
                 self.broken(FORGOTTEN, f"{job_id}/{group} has ended, but the job is due {when}: its wake-up was lost")

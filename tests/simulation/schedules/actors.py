@@ -214,7 +214,7 @@ class Office:
             cast(Submitter, SubmitterAtHand(connection, self._core, self._depot)),
             cast(Background, Behind(self._begin)),
             self._stage.mint,
-            self._settings.lock_ttl,
+            self._settings.lock_term,
             clock=lambda: self._stage.now,
         )
         schedules._looks = cast(StreamLooks, LooksAtHand(connection, self._landing))

@@ -61,7 +61,7 @@ def _play(
     ends = stage.now + dice.choice((30.0, 90.0, 240.0))
     trouble = Trouble(stage.rng, lambda: stage.now, ends, random.Random(f"later {seed}"), part.faults)
     core, depot = store(lambda: stage.now), Depot()
-    bound = TERMS.lock_ttl / 2 + 3 * TERMS.sweep_every + 2 * LONGEST_WAIT
+    bound = TERMS.lock_term + 3 * TERMS.sweep_every + 2 * LONGEST_WAIT
     landing, drops = Landing(), random.Random(f"drops {seed}")
     streamed = drops.random() < 0.15
     rules = Rules(stage, trouble, core, depot, landing, bound)

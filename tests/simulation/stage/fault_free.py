@@ -104,7 +104,7 @@ class FaultFree:
     ) -> None:
         self.now = 1000.0
         self.stream, self.dispatcher = _Stream(), dispatcher or WakeUps()
-        self.core = ModelStore(lambda: self.now, self.stream, lock_ttl=5.0, lease_ttl=15.0)
+        self.core = ModelStore(lambda: self.now, self.stream, lock_term=2.5, lease_ttl=15.0)
         words = count()
         idle = [
             RunnerStatus(id=f"r{n}", host="h", pid=n, worker_pid=1, queues=("spark",), seen=self.now, idle_since=1.0)

@@ -109,7 +109,7 @@ def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all:
     )
     stream = ReportStream(stage, trouble)
     broker, depot = Broker(stage, trouble), Depot()
-    core = store(lambda: stage.now, stream, lock_ttl=settings.lock_ttl, lease_ttl=settings.lease_ttl)
+    core = store(lambda: stage.now, stream, lock_term=settings.lock_term, lease_ttl=settings.lease_ttl)
     hosts: list[Host] = []
 
     def listening() -> dict[str, list[RunnerStatus]]:
@@ -272,7 +272,7 @@ def _run(
     retries: Retries,
 ) -> None:
     # From when on leases and graces from the storm are over.
-    fault_free = trouble.ends + SETTINGS.lease_ttl * 2 + SETTINGS.lock_ttl
+    fault_free = trouble.ends + SETTINGS.lease_ttl * 2 + SETTINGS.lock_term
     left_paused: list[str] = []
 
     def done() -> bool:
@@ -308,7 +308,7 @@ def _run(
 
 def _left_alone(stage: Stage, core: ModelStore, trouble: Trouble, promises: Promises, paused: list[str]) -> None:
     """What was left paused waits for a person: it stays as it is, and says how to go on."""
-    stage.run(lambda: False, until=max(stage.now, trouble.ends) + SETTINGS.lock_ttl)
+    stage.run(lambda: False, until=max(stage.now, trouble.ends) + SETTINGS.lock_term)
     before = {job_id: (core.jobs[job_id].record, dict(core.jobs[job_id].groups)) for job_id in paused}
     stage.run(lambda: False, until=stage.now + SETTINGS.lease_ttl)
     for job_id, (record, groups) in before.items():

@@ -48,7 +48,7 @@ class Lateness:
 
 def term_of(settings: Settings) -> float:
     """Seconds within which the run of a tick is submitted, by the settings alone."""
-    return settings.lock_ttl / 2 + 2 * settings.sweep_every
+    return settings.lock_term + 2 * settings.sweep_every
 
 
 def judge_lateness(one: FoundSchedule, acts: list[Act], uptime: Uptime, settings: Settings, submit: float) -> Lateness:
