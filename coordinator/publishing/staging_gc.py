@@ -3,7 +3,7 @@
 It looks at a job twice: once when no worker can hold a lease on it, for attempts that count for nothing; and once when
 the job is forgotten, for everything that no entry of the warehouse log names. Every look may be repeated.
 """
-# ``_staging/<job>/<group>/<epoch>-<nonce>-<claimant>/`` is the folder of one attempt, and ``….log`` beside it its log.
+# ``_staging/<job>/<group>/<epoch>-<nonce>-<claimant>/`` is the folder of one attempt, ``job.logs`` that of all logs.
 # In case of doubt a file stays: one that is kept for nothing costs disk, one that is removed too early costs data.
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The logs of a job's attempts: files beside the staging folders in the warehouse."""
+"""The logs of a job's attempts: files in one folder of the warehouse."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from unstuck.coordinator.views.job_views import JobView
 from unstuck.tasks.log_lines import as_text
-from unstuck.tasks.protocol.token import GROUP_ID, split_member
+from unstuck.tasks.protocol.token import GROUP_ID, fork_member, log_folder, split_member
 from unstuck.tasks.terminal_text import printable
 from unstuck.tasks.warehouse.files import Files
 
 MOST_READ = 4 * 1024 * 1024  # bytes of one log, for its last lines
 TAIL = 64 * 1024  # bytes of the end of a log
 _STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z(?= )")
-_LOG = re.compile(r"(\d+)-(\w+)-(\w+)\.log")
+_LOG = re.compile(r"([^.]+)(?:\.(\d+))?\.(\d+)-\w+-\w+\.log")  # see `Token.log`
 
 
 class LogFile(NamedTuple):
@@ -35,16 +35,10 @@ def find_logs(files: Files, view: JobView, group: str | None, every_attempt: boo
     Args:
         group: a group, a fork (all its members), or one member (``by_month[3]``).
     """
-    root = f"_staging/{view.job.id}"
     records = {member.id: member for one in view.groups for member in one.members}
-    found: list[LogFile] = []
-    for folder in files.names(root):
-        name, dot, number = folder.partition(".")
-        owner = f"{name}[{number}]" if dot else name  # as `Token.staging` names it
-        if GROUP_ID.fullmatch(owner) is None or group not in (None, owner, split_member(owner)[0]):
-            continue
-        logs = _logs_in(files, f"{root}/{folder}", owner)
-        found += logs if every_attempt else logs[-1:]
+    found = [log for log in _logs_in(files, view.job.id) if group in (None, log.group, split_member(log.group)[0])]
+    if not every_attempt:
+        found = [*{log.group: log for log in found}.values()]
 
     def order(log: LogFile) -> tuple[float, str, int, int]:
         record = records.get(log.group)
@@ -57,16 +51,21 @@ def find_logs(files: Files, view: JobView, group: str | None, every_attempt: boo
 
 def logs_of(files: Files, job: str, group: str) -> list[LogFile]:
     """The logs of all attempts of one group, or of one member of a fork, the oldest first."""
-    name, ordinal = split_member(group)
-    return _logs_in(files, f"_staging/{job}/{name if ordinal is None else f'{name}.{ordinal}'}", group)
+    return [log for log in _logs_in(files, job) if log.group == group]
 
 
-def _logs_in(files: Files, folder: str, group: str) -> list[LogFile]:
-    names: list[str] = []
+def _logs_in(files: Files, job: str) -> list[LogFile]:
+    """All logs of a job, for each group the oldest first."""
+    folder, names = log_folder(job), list[str]()
     with suppress(NotADirectoryError):
         names = files.names(folder)
-    matches = filter(None, map(_LOG.fullmatch, names))
-    return sorted(LogFile(group, int(match[1]), f"{folder}/{match[0]}") for match in matches)
+    found = []
+    for match in filter(None, map(_LOG.fullmatch, names)):
+        name, ordinal, epoch = match.groups()
+        if GROUP_ID.fullmatch(name):
+            group = name if ordinal is None else fork_member(name, int(ordinal))
+            found.append(LogFile(group, int(epoch), f"{folder}/{match[0]}"))
+    return sorted(found)
 
 
 class Tail(NamedTuple):

@@ -88,10 +88,25 @@ class Token(Offer):
 
     @property
     def staging(self) -> str:
-        """The attempt's own folder, relative to the warehouse.
+        """The attempt's own folder, relative to the warehouse."""
+        return f"_staging/{self.job}/{self._folder}/{self._attempt}"
 
-        A fork's member gets ``group.ordinal``: Hadoop reads ``[…]`` in a path as a pattern.
-        """
+    @property
+    def log(self) -> str:
+        """The attempt's log, relative to the warehouse: a job has one folder for all."""
+        return f"{log_folder(self.job)}/{self._folder}.{self._attempt}.log"
+
+    @property
+    def _folder(self) -> str:
+        """A fork's member gets ``group.ordinal``: Hadoop reads ``[…]`` in a path as a pattern."""
         group, ordinal = split_member(self.group)
-        folder = group if ordinal is None else f"{group}.{ordinal}"
-        return f"_staging/{self.job}/{folder}/{self.epoch}-{self.nonce}-{self.claimant}"
+        return group if ordinal is None else f"{group}.{ordinal}"
+
+    @property
+    def _attempt(self) -> str:
+        return f"{self.epoch}-{self.nonce}-{self.claimant}"
+
+
+def log_folder(job: str) -> str:
+    """The logs of a job, beside the folders of its groups: none of these has such a name."""
+    return f"_staging/{job}/job.logs"

@@ -153,7 +153,7 @@ class Attempt:
             self._files = warehouse.storage
             self._files.answered = partial(self._runner.watchdog.restart_clock, WAREHOUSE_TIMEOUT)
             self._files.check()
-            self._log = AttemptLog(self._files, self._token.staging, self._secrets, self._runner.settings.log)
+            self._log = AttemptLog(self._files, self._token.log, self._secrets, self._runner.settings.log)
             self._stop_log = self._log.stop
             stack.enter_context(self._log.open())
         self._runner.watchdog.log_to(None if self._log.path is None else str(self._log.path))

@@ -1,4 +1,4 @@
-"""The log of one attempt: a file beside its staging folder that ``unstuck logs`` shows.
+"""The log of one attempt: a file in the folder of its job that ``unstuck logs`` shows.
 
 It holds what the attempt's code logged and printed, with full tracebacks and without the attempt's secrets. The log is
 for people: a log that cannot be written never fails an attempt.
@@ -47,14 +47,14 @@ class AttemptLog:
         logger: ``ctx.log`` of the steps.
     """
 
-    def __init__(self, files: Files, staging: str, secrets: Secrets | None = None, log_as: LogAs = "text") -> None:
-        """``secrets`` are taken out of every line. ``files`` have been checked, see `Files.check`."""
+    def __init__(self, files: Files, name: str, secrets: Secrets | None = None, log_as: LogAs = "text") -> None:
+        """``name``: see `Token.log`. ``secrets`` are taken out of every line. ``files`` have been checked."""
         self._files = files
         self._as_json = log_as == "json"
         self._formatter = formatter(log_as)
         self._secrets = secrets or Secrets()
-        self._name = f"{staging}.log"
-        self.path = files.local_path(self._name)
+        self._name = name
+        self.path = files.local_path(name)
         self.logger = logging.getLogger("step")
         self.logger.__class__ = _StepLogger
         self._left = 0  # bytes that may still be written
@@ -107,11 +107,14 @@ class AttemptLog:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unstuck-log-")))
             path = folder / "attempt.log"
             stack.callback(self._upload, path)
-        else:
+        try:
+            file = path.open("ab", buffering=0)
+        except FileNotFoundError:  # the first log of its job
             self._files.make_folder(self._name.rpartition("/")[0], checked=True)
-        self._append = stack.enter_context(path.open("ab", buffering=0)).write
+            file = path.open("ab", buffering=0)
+        self._append = stack.enter_context(file).write
         stack.callback(self.stop)
-        self._left = MAX_BYTES - path.stat().st_size
+        self._left = MAX_BYTES - file.tell()
 
     def _put(self, name: str, stream: TextIO, line: str) -> None:
         """Write a printed line. It goes past all loggers, whose handlers may print it again."""

@@ -69,7 +69,7 @@ class JsonFleet:
         return (self.folder / ".unstuck" / "log" / f"{name}.log").read_text().splitlines()
 
     def attempt(self, group: str) -> list[str]:
-        (log,) = (self.folder / "warehouse" / "_staging" / self.job / group).glob("*.log")
+        (log,) = (self.folder / "warehouse" / "_staging" / self.job / "job.logs").glob(f"{group}.*.log")
         return log.read_text().splitlines()
 
 

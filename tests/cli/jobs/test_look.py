@@ -395,7 +395,7 @@ def test_leaving_what_follows_is_quiet(cli: Cli, hand: ByHand) -> None:
 
 def write_log(hand: ByHand, token: Token, *lines: str) -> Path:
     """Lines in the log of an attempt, where the attempt's own log is."""
-    path = AttemptLog(Files(hand.settings.warehouse), token.staging).path
+    path = AttemptLog(Files(hand.settings.warehouse), token.log).path
     assert path is not None
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
@@ -446,7 +446,9 @@ def test_what_else_lies_about_beside_the_logs_of_a_job_disturbs_nobody(cli: Cli,
     staging = Path(hand.settings.warehouse) / "_staging" / logged
     (staging / ".DS_Store").write_bytes(b"of a file manager")
     (staging / "lost+found").mkdir()
-    (staging / "stray").write_text("a file where a group has a folder")
+    (staging / "job.logs" / ".DS_Store").write_bytes(b"of a file manager")
+    (staging / "job.logs" / "lost+found").mkdir()
+    (staging / "job.logs" / "notes.1.log").write_text("a log of nobody")
     assert cli("logs", logged).stdout.count(" | ") == 3
     assert cli("logs", logged, "clean").stdout == "tenth try\n"
 

@@ -79,9 +79,9 @@ def test_a_group_runs_and_its_outcome_and_reports_stand(
     assert outcome.kind is OutcomeKind.SUCCEEDED, outcome
     assert (outcome.rows, outcome.results) == ({"numbers": 5}, {"rows": 5})
     assert (tmp_path / "warehouse" / outcome.staging / "_marker.json").exists()
-    log = (tmp_path / "warehouse" / f"{outcome.staging}.log").read_text()
-    assert "making 5 rows" in log
-    assert "printed by the step" in log
+    (log,) = (tmp_path / "warehouse" / "_staging" / offer.job / "job.logs").glob("g.*.log")
+    assert "making 5 rows" in log.read_text()
+    assert "printed by the step" in log.read_text()
     kinds = [r["kind"] for r in fleet.reports(store) if r["token"].startswith(str(offer))]
     assert kinds == ["claimed", "succeeded"]
 
@@ -147,7 +147,7 @@ def test_the_traceback_begins_with_the_users_own_code_in_the_failure_and_in_the_
     assert failure is not None
     assert "fleet_steps.py" in failure.traceback
     assert "tasks/runner/attempt.py" not in failure.traceback
-    (log,) = (tmp_path / "warehouse" / "_staging" / offer.job / "g").glob("*.log")
+    (log,) = (tmp_path / "warehouse" / "_staging" / offer.job / "job.logs").glob("g.*.log")
     assert 'fleet_steps.py", line' in log.read_text()
     assert "tasks/runner/attempt.py" not in log.read_text()
 
@@ -244,7 +244,7 @@ def test_a_timeout_ends_a_step_that_hangs(
     assert outcome.kind is OutcomeKind.FAILED
     assert outcome.failure is not None
     assert (outcome.failure.code, outcome.failure.recoverable) == ("TIMEOUT", True)
-    (log,) = (tmp_path / "warehouse" / "_staging" / offer.job / "g").glob("*.log")
+    (log,) = (tmp_path / "warehouse" / "_staging" / offer.job / "job.logs").glob("g.*.log")
     assert "was killed" in log.read_text()
     ready_again(worker, store, make_offer)
 

@@ -24,7 +24,7 @@ from unstuck.coordinator.store.answers import Submission
 from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.staging import Staged
-from unstuck.tasks.protocol.token import Offer, Token
+from unstuck.tasks.protocol.token import Offer, Token, log_folder
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, Entry
@@ -41,7 +41,7 @@ def stage(coordinator: Coordinator, token: Token, *outputs: str) -> Outcome:
         files.write_durable(path, f"{token}".encode())
         made[name] = StagedOutput([DataFile(path, 1, len(str(token)))], 1, SCHEMA)
     write_marker(files, token.staging, Marker(str(token), "same", made, {}, {}, 1.0))
-    files.write_durable(f"{token.staging}.log", b"hello")
+    files.write_durable(token.log, b"hello")
     return Outcome(OutcomeKind.SUCCEEDED, staging=token.staging, rows=dict.fromkeys(made, 1))
 
 
@@ -107,7 +107,7 @@ def test_a_force_stopped_jobs_late_success_is_refused_visibly_and_its_staging_is
     look(coordinator, job, other)
 
     assert not stands(coordinator, zombie.staging)
-    assert stands(coordinator, f"{zombie.staging}.log"), "its log can be read until the retention is over"
+    assert stands(coordinator, zombie.log), "its log can be read until the retention is over"
     assert len(refused(coordinator, job)) == 1
     assert {key: coordinator.redis.dump(key) for key in coordinator.redis.keys(f"*{{{job}}}*")} == before
     assert coordinator.status(job) is Status.CANCELED
@@ -142,7 +142,7 @@ def test_a_failed_jobs_good_markers_stay_until_its_retention_is_over(coordinator
     look(coordinator, job)
     assert read_marker(Files(coordinator.settings.warehouse), good.staging) is not None, "a retry may adopt it"
     assert not stands(coordinator, bad.staging)
-    assert stands(coordinator, f"{bad.staging}.log")
+    assert stands(coordinator, bad.log)
 
     stage(coordinator, bad)  # a zombie thaws and writes once more
     (Path(coordinator.settings.warehouse) / f"_staging/{job}/notes").write_text("a file of somebody else's")
@@ -189,7 +189,7 @@ def test_what_an_older_job_published_stays_although_a_newer_one_was_swept_before
     assert not stands(coordinator, zombie.staging), "the log was read for it"
     forget(coordinator, older)
     look(coordinator, older)
-    assert not stands(coordinator, f"{tokens['kept'].staging}.log"), "the older one was swept, too"
+    assert not stands(coordinator, tokens["kept"].log), "the older one was swept, too"
     assert readable(coordinator, "kept") == [str(tokens["kept"])]
 
 
@@ -202,7 +202,7 @@ def test_an_object_store_is_swept_like_a_folder(redis_server: RedisServer, coord
     stage(coordinator, zombie)
 
     look(coordinator, job)
-    assert f"{zombie.staging}.log".rpartition("/")[2] in files.names(f"_staging/{job}/out")
+    assert zombie.log.rpartition("/")[2] in files.names(log_folder(job))
     assert read_marker(files, zombie.staging) is None
     assert read_marker(files, tokens["inner"].staging) is not None
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from unstuck import Unrecoverable
+from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.worker.shutdown import this_worker
 
 
@@ -132,8 +133,7 @@ def hang(file: Path) -> None:
 def warehouse_hangs(spark: Any, ctx: Any, warehouse: str, then: str = "") -> None:
     """The warehouse hangs when the step is over, with the attempt's own log in it."""
     ctx.result("made", True)  # so that there is a marker to write
-    job, group, *attempt = ctx.token.split("/")
-    hang(Path(warehouse) / "_staging" / job / group / f"{'-'.join(attempt)}.log")
+    hang(Path(warehouse) / Token.parse(ctx.token).log)
     hang(Path(warehouse) / "_warehouse_id")
     if then == "fail":
         never(spark, ctx)

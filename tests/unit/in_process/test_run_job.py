@@ -159,7 +159,7 @@ def test_the_staging_of_a_job_that_has_ended_goes_but_for_its_published_files(he
 
 def test_staging_is_kept_with_its_logs_if_that_is_asked_for(here: InProcess) -> None:
     ended = here.run({"name": "tiny", "groups": [{**group("bad", "refuse"), "retry": {"max": 0}}]}, keep=True)
-    (log,) = Path(here.settings.warehouse, "_staging", ended.job_id, "bad").glob("*.log")
+    (log,) = Path(here.settings.warehouse, "_staging", ended.job_id, "job.logs").glob("bad.*.log")
     assert "this row is not to be had" in log.read_text()
 
 

@@ -32,7 +32,7 @@ def text_of(browser: TestClient, path: str) -> str:
 
 
 def write_log(hand: ByHand, token: Token, data: bytes) -> Path:
-    path = AttemptLog(Files(hand.settings.warehouse), token.staging).path
+    path = AttemptLog(Files(hand.settings.warehouse), token.log).path
     assert path is not None
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)

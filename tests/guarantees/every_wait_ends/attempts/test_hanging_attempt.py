@@ -166,7 +166,7 @@ def with_session(store: redis.Redis, folder: Path, step: str) -> Offer:
 
 
 def log_of(folder: Path) -> str:
-    (log,) = (folder / "warehouse").glob("_staging/job/g/*.log")
+    (log,) = (folder / "warehouse").glob("_staging/job/job.logs/g.*.log")
     return log.read_text()
 
 

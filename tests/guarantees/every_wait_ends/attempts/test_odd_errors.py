@@ -74,5 +74,5 @@ def test_an_error_that_raises_where_it_is_asked_something_ends_its_attempt_under
         text = f"(it has no text: asking for it raised {kind})" if offer.job == "str" else "the true error"
         assert failure.text == f"Odd: {text}"
         assert "in raises_where" in failure.traceback
-        (log,) = (tmp_path / "warehouse").glob(f"_staging/{offer.job}/g/*.log")
+        (log,) = (tmp_path / "warehouse").glob(f"_staging/{offer.job}/job.logs/g.*.log")
         assert "in raises_where" in log.read_text()

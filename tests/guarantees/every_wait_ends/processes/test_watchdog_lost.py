@@ -34,7 +34,8 @@ def test_a_runner_whose_watchdog_cannot_be_started_again_ends_and_the_next_one_t
             return fleet.make_offer(client, tmp_path / "w", job, group)
 
         runner = fleet.runner_of(client, make_offer("first", "wait_for_cancel"))
-        (log,) = wait_until(lambda: list((tmp_path / "w").glob("_staging/first/g/*.log")), 20, "the log of the attempt")
+        logs = (tmp_path / "w").glob
+        (log,) = wait_until(lambda: list(logs("_staging/first/job.logs/g.*.log")), 20, "the log of the attempt")
         watchdog = worker.watchdog()
         python.rename(python.with_name("away"))
         watchdog.kill()

@@ -11,8 +11,9 @@ from unstuck.tasks.warehouse.log_entry import Change, Entry
 from unstuck.tasks.warehouse.marker import DataFile
 
 LISTING = {
-    "clean": ["1-n-a", "1-n-a.log", "2-m-b", "2-m-b.log", ".2-m-b.log.x.tmp", "notes"],
-    "month.0": ["1-n-c", "1-n-c.log"],
+    "clean": ["1-n-a", "2-m-b", ".2-m-b.x.tmp", "notes"],
+    "job.logs": ["clean.1-n-a.log", "clean.2-m-b.log", ".clean.2-m-b.log.x.tmp", "month.0.1-n-c.log"],
+    "month.0": ["1-n-c"],
 }
 
 
@@ -36,7 +37,7 @@ def test_after_the_retention_a_job_that_nothing_names_goes_as_a_whole() -> None:
 def test_after_the_retention_all_goes_but_what_the_log_names() -> None:
     kept = Kept(["_staging/j/clean/2-m-b"])
     gone = [f"_staging/j/clean/{name}" for name in LISTING["clean"] if name != "2-m-b"]
-    assert expired_staging("j", LISTING, kept) == [*gone, "_staging/j/month.0"]
+    assert expired_staging("j", LISTING, kept) == [*gone, "_staging/j/job.logs", "_staging/j/month.0"]
 
 
 def test_an_entry_names_the_folders_of_its_files_and_of_its_tokens() -> None:

@@ -209,7 +209,7 @@ def test_the_code_of_an_error_of_a_step_is_text_whatever_it_was() -> None:
 
 
 def test_a_line_that_cannot_be_put_together_is_in_the_log_with_its_place_and_fails_no_step(tmp_path: Path) -> None:
-    log = AttemptLog(Files(str(tmp_path)), "_staging/j/g/1-n-c")
+    log = AttemptLog(Files(str(tmp_path)), "_staging/j/job.logs/g.1-n-c.log")
     with log.open():
         log.logger.info("%d rows", "many")
         log.logger.info("%s", Rude())

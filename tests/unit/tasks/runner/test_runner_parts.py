@@ -351,7 +351,7 @@ def test_descriptors_that_an_attempt_leaves_open_are_seen_before_there_are_none_
 
 def test_the_log_is_bounded_and_says_so(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempt_log, "MAX_BYTES", 2_000)
-    log = AttemptLog(files, "_staging/j/g/1-n-c")
+    log = AttemptLog(files, "_staging/j/job.logs/g.1-n-c.log")
     with log.open():
         for _ in range(100):
             log.logger.info("x" * 100)
@@ -384,7 +384,7 @@ def test_the_log_leaves_logging_as_it_was(files: Files) -> None:
     before = now()
     assert root.level == logging.WARNING
     try:
-        with AttemptLog(files, "_staging/j/g/1-n-c").open() as log:
+        with AttemptLog(files, "_staging/j/job.logs/g.1-n-c.log").open() as log:
             assert sys.stdout is not before[3]
             log.logger.info("the file has this, the console has not")
             log.logger.warning("both")
@@ -401,7 +401,7 @@ def test_the_log_leaves_logging_as_it_was(files: Files) -> None:
 
 def test_a_log_that_cannot_be_written_fails_nothing(tmp_path: Path) -> None:
     (tmp_path / "_staging").write_text("a file where a folder should be")
-    with AttemptLog(Files(str(tmp_path)), "_staging/j/g/1-n-c").open() as log:
+    with AttemptLog(Files(str(tmp_path)), "_staging/j/job.logs/g.1-n-c.log").open() as log:
         log.logger.info("unheard")
 
 

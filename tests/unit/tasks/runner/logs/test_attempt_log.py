@@ -6,14 +6,17 @@ import contextlib
 import io
 import logging
 import logging.config
+import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from unstuck.tasks.protocol.secrets import Secrets
+from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.runner.logs.attempt_log import AttemptLog, logging_restored
 from unstuck.tasks.warehouse.files import Files
 
@@ -26,7 +29,7 @@ def hush() -> Secrets:
 
 @pytest.fixture
 def log(tmp_path: Path) -> AttemptLog:
-    return AttemptLog(Files(str(tmp_path)), "_staging/j/g/1-n-c")
+    return AttemptLog(Files(str(tmp_path)), "_staging/j/job.logs/g.1-n-c.log")
 
 
 @pytest.fixture
@@ -40,6 +43,19 @@ def logger() -> Iterator[logging.Logger]:
 def text_of(log: AttemptLog) -> str:
     assert log.path is not None
     return log.path.read_text()
+
+
+def test_the_folder_of_a_jobs_logs_is_made_for_the_first_and_again_if_it_is_gone(tmp_path: Path) -> None:
+    token = Token("j", "month[3]", 1, "n", "c")
+    folder = tmp_path / "_staging" / "j" / "job.logs"
+    for one in (token, replace(token, group="clean")):
+        with AttemptLog(Files(str(tmp_path)), one.log).open() as log:
+            log.logger.warning("written")
+    assert sorted(path.name for path in folder.iterdir()) == ["clean.1-n-c.log", "month.3.1-n-c.log"]
+    shutil.rmtree(folder)
+    with (again := AttemptLog(Files(str(tmp_path)), replace(token, epoch=2).log)).open():
+        again.logger.warning("written again")
+    assert "written again" in text_of(again)
 
 
 def test_a_library_that_listens_in_the_same_way_goes_on_after_the_attempt(log: AttemptLog, tmp_path: Path) -> None:
@@ -57,7 +73,7 @@ def test_a_library_that_listens_in_the_same_way_goes_on_after_the_attempt(log: A
             logging.Logger.callHandlers = listen  # type: ignore[method-assign, assignment]
             log.logger.info("in the first")
         log.logger.warning("between")
-        second = AttemptLog(log._files, "_staging/j/g/2-n-c")
+        second = AttemptLog(log._files, "_staging/j/job.logs/g.2-n-c.log")
         with second.open():
             second.logger.info("in the second")
         assert logging.Logger.callHandlers is listen
@@ -88,7 +104,7 @@ def test_records_of_a_kind_of_their_own_are_in_the_log(log: AttemptLog) -> None:
 def test_a_secret_in_a_traceback_that_a_handler_of_a_step_has_shown_first_is_taken_out(
     tmp_path: Path, logger: logging.Logger
 ) -> None:
-    log = AttemptLog(Files(str(tmp_path)), "_staging/j/g/1-n-c", hush())
+    log = AttemptLog(Files(str(tmp_path)), "_staging/j/job.logs/g.1-n-c.log", hush())
     logger.addHandler(logging.StreamHandler(io.StringIO()))
     console = io.StringIO()
     root = logging.StreamHandler(console)
@@ -107,7 +123,7 @@ def test_a_secret_in_a_traceback_that_a_handler_of_a_step_has_shown_first_is_tak
 
 
 def test_a_secret_in_the_name_of_a_logger_a_thread_or_a_level_is_taken_out(tmp_path: Path) -> None:
-    log = AttemptLog(Files(str(tmp_path)), "_staging/j/g/1-n-c", hush())
+    log = AttemptLog(Files(str(tmp_path)), "_staging/j/job.logs/g.1-n-c.log", hush())
     console = io.StringIO()
     handler = logging.StreamHandler(console)
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s %(threadName)s %(user)s %(message)s"))

@@ -41,7 +41,7 @@ def paper() -> Paper:
 
 
 def printed_by_attempt(folder: Path, name: str = "1-n-c") -> AttemptLog:
-    return AttemptLog(Files(str(folder)), f"_staging/j/g/{name}")
+    return AttemptLog(Files(str(folder)), f"_staging/j/job.logs/{name}.log")
 
 
 def lines_of(log: AttemptLog) -> list[str]:
