@@ -51,7 +51,7 @@ class PartitionRow:
 def datasets(request: Request) -> Response:
     place = datasets_of(request)
     published, trouble = unreadable_as(Published("", 0, {}), place.published)
-    part = part_of(rows_of(published.datasets), lambda row: row.name, request.query_params, MOST)
+    part = part_of(rows_of(published.datasets), request.query_params, MOST, lambda row: row.name)
     return page(
         request,
         "datasets.html",

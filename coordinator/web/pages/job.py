@@ -84,7 +84,7 @@ def _since(text: str) -> float | None:
 def job(request: Request) -> Response:
     """All of one job that a person needs first."""
     view = _view(request)
-    groups = model.page_of_groups(view, _number(request))
+    groups = model.page_of_groups(view, request.query_params)
     told_groups, more_told = model.told_of(view)
     errors, more_errors = model.errors_of(view)
     outputs = model.outputs_of([member for group in view.groups for member in group.members])
@@ -92,7 +92,7 @@ def job(request: Request) -> Response:
     seen = (view.job, view.damage, view.done, view.total, groups, told_groups, errors, outputs, explained)
     if same := unchanged(request, seen):
         return same
-    there = {model.anchor(line.id or line.name) for line in groups.lines}
+    there = {model.anchor(line.id or line.name) for line in groups.items}
 
     def href(name: str) -> str:
         return f"#{model.anchor(name)}" if model.anchor(name) in there else model.job_href(view.job.id, "groups", name)
@@ -128,7 +128,7 @@ def group(request: Request) -> Response:
     errors, more_errors = model.errors_of(view, name)
     shown = list(fork.members) if whole else [] if member is None else [member]
     states = [GroupState(state) for state in fork.census] if whole else [member.state if member else GroupState.WAITING]
-    members = model.page_of_members(view, fork, _number(request)) if whole else None
+    members = model.page_of_members(view, fork, request.query_params) if whole else None
     seen = (view.job.status, fork.census, fork.expanded, member, members, told_groups, errors)
     if same := unchanged(request, seen):
         return same
@@ -265,11 +265,6 @@ def _ran(view: JobView, one: GroupView) -> tuple[str, str, int, int]:
 
 def _view(request: Request) -> JobView:
     return client_of(request).show(request.path_params["job"], why=True, members=MEMBERS, by_fleet=True)
-
-
-def _number(request: Request) -> int:
-    text = request.query_params.get("page", "1")
-    return max(1, int(text)) if text.isdecimal() and len(text) < 7 else 1
 
 
 def _of_job(path: str, screen: Callable[[Request], Response]) -> Route:

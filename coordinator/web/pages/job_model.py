@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from math import ceil
-from typing import TypeVar
 from urllib.parse import quote
 
 from unstuck.coordinator.errors import NoSuchGroup
@@ -17,25 +15,14 @@ from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.views.job_facts import GroupView
 from unstuck.coordinator.views.job_lines import Line, lines_of, member_line
 from unstuck.coordinator.views.job_views import ForkView, JobView
+from unstuck.coordinator.web.paging import Part, part_of
 from unstuck.tasks.protocol.report import Failure
 from unstuck.tasks.spec.outputs import REJECTED
-
-T = TypeVar("T")
 
 A_PAGE = 100  # groups, or members of a fork
 ERRORS = 5  # groups whose errors are written out
 EXPLAINED = 20  # explanations that are written out
 _TO_LOOK_AT = (GroupState.FAILED, GroupState.BACKOFF, GroupState.CANCELING, GroupState.RUNNING, GroupState.QUEUED)
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """One page of a list: what it shows, its number from 1 on, and how many there are."""
-
-    lines: tuple[Line, ...]
-    number: int
-    pages: int
-    sorted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +63,7 @@ def anchor(group: str) -> str:
     return f"group-{group}"
 
 
-def page_of_groups(view: JobView, number: int) -> Page:
+def page_of_groups(view: JobView, query: Mapping[str, str]) -> Part[Line]:
     """The groups of a job as `unstuck show` has them; where there are many, those that need a look come first."""
     blocks: list[list[Line]] = []
     for line in lines_of(view, view.at):
@@ -84,34 +71,20 @@ def page_of_groups(view: JobView, number: int) -> Page:
             blocks[-1].append(line)
         else:
             blocks.append([line])
-    number = min(number, _pages(len(blocks)))
-    if many := len(blocks) > A_PAGE:
+    if len(blocks) > A_PAGE:
         blocks.sort(key=lambda block: _rank(block[0].state))
-    return _page([line for block in _cut(blocks, number) for line in block], len(blocks), number, many)
+    part = part_of(blocks, query, A_PAGE)
+    return part.showing([line for block in part.items for line in block])
 
 
-def page_of_members(view: JobView, fork: ForkView, number: int) -> Page:
+def page_of_members(view: JobView, fork: ForkView, query: Mapping[str, str]) -> Part[Line]:
     """The members of a fork that have a record, those that need a look first."""
-    members = sorted(fork.members, key=lambda member: _rank(member.state))
-    number = min(number, _pages(len(members)))
-    lines = [member_line(view, fork, member, view.at) for member in _cut(members, number)]
-    return _page(lines, len(members), number, True)
-
-
-def _pages(count: int) -> int:
-    return max(1, ceil(count / A_PAGE))
+    part = part_of(sorted(fork.members, key=lambda member: _rank(member.state)), query, A_PAGE)
+    return part.showing([member_line(view, fork, member, view.at) for member in part.items])
 
 
 def _rank(state: str) -> int:
     return next((n for n, one in enumerate(_TO_LOOK_AT) if one == state), len(_TO_LOOK_AT))
-
-
-def _cut(every: Sequence[T], number: int) -> Sequence[T]:
-    return every[(number - 1) * A_PAGE : number * A_PAGE]
-
-
-def _page(lines: Sequence[Line], count: int, number: int, is_sorted: bool) -> Page:
-    return Page(tuple(lines), number, _pages(count), is_sorted)
 
 
 def told_of(view: JobView, only: str = "") -> tuple[list[Told], int]:

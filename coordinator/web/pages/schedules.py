@@ -46,7 +46,7 @@ class ScheduleRow:
 def schedules(request: Request) -> Response:
     client = client_of(request).schedules
     views, damaged = client.all_and_unreadable()
-    part = part_of(in_order(views), lambda view: view.schedule.name, request.query_params, MOST)
+    part = part_of(in_order(views), request.query_params, MOST, lambda view: view.schedule.name)
     runs = client.runs_of([view.schedule.name for view in part.items], STRIP)
     seen = [[(view.schedule, view.backlog, view.waits) for view in part.items], runs, part.found, damaged]
     return page(request, "schedules.html", seen=seen, part=part, rows=_rows(part.items, runs), damaged=damaged)

@@ -123,7 +123,8 @@ def test_a_large_job_is_shown_by_page_with_what_needs_a_look_first(browser: Test
     assert "A graph of 351 groups is not drawn here" in text
     last = browser.get(f"/jobs/{job}?page=4").text
     assert last.count('<tr id="group-') == 51
-    assert "Page 4 of 4" in last
+    assert "Page 4 of 4: 351 groups" in last
+    assert re.findall(r'href="(\?[^"]*)"', last) == ["?page=3"]
 
 
 def test_attempts_and_events_are_shown_the_newest_first_and_by_page(browser: TestClient, hand: ByHand) -> None:
