@@ -6,7 +6,7 @@ The outcome on the attempt record is the truth.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -101,7 +101,7 @@ class Outcome:
 
     def to_json(self) -> str:
         given = {name: value for name in _FIELDS if (value := getattr(self, name))}
-        return json.dumps(given, separators=(",", ":"), default=asdict)
+        return json.dumps(given, separators=(",", ":"), default=_values)
 
     @classmethod
     def from_json(cls, text: str) -> Outcome:
@@ -110,6 +110,11 @@ class Outcome:
             return _OUTCOME.validate_python(json.loads(text))  # by json, because pydantic refuses half a character
         except ValueError as error:
             raise Malformed(f"not an outcome: {text[:200]!r} ({in_short(error)})") from error
+
+
+def _values(record: Failure | Done) -> dict[str, Any]:
+    """As `asdict`, which also copies what stands in them, and so takes ten times as long."""
+    return {name: getattr(record, name) for name in record.__slots__}
 
 
 _FIELDS = tuple(one.name for one in fields(Outcome))

@@ -11,8 +11,9 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from typing import Any
 
 from unstuck.tasks.errors import (
@@ -161,13 +162,16 @@ def find(name: str, allowed: Sequence[str]) -> Callable[..., Any]:
     return target  # type: ignore[no-any-return]
 
 
+_signature = lru_cache(maxsize=256)(inspect.signature)  # a process calls the same functions again and again
+
+
 def fit(name: str, function: Callable[..., Any], params: Mapping[str, Any], *, own: set[str]) -> dict[str, Any]:
     """The parameters that ``function`` takes after ``spark`` and ``ctx``; it must take those of the step's ``own``.
 
     Raises: BadStepCall: one is missing, or one of the step's own is not taken.
     """
     try:
-        signature = inspect.signature(function)
+        signature = _signature(function) if isinstance(function, Hashable) else inspect.signature(function)
     except (TypeError, ValueError) as error:
         raise BadStepCall(f"{name} has no signature to call it by: {error}") from error
     declared = list(signature.parameters.values())

@@ -78,7 +78,12 @@ def by_position(spark: Any, ctx: Any, a: int, /) -> None: ...
 def lonely() -> None: ...
 
 
+class Unhashable(list[int]):
+    def __call__(self, spark: Any, ctx: Any, a: int) -> None: ...
+
+
 def test_a_step_gets_the_parameters_it_takes() -> None:
+    assert fit("m:unhashable", Unhashable(), {"a": 1, "z": 9}, own=set()) == {"a": 1}
     assert fit("m:plain", plain, {"a": 1, "z": 9}, own=set()) == {"a": 1}
     assert fit("m:greedy", greedy, {"a": 1, "z": 9, "spark": 0}, own=set()) == {"a": 1, "z": 9}
 
