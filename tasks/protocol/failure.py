@@ -16,6 +16,7 @@ from typing import Any
 
 from unstuck.tasks.errors import Unrecoverable, UnstuckError
 from unstuck.tasks.process.call_deadlines import run_with_deadline
+from unstuck.tasks.protocol.java_text import told_by_java
 from unstuck.tasks.protocol.report import Failure
 
 MAX_TEXT = 2_000
@@ -157,7 +158,10 @@ def _of_the_runner(found: Failure, text: str) -> Failure:
 
 def describe(error: BaseException) -> str:
     """``ValueError: no such thing``, whatever class of error it is."""
-    return f"{class_name(error)}: {_ask(lambda: error)}".rstrip(": ")
+    text = _ask(lambda: error)
+    if _qualified(type(error)) == "py4j.protocol.Py4JJavaError":  # its first line names only the call
+        text = told_by_java(text)
+    return f"{class_name(error)}: {text}".rstrip(": ")
 
 
 def class_name(error: BaseException) -> str:

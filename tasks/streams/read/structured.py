@@ -6,15 +6,17 @@ once the marker names it, and is seen only once the log does, so a dead attempt 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from unstuck.tasks.errors import InputMissing, SqlInvalid, StagingLost, Unrecoverable
+from unstuck.tasks.errors import BadFile, InputMissing, SqlInvalid, StagingLost, Unrecoverable
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.frames.output import stage
 from unstuck.tasks.frames.spark import hadoop_uri, is_frame, remove_folder, sql_error
+from unstuck.tasks.protocol.java_text import told_by_java
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.streams.arrived.position import goes_on
 from unstuck.tasks.streams.arrived.skipped import skipped
@@ -22,7 +24,14 @@ from unstuck.tasks.warehouse.checkpoint import newest_commit, pack, unpack, what
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Checkpoint, StagedOutput
 
-_MAX_AGE = "maxFileAge"
+# Unless the spec says so, Spark passes over what is a week older than the newest file, makes null what is no value, and
+# takes the fields of CSV by their place, whatever the header says; all of it without a word.
+_STRICT = {"maxFileAge": "36500d", "mode": "FAILFAST", "enforceSchema": "false", "columnPruning": "false"}
+_BAD_FILE = re.compile(r"reading file .*(Malformed records are detected|CSV header|Data type mismatch)", re.DOTALL)
+_HINT = (
+    ". Nothing was loaded. Mend the file, or move it out of the folder. If nulls will do, options: {mode: PERMISSIVE} "
+    'reads what is no value as null, and {enforceSchema: "true"} takes the fields of CSV by their place'
+)
 _RETAINED = "spark.sql.streaming.minBatchesToRetain"  # Spark removes what it has noted of more batches
 
 
@@ -71,17 +80,16 @@ def open_stream(session: Any, name: str, stream: StreamInput) -> Any:
         if (what := sql_error(error)) is not None:
             raise SqlInvalid(f"inputs: {name}: schema: {what}") from error
         raise
-    options = dict(stream.options)
-    if not any(name.lower() == _MAX_AGE.lower() for name in options):
-        # Else Spark passes over what is a week older than the newest file, and says nothing.
-        options[_MAX_AGE] = "36500d"
-    return reader.options(**options).load(hadoop_uri(stream.stream))
+    said = {name.lower() for name in stream.options}
+    strict = {name: value for name, value in _STRICT.items() if name.lower() not in said}
+    return reader.options(**strict, **stream.options).load(hadoop_uri(stream.stream))
 
 
 def stage_stream(files: Files, folder: str, frame: Any, partition_by: Sequence[str], resume: Resume) -> StagedOutput:
     """Write what has arrived for a streaming ``frame`` into ``folder``, as `stage` does. Returns when all is read.
 
     Raises:
+        BadFile: Spark cannot read a file by the schema.
         InputMissing: the published checkpoint is gone.
         Unrecoverable: it is of another stream, or of a later generation; or somebody skipped a file that lies there.
         StagingLost: that of this attempt is not whole.
@@ -119,7 +127,10 @@ def stage_stream(files: Files, folder: str, frame: Any, partition_by: Sequence[s
         query.awaitTermination()
     except Exception as error:  # noqa: BLE001 - raised again
         # As it would be without a stream; Spark wraps it several times.
-        raise (raised[0] if raised else getattr(error, "_cause", None) or error) from None
+        first = raised[0] if raised else getattr(error, "_cause", None) or error
+        if _BAD_FILE.search(told := told_by_java(str(first))):
+            raise BadFile(told + _HINT) from None
+        raise first from None
     finally:
         query.stop()
     found = [batch for _, batch in sorted(batches.items()) if batch.rows]

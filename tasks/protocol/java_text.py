@@ -1,0 +1,29 @@
+"""The text of an error of the JVM in one line: its message and those of its causes, without frames of Java (pure)."""
+
+from __future__ import annotations
+
+import re
+
+_FRAME = re.compile(r"\s+(at |\.\.\. \d+ more)|Driver stacktrace:")
+_BEGIN = re.compile(r"(?:: |Caused by: )(?=[\w.$]+(?:: |$))")
+_SPARKS = re.compile(r"\borg\.apache\.spark\.[\w.$]+: ")
+_PACKAGE = re.compile(r"\b(?:[a-z][\w$]*\.)+(?=[A-Z][\w$]*(?:Exception|Error): )")
+_STATE = re.compile(r"\s*\bSQLSTATE: \w+")
+
+
+def told_by_java(text: str) -> str:
+    """The text of a ``Py4JJavaError`` in one line: the call, what it raised, and each cause that says more."""
+    told: list[list[str]] = [[]]
+    for line in text.splitlines():
+        if _FRAME.match(line) or not line.strip():
+            continue
+        if begin := _BEGIN.match(line):
+            told.append([])
+            line = line[begin.end() :]
+        told[-1].append(line.strip())
+    said = ""
+    for lines in told:
+        part = _STATE.sub("", _PACKAGE.sub("", _SPARKS.sub("", " ".join(lines)))).strip().rstrip(".:")
+        if part and part not in said:
+            said += f". {part}" if said else part
+    return said

@@ -1,0 +1,63 @@
+"""An error of the JVM in one sentence: the place and the cause stand there, not the call through py4j alone."""
+
+from __future__ import annotations
+
+from unstuck.tasks.protocol.failure import failure_of
+from unstuck.tasks.protocol.java_text import told_by_java
+
+WRITE = """An error occurred while calling o574.parquet.
+: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows to file:/w/out. SQLSTATE: 58030
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.taskFailedWhileWritingRowsError(QueryExecutionErrors.scala:855)
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+Caused by: org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file \
+file:/in/a.csv.  SQLSTATE: KD001
+\tat org.apache.spark.sql.execution.datasources.FileScanRDD.compute(FileScanRDD.scala:1)
+\t... 19 more
+Caused by: java.lang.IllegalArgumentException: CSV header does not conform to the schema.
+ Header: amount, id
+ Schema: id, amount
+\tat org.apache.spark.sql.catalyst.csv.CSVHeaderChecker.checkHeader(CSVHeaderChecker.scala:1)
+\t... 20 more
+"""
+STAGE = """An error occurred while calling o1.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 7.0 failed 1 times, \
+most recent failure: Lost task 0.0 in stage 7.0 (TID 7) (h executor driver): \
+java.io.EOFException: Unexpected end of input stream
+\tat org.apache.hadoop.io.compress.DecompressorStream.decompress(DecompressorStream.java:1)
+
+Driver stacktrace:
+\tat org.apache.spark.scheduler.DAGScheduler.failJobAndIndependentStages(DAGScheduler.scala:1)
+Caused by: java.io.EOFException: Unexpected end of input stream
+\tat org.apache.hadoop.io.compress.DecompressorStream.decompress(DecompressorStream.java:1)
+\t... 1 more
+"""
+
+
+def test_each_cause_is_told_once_in_one_line_with_its_place() -> None:
+    assert told_by_java(WRITE) == (
+        "An error occurred while calling o574.parquet. [TASK_WRITE_FAILED] Task failed while writing rows to "
+        "file:/w/out. [FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:/in/a.csv. "
+        "IllegalArgumentException: CSV header does not conform to the schema. Header: amount, id Schema: id, amount"
+    )
+    assert told_by_java(STAGE) == (
+        "An error occurred while calling o1.collectToPython. Job aborted due to stage failure: Task 0 in stage 7.0 "
+        "failed 1 times, most recent failure: Lost task 0.0 in stage 7.0 (TID 7) (h executor driver): "
+        "EOFException: Unexpected end of input stream"
+    )
+
+
+def test_a_text_that_is_none_of_the_jvm_stays_as_it_is() -> None:
+    assert told_by_java("no such thing: here") == "no such thing: here"
+    assert told_by_java("") == ""
+
+
+def test_the_failure_of_an_error_of_the_jvm_is_its_one_line_and_the_traceback_is_whole() -> None:
+    Py4JJavaError = type("Py4JJavaError", (Exception,), {"__module__": "py4j.protocol"})
+
+    try:
+        raise Py4JJavaError(WRITE)
+    except Py4JJavaError as error:
+        failure = failure_of(error)
+    assert failure.text == f"Py4JJavaError: {told_by_java(WRITE)}"
+    assert "\n" not in failure.text
+    assert "FileScanRDD.scala" in failure.traceback
