@@ -38,6 +38,7 @@ from unstuck.coordinator.spec.job_params import check_key
 from unstuck.coordinator.spec.model import JobSpec, Spec
 from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submitted
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
+from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.pool_store import Pools
 from unstuck.coordinator.store.schedule_store import ScheduleStore
@@ -48,6 +49,7 @@ from unstuck.coordinator.unreachable import in_sentences
 from unstuck.coordinator.views.fleet_view import FleetView, fleet_of
 from unstuck.coordinator.views.job_facts import JobFacts
 from unstuck.coordinator.views.job_views import JobView, ListedJob, Queries, view_of
+from unstuck.coordinator.views.late_jobs import LateJob, late_jobs
 from unstuck.coordinator.views.queues import full_pools, nobody_takes, unread_messages
 from unstuck.coordinator.views.running_code import different_code_for, unlike_runners
 from unstuck.coordinator.views.waiting_offers import WaitingOffers, waiting_offers
@@ -307,6 +309,10 @@ class Client(ClientCommands):
             wanted: show also queues that open jobs name and nobody listens to; costs a look at each of them.
         """
         return fleet_of(self._redis, self._keys, self.settings.runner_silence, wanted=wanted)
+
+    def late_jobs(self) -> list[LateJob]:
+        """Names of jobs without a schedule of which a rule ``late`` was told, and of no end; the oldest first."""
+        return late_jobs(ExpectedJobsStore(self._redis, self._keys))
 
     def offers(self) -> list[WaitingOffers]:
         """The offers that stand ready for runners, by queue and pool, those first that wait for longest."""

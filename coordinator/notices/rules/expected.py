@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from unstuck.coordinator.model.notice import Notice, Told, notice_id
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.notices.rules.job_rules import Subscriptions
-from unstuck.coordinator.notices.rules.late_deadlines import Deadlines, deadlines
+from unstuck.coordinator.notices.rules.late_deadlines import deadlines
 from unstuck.coordinator.notices.rules.schedule_wording import late_text
 from unstuck.coordinator.spec.notify_spec import FleetRule, Late, NotifyRule
 from unstuck.tasks.spec.fields import STORED
@@ -32,7 +32,7 @@ class Expected:
     Attributes:
         since: from when on it is expected.
         judged: condition → the last deadline that was judged.
-        told: by condition, the deadline that was told last.
+        told: by condition, the deadline that was told last; ``texts``: its sentence.
         absent: deadlines in a row for which no job had come.
         by_fleet: a rule of the fleet names it, which another coordinator may not have.
     """
@@ -40,6 +40,7 @@ class Expected:
     since: float = 0.0
     judged: dict[str, float] = field(default_factory=dict)
     told: dict[str, Told] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
     absent: int = 0
     by_fleet: bool = False
 
@@ -114,7 +115,7 @@ def judge(
         jobs: those of this name since `looks_back_to`, the newest first.
         given_up: whether a name that does not come any more is forgotten.
     """
-    told, judged, absent = dict(expected.told), dict(expected.judged), expected.absent
+    told, judged, texts, absent = dict(expected.told), dict(expected.judged), dict(expected.texts), expected.absent
     notices: list[Notice] = []
     forget = False
 
@@ -137,7 +138,8 @@ def judge(
             forget = given_up and absent >= GIVEN_UP
             to = asked.conditions[key][1]
             told[key] = Told(found.at, now, to, ends=tuple(target for target in to if target in asked.recovered))
-            text = f"{late_text(late, found, zone)}; {_stands(mine, found)}"
+            texts[key] = late_text(late, found, zone)
+            text = f"{texts[key]}; {_stands(mine)}"
             if forget:
                 text += f". It has not come {GIVEN_UP} times in a row: until it is submitted again, it is not expected"
             notices += _notice(name, "late", key, to, found.at, now, mine, text)
@@ -146,7 +148,7 @@ def judge(
         done = next((job for job in mine if job.status is Status.FINISHED), None)
         if done is not None:
             over(key, last, mine, done)
-    return Judged(replace(expected, judged=judged, told=told, absent=absent), tuple(notices), forget)
+    return Judged(replace(expected, judged=judged, told=told, texts=texts, absent=absent), tuple(notices), forget)
 
 
 def _lates(asked: Subscriptions) -> list[tuple[str, Late]]:
@@ -159,7 +161,7 @@ def _unwatched(asked: Subscriptions, expected: Expected) -> list[tuple[str, Told
     return [(key, told) for key, told in expected.told.items() if not told.over and key not in asked.conditions]
 
 
-def _stands(jobs: Sequence[Came], deadline: Deadlines) -> str:
+def _stands(jobs: Sequence[Came]) -> str:
     if not jobs:
         return "none was submitted in the day before it"
     job = jobs[0]

@@ -19,6 +19,7 @@ from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.views.fleet_view import FleetView
 from unstuck.coordinator.views.job_views import ListedJob
+from unstuck.coordinator.views.late_jobs import LateJob
 from unstuck.coordinator.views.queues import nobody_takes, unfit_runners, unread_messages
 from unstuck.coordinator.waits import waits_of
 from unstuck.coordinator.web.rendering import client_of, page, unchanged
@@ -69,6 +70,7 @@ class Seen:
     retrying: Sequence[ListedJob]
     going_on: Sequence[ListedJob]
     newest: Sequence[ListedJob]
+    late: Sequence[LateJob]
     schedules: Sequence[ScheduleView]
     unreadable: Mapping[str, str]
     fleet: FleetView
@@ -86,6 +88,7 @@ class Seen:
             client.jobs(status=[Status.RETRYING], limit=MOST + 1),
             client.jobs(status=GOES_ON, limit=MOST + 1),
             client.jobs(limit=LATELY),
+            client.late_jobs()[:MOST],
             schedules,
             unreadable,
             fleet,
@@ -101,6 +104,7 @@ def troubles(seen: Seen) -> list[Trouble]:
         *(_of_job(job, job.submitted_at) for job in seen.halted[:MOST]),
         *(_of_job(job, job.ended_at) for job in _failed(seen)[:MOST]),
         *_of_schedules(seen),
+        *(_of_late(one, seen) for one in seen.late),
         *(_of_job(job, job.started_at or job.submitted_at) for job in [*seen.retrying[:MOST], *_waiting(seen)]),
     ]
 
@@ -114,6 +118,15 @@ def _waiting(seen: Seen) -> list[ListedJob]:
 def _of_job(job: ListedJob, since: float) -> Trouble:
     text = job.reason.text if job.status is Status.FAILED and job.reason is not None else ""
     return Trouble("job", job.name, f"/jobs/{quote(job.id, safe='')}", job.status, text, since, job)
+
+
+def _of_late(late: LateJob, seen: Seen) -> Trouble:
+    job = next((one for one in seen.newest if one.name == late.name and not one.schedule), None)
+    if job is None:
+        stands = f"no job of this name is among the newest {LATELY}"
+    else:
+        stands = f"job {job.id}, the newest, is {job.status}"
+    return Trouble("job", late.name, f"/jobs?name={quote(late.name)}", "LATE", f"{late.text}; {stands}", late.since)
 
 
 def _failed(seen: Seen) -> list[ListedJob]:

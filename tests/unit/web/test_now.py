@@ -14,6 +14,10 @@ from tests.cli.conftest import ByHand
 from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
 from unstuck.coordinator.model.notice import Told
 from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.notices.rules.expected import Expected
+from unstuck.coordinator.reconcile.expected_jobs import ExpectedJobs
+from unstuck.coordinator.spec.notify_spec import FleetRule
+from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.coordinator.views.fleet_view import QueueView
 from unstuck.coordinator.views.job_views import ListedJob
@@ -106,6 +110,31 @@ def test_a_schedule_that_has_missed_its_deadline_is_shown_though_nothing_of_it_f
     over = replace(late, told={"late: 06:00": replace(told["late: 06:00"], over=record.made_at + 1)})
     store.commit(ScheduleChange("b", "a", over, (), due=record.made_at + 9e9))
     assert "nightly" not in lines(browser)
+
+
+def test_a_job_that_a_rule_of_the_fleet_expects_is_late_until_one_of_its_name_has_ended_well(
+    browser: TestClient, hand: ByHand, client: redis.Redis
+) -> None:
+    """Given a deadline that has passed since it is expected, and a schedule that took over a late name."""
+    store, long_ago = ExpectedJobsStore(client, Keys()), hand.client.fleet().at - 3 * 86400
+    for name in ("export", "taken_over"):
+        store.note(name, "", Expected(since=long_ago).to_json(), ())
+    on = [{"late": "00:00 UTC"}, "recovered"]
+    rules = (FleetRule.model_validate({"on": on, "to": "ops", "names": ["export", "taken_over"]}),)
+
+    def look() -> str:
+        ExpectedJobs(ExpectedJobsStore(client, Keys()), rules).run()
+        schedule(hand, "taken_over")
+        return lines(browser)
+
+    assert re.search(r"job export LATE no run has ended well by 00:00 of [-\d]+ \(UTC\); no job of this name", look())
+    job = hand.submit(ALONE, name="export")
+    assert f"job {job}, the newest, is PENDING" in look()
+    assert "taken_over" not in look()
+    hand.decide(job)
+    hand.succeed(job, "load")
+    hand.decide(job)
+    assert "export" not in look()
 
 
 def test_a_failed_run_is_told_by_its_schedule_and_one_of_a_backfill_by_itself(hand: ByHand) -> None:
