@@ -15,7 +15,7 @@ import redis
 
 from unstuck.coordinator.store.job_store import REPORT_GROUP
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.lua import Script
+from unstuck.tasks.protocol.lua import Script, ask
 from unstuck.tasks.protocol.report import Report
 
 Fields = dict[str, str]
@@ -111,17 +111,16 @@ class ReportStream:
 
     def read(self, count: int, block: float) -> list[StreamEntry]:
         """New reports, waiting up to ``block`` seconds for the first."""
-        wait = round(block * 1000) or None  # BLOCK 0 would wait for ever
-        answer = self._redis.xreadgroup(
-            REPORT_GROUP, self._consumer, {self._keys.reports: ">"}, count=count, block=wait
-        )
+        wait = max(1, round(block * 1000))  # 0 would wait for ever
+        group = ("GROUP", REPORT_GROUP, self._consumer, "COUNT", count, "BLOCK", wait)
+        answer = ask(self._redis, "XREADGROUP", *group, "STREAMS", self._keys.reports, ">")
         if not answer:
             return []
-        streams = cast(Any, answer)
-        (batches,) = streams.values() if isinstance(streams, dict) else [streams[0][1]]
-        if batches and isinstance(batches[0], list):
-            (batches,) = batches
-        return [StreamEntry(entry_id, fields or {}) for entry_id, fields in batches]
+        (entries,) = answer.values() if isinstance(answer, dict) else (stream[1] for stream in answer)
+        return [
+            StreamEntry(entry_id, dict(zip(fields[::2], fields[1::2], strict=True)) if fields else {})
+            for entry_id, fields in entries
+        ]
 
     def claim_idle(self, idle: float, count: int) -> list[StreamEntry]:
         """Reports that some consumer read and did not finish within ``idle`` seconds.

@@ -217,7 +217,8 @@ class Attempt:
         work_order, runner = self._work_order, self._runner
         plan, group, frozen = work_order.plan, work_order.group, work_order.frozen
         stack.enter_context(logging_restored())
-        with self._warehouse_clock("reading what the group needs in", frozen.inputs or group.inputs):
+        asked = any(map(any, frozen.inputs.values())) or frozen.empty or group.inputs  # what made nothing has no folder
+        with self._warehouse_clock("reading what the group needs in", asked):
             made = read_inputs(self._files, frozen.inputs, plan.forks)
             empty = of_empty_forks(work_order, self._published)
             inputs = with_published({**empty, **made.datasets}, group.inputs, self._published)
