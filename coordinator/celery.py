@@ -14,8 +14,9 @@ from typing import Any
 
 from celery import Task
 
-from unstuck.coordinator.client import Client
-from unstuck.coordinator.job_handle import JobHandle
+from unstuck.coordinator.client.client import Client
+from unstuck.coordinator.client.job_handle import JobHandle
+from unstuck.coordinator.client.schedule_client import ScheduleClient
 from unstuck.coordinator.notices.setting import notify_setting
 from unstuck.coordinator.reconcile.bootsteps import (
     CoordinatorStallDetector,
@@ -24,7 +25,6 @@ from unstuck.coordinator.reconcile.bootsteps import (
     hide_from_log,
 )
 from unstuck.coordinator.reconcile.wiring import consumer
-from unstuck.coordinator.schedule_client import ScheduleClient
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, SpecError, shorten
 from unstuck.coordinator.traces.trace_sender import TraceStep, wanted

@@ -36,8 +36,8 @@ from unstuck.tasks.spec.retry import RetryPolicy as Retry
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 
 if TYPE_CHECKING:
-    from unstuck.coordinator.client import Client
-    from unstuck.coordinator.job_handle import JobHandle
+    from unstuck.coordinator.client.client import Client
+    from unstuck.coordinator.client.job_handle import JobHandle
     from unstuck.in_process.run_job import Ended
 
 __all__ = ["Expect", "Group", "Job", "Join", "Output", "Quality", "Retry", "Step", "load_job"]
@@ -224,7 +224,7 @@ class Job:
         client: Client | None = None,
     ) -> JobHandle:
         """Submit it, as `Client.submit` does. ``client``: by default one with the settings of the environment."""
-        from unstuck.coordinator.client import Client
+        from unstuck.coordinator.client.client import Client
 
         spec = self.spec(params or {})
         return (client or Client()).submit(spec, key=key, retry=retry, by=by)

@@ -17,8 +17,8 @@ from typing import Any
 from pydantic import BaseModel
 
 import unstuck
+from unstuck.coordinator.client.schedule_client import ScheduleClient
 from unstuck.coordinator.notices.outbox import Notices
-from unstuck.coordinator.schedule_client import ScheduleClient
 from unstuck.coordinator.schedules.explain import ScheduleExplanation
 from unstuck.coordinator.schedules.schedule_facts import BackfillView, RunView, ScheduleFacts, ScheduleResult
 from unstuck.coordinator.schedules.schedule_view import ScheduleView

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import redis
 
-from unstuck.coordinator.client import Client
+from unstuck.coordinator.client.client import Client
 from unstuck.coordinator.fleet_address import with_local_fleet
 from unstuck.coordinator.unreachable import answering
 from unstuck.tasks.settings import Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from unstuck.coordinator.client import Client
+from unstuck.coordinator.client.client import Client
 from unstuck.coordinator.commands.alter import work_of
 from unstuck.coordinator.commands.job_commands import Answer
 from unstuck.coordinator.errors import Refused, WarehouseSilent

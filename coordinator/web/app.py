@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from unstuck.coordinator.client import Client
+from unstuck.coordinator.client.client import Client
 from unstuck.coordinator.doctor.examine import Doctor
 from unstuck.coordinator.documents.problem import BUG, status_of
 from unstuck.coordinator.publishing.breaker import CircuitBreaker

@@ -19,7 +19,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from unstuck.coordinator.client import Client
+from unstuck.coordinator.client.client import Client
 from unstuck.coordinator.explain.stack_words import stack_lines
 from unstuck.coordinator.graph.status_marks import css_class, mark
 from unstuck.coordinator.views.words import one_line

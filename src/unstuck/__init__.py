@@ -6,7 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unstuck.coordinator.client import Client as Client
+    from unstuck.coordinator.client.client import Client as Client
+    from unstuck.coordinator.client.job_handle import JobHandle as JobHandle
     from unstuck.coordinator.errors import BadKey as BadKey
     from unstuck.coordinator.errors import BadRequest as BadRequest
     from unstuck.coordinator.errors import KeyConflict as KeyConflict
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from unstuck.coordinator.job_builder import Quality as Quality
     from unstuck.coordinator.job_builder import Retry as Retry
     from unstuck.coordinator.job_builder import Step as Step
-    from unstuck.coordinator.job_handle import JobHandle as JobHandle
     from unstuck.coordinator.model.status import Status as Status
     from unstuck.coordinator.spec.model import JobSpec as JobSpec
     from unstuck.coordinator.spec.problems import SpecError as SpecError
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from unstuck.tasks.warehouse.published import published_files as published_files
 
 _NAMES = {
-    "unstuck.coordinator.client": "Client",
+    "unstuck.coordinator.client.client": "Client",
     "unstuck.coordinator.job_builder": "Expect Group Job Join Output Quality Retry Step",
-    "unstuck.coordinator.job_handle": "JobHandle",
+    "unstuck.coordinator.client.job_handle": "JobHandle",
     "unstuck.coordinator.model.status": "Status",
     "unstuck.coordinator.spec.model": "JobSpec",
     "unstuck.coordinator.spec.problems": "SpecError",

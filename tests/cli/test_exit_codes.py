@@ -265,7 +265,7 @@ ASKS_NOBODY = {"run", "validate", "datasets", "stream", "demo", "web"}
 # Eight at once, for most of it is waiting: each in a process forked from one that has given a command already.
 _ALL_AT_ONCE = """
 import json, os, sys, time
-import unstuck.coordinator.client, unstuck.coordinator.doctor.installation_checks  # most of what a command costs
+import unstuck.coordinator.client.client, unstuck.coordinator.doctor.installation_checks  # most of what a command costs
 import unstuck.coordinator.local.local_fleet
 from unstuck.coordinator.cli import main
 

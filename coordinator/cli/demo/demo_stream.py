@@ -16,11 +16,11 @@ from pathlib import Path
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.demo.demo import CHECKOUT, published_rows
 from unstuck.coordinator.cli.render.terminal import stderr, stdout, table
+from unstuck.coordinator.client.schedule_client import ScheduleClient
 from unstuck.coordinator.errors import FleetFailed
 from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.local.local_fleet import LocalFleet
 from unstuck.coordinator.model.schedule_record import ScheduleStatus
-from unstuck.coordinator.schedule_client import ScheduleClient
 from unstuck.coordinator.schedules.schedule_facts import ScheduleFacts
 from unstuck.coordinator.views.words import count_of
 from unstuck.tasks.settings import Settings

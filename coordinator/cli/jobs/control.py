@@ -40,14 +40,14 @@ from unstuck.coordinator.cli.render.terminal import (
     stdout,
     table,
 )
-from unstuck.coordinator.client import Client
+from unstuck.coordinator.client.client import Client
+from unstuck.coordinator.client.find_job import find_job
 from unstuck.coordinator.commands.job_commands import LEGAL, RETRY_LEGAL, Command
 from unstuck.coordinator.documents.fleet_documents import DeadLetterAnswerDocument
 from unstuck.coordinator.documents.job_documents import JobAnswerDocument
 from unstuck.coordinator.documents.retry_answer import retry_job
 from unstuck.coordinator.errors import BadRequest, NoSuchGroup, NoSuchJob
 from unstuck.coordinator.exits import ExitCode
-from unstuck.coordinator.find_job import find_job
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.problems import SpecError
 from unstuck.coordinator.views.job_facts import CommandResult

@@ -12,10 +12,10 @@ import typer
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.options import Follow, JsonLines, LookArgument
 from unstuck.coordinator.cli.render.terminal import clock, emit_line, stderr
-from unstuck.coordinator.client import Client
+from unstuck.coordinator.client.client import Client
+from unstuck.coordinator.client.find_job import find_job
 from unstuck.coordinator.documents.job_documents import LogLineDocument
 from unstuck.coordinator.errors import BadRequest
-from unstuck.coordinator.find_job import find_job
 from unstuck.coordinator.views.dataset_views import warehouse_at
 from unstuck.coordinator.views.job_logs import LogFile, find_logs, read_from, shown_line
 from unstuck.coordinator.views.job_views import JobView

@@ -32,6 +32,8 @@ from unstuck.coordinator.cli.options import (
 from unstuck.coordinator.cli.render.job_tree import job_tree
 from unstuck.coordinator.cli.render.terminal import Listing, clock, coloured, emit, hanging, stderr, stdout, table
 from unstuck.coordinator.cli.warehouse.datasets import small_files_hint
+from unstuck.coordinator.client.find_job import find_job
+from unstuck.coordinator.client.waits import waits_of
 from unstuck.coordinator.commands.alter import in_words
 from unstuck.coordinator.doctor.host_facts import small_files
 from unstuck.coordinator.documents.job_documents import (
@@ -42,13 +44,11 @@ from unstuck.coordinator.documents.job_documents import (
 )
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.stack_words import stack_lines
-from unstuck.coordinator.find_job import find_job
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.views.job_facts import altered_while_running
 from unstuck.coordinator.views.job_pictures import graph_of_job
 from unstuck.coordinator.views.job_views import JobView, ListedJob, folded
 from unstuck.coordinator.views.words import count_of, first_line, one_line, shortened
-from unstuck.coordinator.waits import waits_of
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.process.call_deadlines import call_in_thread

@@ -13,7 +13,7 @@ from rich.text import Text
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.options import AsJson, Because, By, read_spec
 from unstuck.coordinator.cli.render.terminal import clock, coloured, emit, for_people, hanging, stderr, stdout, table
-from unstuck.coordinator.client import Client
+from unstuck.coordinator.client.client import Client
 from unstuck.coordinator.commands.job_commands import Answer
 from unstuck.coordinator.documents.schedule_documents import (
     ScheduleAnswerDocument,

@@ -21,11 +21,11 @@ from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.options import Follow, JsonLines, LookArgument
 from unstuck.coordinator.cli.render.job_tree import job_tree
 from unstuck.coordinator.cli.render.terminal import can_live, clock, coloured, emit_line, hanging, stdout
-from unstuck.coordinator.client import Client
+from unstuck.coordinator.client.client import Client
+from unstuck.coordinator.client.find_job import find_job
 from unstuck.coordinator.documents.job_documents import EventDocument
 from unstuck.coordinator.errors import Unreachable
 from unstuck.coordinator.exits import ExitCode
-from unstuck.coordinator.find_job import find_job
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.status import TERMINAL, GroupState, Status
 from unstuck.coordinator.views.event_words import told, told_once

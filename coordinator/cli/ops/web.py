@@ -12,7 +12,7 @@ import typer
 
 from unstuck.coordinator.cli.connection import settings_here
 from unstuck.coordinator.cli.render.terminal import stderr
-from unstuck.coordinator.client import Client
+from unstuck.coordinator.client.client import Client
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.unreachable import ANSWER_TIMEOUT
 from unstuck.tasks.host import how_to_install

@@ -12,7 +12,7 @@ from unstuck.coordinator.cli.connection import connected, settings_here
 from unstuck.coordinator.cli.jobs.watch import await_end
 from unstuck.coordinator.cli.options import By, Params, read_spec
 from unstuck.coordinator.cli.render.terminal import emit, for_people, stderr, stdout
-from unstuck.coordinator.client import Client
+from unstuck.coordinator.client.client import Client
 from unstuck.coordinator.documents.document import plain
 from unstuck.coordinator.documents.job_documents import JobDocument, SubmittedDocument
 from unstuck.coordinator.exits import ExitCode

@@ -10,11 +10,11 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, HTTPException, Path, Request, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from unstuck.coordinator.client import Client
+from unstuck.coordinator.client.client import Client
+from unstuck.coordinator.client.find_job import find_job
 from unstuck.coordinator.documents.document import json_text
 from unstuck.coordinator.documents.problem import MEDIA_TYPE, ProblemDocument
 from unstuck.coordinator.errors import BadRequest
-from unstuck.coordinator.find_job import find_job
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.spec.problems import SpecError, Written
 from unstuck.coordinator.spec.text import read_bytes, written_in

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from unstuck.coordinator.client.waits import waits_of
 from unstuck.coordinator.commands.job_commands import Answer, Command
 from unstuck.coordinator.documents.job_documents import (
     DiffDocument,
@@ -31,7 +32,6 @@ from unstuck.coordinator.validation.validate import ValidationDocument, validate
 from unstuck.coordinator.views.job_facts import CommandResult
 from unstuck.coordinator.views.job_logs import MOST_READ, find_logs, tail_of
 from unstuck.coordinator.views.job_pictures import graph_of_job
-from unstuck.coordinator.waits import waits_of
 from unstuck.coordinator.web.api.asked import (
     NO_WHY,
     SPEC_BODY,

@@ -12,9 +12,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from unstuck.coordinator.client.find_job import find_job
+from unstuck.coordinator.client.waits import waits_of
 from unstuck.coordinator.commands.alter import in_words
 from unstuck.coordinator.errors import BadRequest, Damaged, NoSuchGroup
-from unstuck.coordinator.find_job import find_job
 from unstuck.coordinator.model.records import Alteration
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
@@ -24,7 +25,6 @@ from unstuck.coordinator.views.job_facts import GroupView, JobFacts, altered_whi
 from unstuck.coordinator.views.job_logs import LogFile, Tail, logs_of, shown_line, tail_of
 from unstuck.coordinator.views.job_pictures import graph_of_job, timeline_of
 from unstuck.coordinator.views.job_views import JobView, folded
-from unstuck.coordinator.waits import waits_of
 from unstuck.coordinator.web.actions import group_actions, job_actions
 from unstuck.coordinator.web.pages import job_model as model
 from unstuck.coordinator.web.paging import is_entry

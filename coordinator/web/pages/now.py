@@ -14,14 +14,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from unstuck.coordinator.client import Client
+from unstuck.coordinator.client.client import Client
+from unstuck.coordinator.client.waits import waits_of
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.views.fleet_view import FleetView
 from unstuck.coordinator.views.job_views import ListedJob
 from unstuck.coordinator.views.late_jobs import LateJob
 from unstuck.coordinator.views.queues import nobody_takes, unfit_runners, unread_messages
-from unstuck.coordinator.waits import waits_of
 from unstuck.coordinator.web.rendering import client_of, page, unchanged
 
 MOST = 30  # lines of one list

@@ -18,7 +18,7 @@ from tests.simulation.model.stored import StoredJob
 from tests.simulation.planted.mutants import MUTANTS
 from tests.simulation.planted.planting import Patches, Planted
 from tests.simulation.rules.broken import FORGOTTEN, LATE_CANCEL, MISSED_DUE, ONE, SHOWN, TOLD, WHOLE, WORD
-from unstuck.coordinator import client, client_commands
+from unstuck.coordinator.client import client, client_commands
 from unstuck.coordinator.commands.alter import alter
 from unstuck.coordinator.commands.job_commands import Answer, Commanded
 from unstuck.coordinator.decide import decide, intent, joins, live_attempts, requests

@@ -15,6 +15,7 @@ from tests.simulation.schedules.store import ModelSchedules
 from tests.simulation.stage.network import Connection
 from tests.simulation.stage.stage import Life, Stage, Turn
 from tests.simulation.stage.trouble import Trouble
+from unstuck.coordinator.client.schedule_client import ScheduleClient
 from unstuck.coordinator.errors import NoSuchSchedule
 from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
 from unstuck.coordinator.model.decision import PublishResult
@@ -25,7 +26,6 @@ from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.reconcile.schedule_sweep import Schedules
 from unstuck.coordinator.reconcile.stream_looks import StreamLooks
-from unstuck.coordinator.schedule_client import ScheduleClient
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.answers import CommitAnswer, Submitted
 from unstuck.coordinator.store.job_store import Store

@@ -21,11 +21,11 @@ from tests.simulation.stage.network import LONGEST_WAIT
 from tests.simulation.stage.stage import Life, Routine, Stage
 from tests.simulation.stage.store_faults import StoreFault, StoreFaultActor, StoreFaults, random_store_faults
 from tests.simulation.stage.trouble import Trouble
-from unstuck.coordinator import schedule_client
+from unstuck.coordinator.client import schedule_client
+from unstuck.coordinator.client.schedule_client import ScheduleClient
 from unstuck.coordinator.model.schedule_record import tick_text
 from unstuck.coordinator.notices.rules import schedule_rules
 from unstuck.coordinator.reconcile.schedule_sweep import REPAIR_EVERY
-from unstuck.coordinator.schedule_client import ScheduleClient
 from unstuck.coordinator.schedules.schedule_commands import BackfillCommand, ScheduleCommand
 
 # Before the nights on which the clocks of Berlin change, before a leap day, and on any day.

@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 
 import redis
 
-from unstuck.coordinator.client_commands import ClientCommands
+from unstuck.coordinator.client.client_commands import ClientCommands
+from unstuck.coordinator.client.job_handle import JobHandle
+from unstuck.coordinator.client.schedule_client import ScheduleClient
 from unstuck.coordinator.commands.apply import CommandApplier
 from unstuck.coordinator.commands.job_commands import (
     RETRY_LEGAL,
@@ -22,7 +24,6 @@ from unstuck.coordinator.errors import BadRequest, KeyConflict, NewerJob, NoSuch
 from unstuck.coordinator.explain.explanation import Explanation, FleetFacts
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.fleet_address import with_local_fleet
-from unstuck.coordinator.job_handle import JobHandle
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
@@ -32,7 +33,6 @@ from unstuck.coordinator.notices.outbox import Notices
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.publishing.restore import Restored, restore
 from unstuck.coordinator.publishing.streams.skip_file import SkippedFile, skip_file
-from unstuck.coordinator.schedule_client import ScheduleClient
 from unstuck.coordinator.spec.checks.unused import unbound_markers, unused_params
 from unstuck.coordinator.spec.job_params import check_key
 from unstuck.coordinator.spec.model import JobSpec, Spec

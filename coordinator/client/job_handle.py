@@ -17,7 +17,7 @@ from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.published import published_files, read_arrow
 
 if TYPE_CHECKING:
-    from unstuck.coordinator.client import Client
+    from unstuck.coordinator.client.client import Client
 
 
 class JobHandle:

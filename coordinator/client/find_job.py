@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from unstuck.coordinator.client import Client
+from unstuck.coordinator.client.client import Client
 from unstuck.coordinator.errors import Ambiguous, BadRequest, NoSuchJob
 
 LAST = "last"

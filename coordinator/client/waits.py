@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import redis
 
-from unstuck.coordinator.client import Client
+from unstuck.coordinator.client.client import Client
 from unstuck.coordinator.errors import NewerJob, NoSuchJob, Unreachable
 from unstuck.coordinator.views.job_views import ListedJob
 
