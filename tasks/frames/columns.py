@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, NoReturn
 
 from unstuck.tasks.errors import OutputInvalid
@@ -67,13 +68,15 @@ def _check_spark_type(kind: Any, column: str) -> None:
 
 
 def arrow_table(frame: Any) -> Any:
-    """A pandas frame as an Arrow table, without its index.
+    """A pandas frame as an Arrow table, without the numbers of its rows.
 
-    Raises: OutputInvalid: there are no columns, two have the same name, or the values of one have no common Arrow type.
+    Raises: OutputInvalid: there are no columns, two have the same name, the values of one have no common Arrow type,
+        or the index holds more than numbers.
     """
     import pyarrow as pa
 
     _check_names(frame.columns)
+    _check_index(frame)
     columns = {}
     for name, column in frame.items():
         try:
@@ -81,7 +84,44 @@ def arrow_table(frame: Any) -> Any:
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             kind = column.dtype
             raise OutputInvalid(f"the column {name} ({kind}) cannot be stored: {error}. {_advice(kind)}") from error
+        if column.dtype == object:
+            _check_times(str(name), column, columns[str(name)].type)
     return pa.table(columns)
+
+
+def _check_index(frame: Any) -> None:
+    """Raises: OutputInvalid: the index of a pandas frame holds data, as after ``groupby``, that no column holds too."""
+    index = frame.index
+    levels = [index.get_level_values(level) for level in range(index.nlevels)] if len(index) else []
+    data = [one for one in levels if one.name is not None or one.dtype.kind not in "iu"]
+    if lost := [one for one in data if one.name is None or one.name not in frame.columns]:
+        names = ", ".join(str(one[0] if one.name is None else one.name) for one in lost)
+        raise OutputInvalid(
+            f"the index of the pandas frame holds data ({'it begins with ' if lost[0].name is None else ''}{names}), "
+            "and an index is not stored: reset_index() makes columns of it, reset_index(drop=True) numbers"
+        )
+
+
+def _check_times(name: str, column: Any, kind: Any) -> None:
+    """Raises: OutputInvalid: Arrow took the hours or the zones of some values of a column for nothing."""
+    from pyarrow import types
+
+    values = column.dropna()
+    if types.is_date32(kind):
+        odd = [isinstance(value, datetime) for value in values]
+        kinds = "dates and times, of which the hours would be lost"
+    elif types.is_timestamp(kind):
+        naive = [getattr(value, "tzinfo", None) is None for value in values]
+        odd = [one != naive[0] for one in naive]
+        kinds = "times with a zone and times without one"
+    else:
+        return
+    if True in odd:
+        row = int(column.notna().to_numpy().nonzero()[0][odd.index(True)])
+        raise OutputInvalid(
+            f"the column {name} mixes {kinds}, as in row {row + 1:,}: {column.iloc[row]}. Make them one kind, "
+            "such as by pandas.to_datetime, with utc=True for instants"
+        )
 
 
 def plain_table(table: Any) -> Any:

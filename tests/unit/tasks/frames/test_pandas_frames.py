@@ -1,0 +1,75 @@
+"""A pandas frame is stored whole: an index that is more than row numbers, and values of two kinds, are refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from unstuck.tasks.errors import OutputInvalid
+from unstuck.tasks.frames.output import table_of
+
+SALES = pd.DataFrame({"region": ["n", "s", "n"], "amount": [1, 2, 4]})
+FIVE = datetime(2024, 1, 1, 5)
+
+
+@pytest.mark.parametrize(
+    ("frame", "named"),
+    [
+        (SALES.groupby("region").sum(), "region"),
+        (SALES.assign(id=[7, 8, 9]).set_index("id"), "id"),
+        (SALES.set_index(["region", "amount"]).assign(n=1), "region, amount"),
+        (SALES.describe(), "count"),
+        (pd.DataFrame({"n": [1]}, index=pd.to_datetime(["2024-01-01"])), "2024-01-01"),
+    ],
+)
+def test_an_index_that_holds_data_is_refused_with_the_cure(frame: pd.DataFrame, named: str) -> None:
+    with pytest.raises(OutputInvalid, match=rf"index .*{named}.*reset_index\(\)"):
+        table_of(frame)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        SALES[SALES.amount > 1],
+        pd.concat([SALES, SALES]),
+        SALES.iloc[0:0],
+        pd.DataFrame(columns=["a"], index=pd.Index([], dtype=object)),
+        SALES.groupby("region", as_index=False).sum(),
+        SALES.set_index("region", drop=False),
+    ],
+)
+def test_row_numbers_and_an_index_that_is_a_column_too_are_left_out(frame: pd.DataFrame) -> None:
+    table = table_of(frame)
+    assert (table.column_names, len(table)) == ([*frame.columns], len(frame))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([date(2024, 1, 1), FIVE], "row 2: 2024-01-01 05:00:00"),
+        ([None, date(2024, 1, 1), pd.Timestamp(FIVE)], "row 3: 2024-01-01 05:00:00"),
+        ([FIVE, FIVE.replace(tzinfo=UTC)], r"row 2: 2024-01-01 05:00:00\+00:00"),
+        ([FIVE.replace(tzinfo=UTC), pd.NaT, FIVE], "row 3: 2024-01-01 05:00:00"),
+    ],
+)
+def test_dates_and_times_and_times_with_and_without_a_zone_are_not_mixed(values: list[Any], said: str) -> None:
+    with pytest.raises(OutputInvalid, match=rf"the column at .*{said}.*to_datetime"):
+        table_of(pd.DataFrame({"at": pd.Series(values, dtype=object)}))
+
+
+def test_one_kind_of_time_with_nulls_is_stored() -> None:
+    table = table_of(
+        pd.DataFrame(
+            {
+                "day": pd.Series([date(2024, 1, 1), None, pd.NaT], dtype=object),
+                "at": pd.Series([FIVE, pd.NaT, pd.Timestamp(FIVE)], dtype=object),
+                "never": pd.Series([pd.NaT, pd.NaT, pd.NaT], dtype=object),
+            }
+        )
+    )
+    assert table["day"].to_pylist() == [date(2024, 1, 1), None, None]
+    assert table["at"].to_pylist() == [FIVE, None, FIVE]
+    assert table["never"].null_count == 3
