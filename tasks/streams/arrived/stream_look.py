@@ -130,8 +130,13 @@ def _seen(checkpoints: Sequence[Checkpoint], found: Listing, files: Files) -> Se
 
 
 def _as_spark_lists(stream: StreamInput) -> Listing:
-    """The files that Spark would find: no name is ignored, and of folders below those of partitions count."""
+    """The files that Spark would find: no name is ignored."""
     found = listing(stream.model_copy(update={"ignore": []}))
+    if not any(
+        name.lower() == "recursivefilelookup" and value.lower() == "false" for name, value in stream.options.items()
+    ):
+        return found
+    # Then those of partitions are the only folders below that count.
     level = stream.stream.count("/") + 1
     files = {path: about for path, about in found.files.items() if all("=" in one for one in path.split("/")[level:-1])}
     return replace(found, files=files)

@@ -18,15 +18,23 @@ from unstuck.tasks.frames.output import stage
 from unstuck.tasks.frames.spark import hadoop_uri, is_frame, remove_folder, sql_error
 from unstuck.tasks.protocol.java_text import told_by_java
 from unstuck.tasks.spec.inputs import StreamInput
+from unstuck.tasks.spec.streams.stream_columns import columns_of
 from unstuck.tasks.streams.arrived.position import goes_on
 from unstuck.tasks.streams.arrived.skipped import skipped
 from unstuck.tasks.warehouse.checkpoint import newest_commit, pack, unpack, what_is_lost
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Checkpoint, StagedOutput
 
-# Unless the spec says so, Spark passes over what is a week older than the newest file, makes null what is no value, and
-# takes the fields of CSV by their place, whatever the header says; all of it without a word.
-_STRICT = {"maxFileAge": "36500d", "mode": "FAILFAST", "enforceSchema": "false", "columnPruning": "false"}
+# Unless the spec says so, Spark passes over what is a week older than the newest file and over folders below, makes
+# null what is no value, and takes the fields of CSV by their place, whatever the header says; all without a word.
+_DEEP = "recursiveFileLookup"
+_STRICT = {
+    "maxFileAge": "36500d",
+    _DEEP: "true",
+    "mode": "FAILFAST",
+    "enforceSchema": "false",
+    "columnPruning": "false",
+}
 _BAD_FILE = re.compile(r"reading file .*(Malformed records are detected|CSV header|Data type mismatch)", re.DOTALL)
 _HINT = (
     ". Nothing was loaded. Mend the file, or move it out of the folder. If nulls will do, options: {mode: PERMISSIVE} "
@@ -66,7 +74,7 @@ def open_stream(session: Any, name: str, stream: StreamInput) -> Any:
     """The streaming frame of the input ``name``.
 
     Raises:
-        Unrecoverable: the session is one of Spark Connect.
+        Unrecoverable: the session is one of Spark Connect; or a column is one that folders are named by.
         SqlInvalid: Spark does not know a type of its columns.
         Exception: what Spark raises, as for a folder that is not there.
     """
@@ -82,7 +90,27 @@ def open_stream(session: Any, name: str, stream: StreamInput) -> Any:
         raise
     said = {name.lower() for name in stream.options}
     strict = {name: value for name, value in _STRICT.items() if name.lower() not in said}
-    return reader.options(**strict, **stream.options).load(hadoop_uri(stream.stream))
+    uri = hadoop_uri(stream.stream)
+    if _DEEP in strict and (named := _named_by_folders(session.readStream.format(stream.format), uri, stream)):
+        raise Unrecoverable(
+            f"inputs: {name}: the column {named} would be null: folders are named by it ({named}=…), and files below "
+            f'are read whatever those are called. Leave it out of schema:, or say options: {{{_DEEP}: "false"}}; '
+            "Spark then takes it from the names of the folders, and reads no files beside such folders"
+        )
+    return reader.options(**strict, **stream.options).load(uri)
+
+
+def _named_by_folders(reader: Any, uri: str, stream: StreamInput) -> str:
+    """The first column of the schema that Spark finds in the names of folders (``day=1``); empty if there is none."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    declared = {name.lower() for name, _ in columns_of(stream.columns)}
+    try:
+        found = reader.schema("_ STRING").load(uri).columns[1:]
+    except (PySparkException, Py4JJavaError):  # such as of folders that do not fit together
+        return ""
+    return next((name for name in found if name.lower() in declared), "")
 
 
 def stage_stream(files: Files, folder: str, frame: Any, partition_by: Sequence[str], resume: Resume) -> StagedOutput:

@@ -116,10 +116,10 @@ def test_a_look_without_spark_finds_what_spark_would_read(loads: Loads) -> None:
     loads.arrive(1)
     (loads.landing / "0.json").rename(loads.landing / "ü b%20[1].json")
     (deep := loads.landing / "deep").mkdir()
-    (deep / "no.json").write_text('{"id": 9}')
-    assert look(None).new == 1
+    (deep / "in.json").write_text('{"id": 9}')
+    assert look(None).new == 2
     first = loads.load()
-    assert loads.ids(first) == [1]
+    assert loads.ids(first) == [1, 9]
     assert [look(first.checkpoint).arrived for _ in range(2)] == [False, False]
     loads.arrive(2)
     assert look(first.checkpoint).new == 1

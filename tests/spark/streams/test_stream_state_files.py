@@ -14,7 +14,7 @@ import pytest
 from tests.support.spark.jvm import end_jvm
 from unstuck import Settings
 from unstuck.tasks.driver.driver import Driver
-from unstuck.tasks.errors import BadFile
+from unstuck.tasks.errors import BadFile, Unrecoverable
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.streams.read.structured import Resume, open_stream, stage_stream
 from unstuck.tasks.warehouse.files import Files
@@ -49,9 +49,11 @@ def session() -> Iterator[Any]:
     end_jvm()
 
 
-def load(session: Any, home: Path, form: str, options: dict[str, str], column: str = "*") -> list[dict[str, Any]]:
+def load(
+    session: Any, home: Path, form: str, options: dict[str, str], column: str = "*", more: str = ""
+) -> list[dict[str, Any]]:
     """Stage what lies in the folder ``in``, of it one ``column`` or all. Returns the rows."""
-    schema = "id BIGINT, region STRING, amount DOUBLE"
+    schema = f"id BIGINT, region STRING, amount DOUBLE{more}"
     stream = StreamInput(stream=str(home / "in"), format=form, schema=schema, options=options, state=True)
     files = Files(str(home / "warehouse"))
     frame = open_stream(session, "events", stream)
@@ -94,3 +96,19 @@ def test_who_wants_nulls_for_what_spark_cannot_read_says_so(session: Any, tmp_pa
     arrive(tmp_path, "odd.csv", b"number,region,amount\n2,n,x\n")
     lenient = {**HEADER, "Mode": "PERMISSIVE", "enforceschema": "true"}
     assert load(session, tmp_path, "csv", lenient) == [{"id": 2, "region": "n", "amount": None}]
+
+
+def test_files_in_folders_below_are_read_and_the_names_of_folders_are_no_columns(session: Any, tmp_path: Path) -> None:
+    for number, name in enumerate(["a.json", "2024/01/b.json", "day=1/c.json"]):
+        arrive(tmp_path, name, b'{"id": %d, "region": "n", "amount": 1.5}' % number)
+    rows = load(session, tmp_path, "json", {})
+    assert sorted(row["id"] for row in rows) == [0, 1, 2]
+    assert all([*row] == ["id", "region", "amount"] for row in rows)
+
+
+def test_a_column_that_folders_are_named_by_is_refused_or_read_by_sparks_own_rule(session: Any, tmp_path: Path) -> None:
+    arrive(tmp_path, "day=1/c.json", b'{"id": 1, "region": "n", "amount": 1.5}')
+    with pytest.raises(Unrecoverable, match=r'the column day .*{recursiveFileLookup: "false"'):
+        load(session, tmp_path, "json", {}, more=", Day INT")
+    (row,) = load(session, tmp_path, "json", {"recursiveFileLookup": "false"}, more=", Day INT")
+    assert row["Day"] == 1
