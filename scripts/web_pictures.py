@@ -7,6 +7,7 @@ Needs Chromium, and Playwright of the extra ``test``. FOLDER is made, used and r
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ from tests.support.browser import browser
 from unstuck import Client, Settings
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
-WIDTH = 1100
+WIDTH, HEIGHT = 1100, 640
 UNSTUCK = (sys.executable, "-m", "unstuck.coordinator.cli")
 STEPS = """\
 import time
@@ -29,7 +30,7 @@ import pyarrow as pa
 
 def orders(spark, ctx, rows):
     ctx.log.info("read %d orders", rows)
-    return pa.table({"id": list(range(rows))})
+    return pa.table({"id": list(range(rows)), "amount": [n % 97 - 3 for n in range(rows)]})
 
 def region(spark, ctx, region):
     for part in range(60):
@@ -49,11 +50,20 @@ def invoices(spark, ctx):
 
 def events(spark, ctx):
     return pa.table({"id": [1, 2, 3]})
+
+def prices(spark, ctx):
+    if Path("closed").exists():
+        raise ConnectionError("rates.example.com answers with 503")
+    return pa.table({"currency": ["EUR", "USD"], "rate": [1.0, 1.16]})
+
+def clicks(spark, ctx):
+    return ctx.input("arrived")
 """
 SALES = """\
 name: sales
 params: {rows: 1000}
-publish: [by_region, report]
+publish: [orders, by_region, report]
+outputs: {orders: {quality: {rules: {positive: "amount > 0"}, max_rejected_ratio: 0.1}}}
 groups:
   - {name: orders, spark: false, steps: [{python: "steps:orders", output: orders}]}
   - name: by_region
@@ -83,21 +93,43 @@ schedule: {every: 4s}
 groups:
   - {name: load, spark: false, steps: [{python: "steps:events", output: events}]}
 """
+PRICES = """\
+name: prices
+schedule: {every: 4s}
+groups:
+  - {name: load, spark: false, retry: {max: 0}, steps: [{python: "steps:prices", output: prices}]}
+"""
+CLICKS = """\
+name: clicks
+schedule: {every: 1h}
+outputs: {clicks: {mode: append}}
+groups:
+  - name: load
+    spark: false
+    inputs: {arrived: {stream: FOLDER/landing, format: json, schema: "id BIGINT, page STRING"}}
+    steps: [{python: "steps:clicks", output: clicks}]
+"""
 NIGHTLY = """\
 name: nightly
 schedule: {cron: "30 2 * * *", zone: Europe/Berlin}
 groups:
   - {name: load, spark: false, steps: [{python: "steps:report", output: nightly}]}
 """
-SCREENS = {"now": "/", "job": "/jobs/{job}"}  # of each picture, with the id of the running job
+SCREENS = {"now": "/", "job": "/jobs/sales", "schedules": "/schedules", "datasets": "/datasets", "fleet": "/fleet"}
 
 
 def pictures(folder: Path) -> None:
     """Run the fleet in ``folder`` until there is something to see on every screen, and take the pictures."""
     (folder / "steps.py").write_text(STEPS)
     specs = {"sales": SALES, "invoices": INVOICES, "forecast": FORECAST, "events": EVENTS, "nightly": NIGHTLY}
-    for name, text in specs.items():
+    for name, text in {**specs, "prices": PRICES, "clicks": CLICKS.replace("FOLDER", str(folder))}.items():
         (folder / f"{name}.yaml").write_text(text)
+    (folder / "landing").mkdir()
+
+    def arrive(*numbers: int) -> None:
+        for number in numbers:
+            (folder / "landing" / f"{number}.json").write_text(json.dumps({"id": number, "page": "/basket"}) + "\n")
+
     env = {name: value for name, value in os.environ.items() if not name.startswith("UNSTUCK_")}
     env |= {"PYTHONPATH": str(folder)}
 
@@ -118,20 +150,28 @@ def pictures(folder: Path) -> None:
         run("submit", "sales.yaml", "--wait")
         run("schedule", "set", "events.yaml")
         run("schedule", "set", "nightly.yaml")
+        run("schedule", "set", "prices.yaml")
+        arrive(*range(20))
+        run("schedule", "set", "clicks.yaml")
+        run("schedule", "run", "clicks")
+        until("the first clicks", lambda: _finished(url, "clicks"))
+        arrive(*range(20, 25))
         run("submit", "invoices.yaml")
         run("submit", "forecast.yaml")
-        until("three runs", lambda: _finished(url, "events") >= 3)
+        until("three runs", lambda: _finished(url, "events") >= 3 and _finished(url, "prices") >= 3)
+        (folder / "closed").touch()
+        until("unread files, and failures in a row", lambda: _unread(url, "clicks") == 5 and _failures(url, "prices"))
         run("schedule", "pause", "events", "--reason", "the source is rebuilt")
         (folder / "slow").touch()
         run("submit", "sales.yaml")
         until("a member at work", lambda: _members_done(url) >= 1)
         (origin,) = until("the page", lambda: re.findall(r"http://[^/\s]+", _text(folder / "web.log")))
-        with Client(Settings(redis_url=url)) as client, browser() as chromium:
-            job = client.jobs(name="sales", limit=1)[0].id
-            page = chromium.new_page(viewport={"width": WIDTH, "height": 640}, base_url=origin)
+        with browser() as chromium:
+            page = chromium.new_page(viewport={"width": WIDTH, "height": HEIGHT}, base_url=origin)
             for name, path in SCREENS.items():
-                page.goto(path.format(job=job))
-                page.screenshot(path=IMAGES / f"web-{name}.png")
+                page.goto(path, wait_until="networkidle")
+                shown = {"x": 0, "y": 0, "width": WIDTH, "height": page.evaluate("document.body.scrollHeight")}
+                page.screenshot(path=IMAGES / f"web-{name}.png", clip={**shown, "height": min(HEIGHT, shown["height"])})
     finally:
         for one in reversed(started):
             one.send_signal(signal.SIGINT)
@@ -141,6 +181,17 @@ def pictures(folder: Path) -> None:
 def _finished(url: str, name: str) -> int:
     with Client(Settings(redis_url=url)) as client:
         return sum(one.status == "FINISHED" for one in client.jobs(name=name, limit=20))
+
+
+def _unread(url: str, name: str) -> int:
+    with Client(Settings(redis_url=url)) as client:
+        backlog = client.schedules.show(name).backlog
+    return sum(one.new for one in backlog.streams.values()) if backlog is not None else 0
+
+
+def _failures(url: str, name: str) -> int:
+    with Client(Settings(redis_url=url)) as client:
+        return client.schedules.show(name).schedule.failures
 
 
 def _members_done(url: str) -> int:
