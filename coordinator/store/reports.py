@@ -113,7 +113,7 @@ class ReportStream:
         """New reports, waiting up to ``block`` seconds for the first."""
         wait = max(1, round(block * 1000))  # 0 would wait for ever
         group = ("GROUP", REPORT_GROUP, self._consumer, "COUNT", count, "BLOCK", wait)
-        answer = ask(self._redis, "XREADGROUP", *group, "STREAMS", self._keys.reports, ">")
+        (answer,) = ask(self._redis, ("XREADGROUP", *group, "STREAMS", self._keys.reports, ">"))
         if not answer:
             return []
         (entries,) = answer.values() if isinstance(answer, dict) else (stream[1] for stream in answer)

@@ -12,7 +12,6 @@ from importlib.resources import files
 from typing import Any
 
 import redis
-from redis.client import Pipeline
 from redis.exceptions import NoScriptError
 
 from unstuck.tasks.protocol.keys import Keys
@@ -21,6 +20,8 @@ _DECLARED = re.compile(r"^-- (keys|args|calls): (.+)$", re.MULTILINE)
 _USED = re.compile(r"\b(keys|args)\.(\w+)")
 _FUNCTION = re.compile(r"local function (\w+)")
 _TABLES = {"keys": "KEYS", "args": "ARGV"}
+
+Command = tuple[Any, ...]
 
 
 class Script:
@@ -37,7 +38,11 @@ class Script:
         self._client, self._script = client, client.register_script(text)
 
     def __call__(self, job: str = "", /, **values: Any) -> Any:
-        """Run the script.
+        """Run the script. ``job`` and ``values``: as for `command`. Raises: redis.RedisError."""
+        return self.run(self.command(job, **values))[0]
+
+    def command(self, job: str = "", /, **values: Any) -> Command:
+        """A call of the script, to be sent by `run`.
 
         Args:
             job: the job whose keys are used; also the argument ``job``.
@@ -45,22 +50,20 @@ class Script:
 
         Raises:
             TypeError: a name that the script declares has no value, or the other way round.
-            redis.RedisError: the store could not be asked.
         """
-        command = self._command(job, values)
-        try:
-            return ask(self._client, *command)
-        except NoScriptError:
-            self._client.script_load(self._script.script)
-            return ask(self._client, *command)
-
-    def put_into(self, pipe: Pipeline, job: str, **values: Any) -> None:
-        """Put a call into ``pipe``. It is answered by NoScriptError if the script is not loaded."""
-        pipe.evalsha(*self._command(job, values)[1:])
-
-    def _command(self, job: str, values: dict[str, Any]) -> tuple[Any, ...]:
         keys, args = self._arguments(job, values)
         return "EVALSHA", self._script.sha, len(keys), *keys, *args
+
+    def run(self, *commands: Command) -> list[Any]:
+        """Send ``commands``, of which the last one is a call of this script.
+
+        Raises: redis.RedisError: the store could not be asked.
+        """
+        try:
+            return ask(self._client, *commands)
+        except NoScriptError:
+            self._client.script_load(self._script.script)
+            return ask(self._client, commands[-1])
 
     def _arguments(self, job: str, values: dict[str, Any]) -> tuple[list[Any], list[Any]]:
         if not values.keys() <= self._known:
@@ -78,21 +81,32 @@ class Script:
             raise TypeError(f"the script needs a value for {error}") from error
 
 
-def ask(client: redis.Redis, *command: Any) -> Any:
-    """Send a command and repeat it as ``client`` does, but without its telemetry, which takes a third of a call.
+def ask(client: redis.Redis, *commands: Command) -> list[Any]:
+    """Send commands in one go, and repeat them as ``client`` does, but without its telemetry: a third of a call.
 
-    The answer is as the server gave it.
+    Returns: the answers, as the server gave them.
     """
     connection: Any = client.connection_pool.get_connection()
 
-    def once() -> Any:
-        connection.send_command(*command)
-        return connection.read_response()
+    def once() -> list[Any]:
+        connection.send_packed_command(connection.pack_commands(commands))
+        return [_answer(connection) for _ in commands]
 
     try:
-        return connection.retry.call_with_retry(once, lambda error: connection.disconnect())
+        answers: list[Any] = connection.retry.call_with_retry(once, lambda error: connection.disconnect())
     finally:
         client.connection_pool.release(connection)
+    for answer in answers:
+        if isinstance(answer, redis.ResponseError):
+            raise answer
+    return answers
+
+
+def _answer(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except redis.ResponseError as error:
+        return error  # the answers behind it are read, too
 
 
 @cache

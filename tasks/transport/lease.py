@@ -15,7 +15,6 @@ from functools import cached_property, lru_cache
 from typing import Any, cast
 
 import redis
-from redis.exceptions import NoScriptError
 
 from unstuck.tasks.errors import WorkOrderUnreadable
 from unstuck.tasks.failpoints import Point, reach
@@ -188,13 +187,8 @@ class Lease:
 
     def _wait_and_take(self, queues: Iterable[str], seconds: float, arguments: dict[str, Any]) -> Any:
         """Send both at once: Redis takes as soon as the wait ends, and this process is woken once."""
-        pipe = self._client.pipeline(transaction=False)
-        pipe.blpop([self._keys.notify(queue) for queue in queues], timeout=seconds)
-        self._take.put_into(pipe, "", **arguments)
-        try:
-            return pipe.execute()[1]
-        except NoScriptError:
-            return self._take(**arguments)
+        wait = ("BLPOP", *map(self._keys.notify, queues), seconds)
+        return self._take.run(wait, self._take.command(**arguments))[-1]
 
     def sleep(self) -> None:
         """This runner takes no offers by itself any more. Raises: redis.RedisError."""

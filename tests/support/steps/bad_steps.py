@@ -64,7 +64,7 @@ def _recursion() -> None:
 def _redis_class() -> None:
     """Hides a method that the class inherits, and replaces one of a base."""
     redis.Redis.evalsha = broken  # type: ignore[method-assign]
-    redis.connection.AbstractConnection.send_command = broken  # type: ignore[method-assign]
+    redis.connection.AbstractConnection.send_packed_command = broken  # type: ignore[method-assign]
 
 
 CODE = {
@@ -152,7 +152,7 @@ def found(spark: Any, ctx: Any) -> None:
 
 def rewrite_the_client(spark: Any, ctx: Any) -> None:
     """In place: nobody who compares functions finds it."""
-    redis.Redis.execute_command.__code__ = rewrite.__code__
+    redis.connection.AbstractConnection.send_packed_command.__code__ = rewrite.__code__
 
 
 def outside_of_the_steps(spark: Any, ctx: Any) -> None:
