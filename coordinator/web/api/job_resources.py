@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from threading import Lock
 from typing import Annotated, Any
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Query, Response
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
@@ -53,7 +53,7 @@ jobs = APIRouter(tags=["jobs"])
 
 MOST_LOGS = 200  # attempts whose logs one answer has: those that began last
 MOST_IN_ALL = 16 * 1024 * 1024  # bytes of logs that are read for one answer
-_ONE_PARSER = Lock()  # a JVM, where there is Spark
+_ONE_PARSER = CapacityLimiter(1)  # a JVM, where there is Spark; who waits for it takes no thread of the others
 
 Since = Annotated[
     float | None,
@@ -98,19 +98,21 @@ def submit(
 
 
 @jobs.post("/validate", response_model=ValidationDocument, openapi_extra=SPEC_BODY)
-def validate(
+async def validate(
     ask: Ask,
     sent: SentSpec,
     param: Annotated[Sequence[Text], Query(description="NAME=VALUE; with none, each parameter may lack one.")] = (),
 ) -> Response:
     """Check a spec and its SQL, and store nothing: as `unstuck validate --json`. It imports no code of steps."""
     values = params_of(param) if param else None
-    try:
-        with _ONE_PARSER:
-            found = validate_spec(sent.written(), values, ask.client.settings)[1]
-    except SpecError as error:
-        found = ValidationDocument.of_error(error)
-    return ask.answer(found)
+
+    def act() -> ValidationDocument:
+        try:
+            return validate_spec(sent.written(), values, ask.client.settings)[1]
+        except SpecError as error:
+            return ValidationDocument.of_error(error)
+
+    return ask.answer(await to_thread.run_sync(act, limiter=_ONE_PARSER))
 
 
 @jobs.get("/jobs/{job}", response_model=JobDocument)
