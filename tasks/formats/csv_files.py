@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -29,6 +30,9 @@ def read_csv(stream: Any, options: FileOptions, columns: Fields) -> Iterator[Pla
             unsure = False
         if names is None:
             found, begin = form.header(block, line)
+            if len(found) == 1 < len(columns) and (cure := form.other_separator(found[0])):
+                many = f"the schema has {len(columns)}"
+                raise Unreadable(f"the header names one column, and {many}{cure}", line, block[:begin])
             names = found or None  # so far there are empty lines alone
             line, block = line + block.count(b"\n", 0, begin), block[begin:]
         if block and names is not None:
@@ -172,6 +176,13 @@ class _Form:
                 block[:end].strip(b"\r\n"),
             )
 
+    def other_separator(self, field: str) -> str:
+        """A hint at the option, if a ``field`` that stands alone looks like several; else empty."""
+        found = next((one for one in ",;\t|" if one in field and one != self._options.separator), "")
+        return (
+            f". If {json.dumps(found)} separates the fields, say options: {{sep: {json.dumps(found)}}}" if found else ""
+        )
+
     def _name(self, field: str) -> str:
         quote = self._options.quote
         if quote and len(field) > 1 and field.startswith(quote) and field.endswith(quote):
@@ -214,8 +225,10 @@ class _Form:
         except pa.ArrowInvalid as error:
             for row, (_, fields) in enumerate(self._records(block, line)):
                 if len(fields) != len(names):
+                    many = f"{len(fields)} field{'s' if len(fields) != 1 else ''}"
+                    cure = self.other_separator(fields[0].decode()) if len(fields) == 1 else ""
                     raise Unreadable(
-                        f"a record has {len(fields)} fields, where there are {len(names)} columns: {', '.join(names)}",
+                        f"a record has {many}, where there are {len(names)} columns: {', '.join(names)}{cure}",
                         line_of(row),
                         self._options.separator.encode().join(fields),
                     ) from error

@@ -95,13 +95,16 @@ def _chooser(wanted: Fields, allow: bool) -> Callable[[list[str]], list[str]]:
         there = {_same(name) for name in have}
         missing = [name for name in names if _same(name) not in there and name != FILE_COLUMN]
         more = [name for name in have if _same(name) not in known]
-        if (missing or more) and not allow:
+        none = len(more) == len(have) > 0 < len(missing)  # all would be null
+        if (missing or more) and (none or not allow):
             parts = [f"lacks {_listed(missing)}"] if missing else []
             parts += [f"has {_listed(more)} as well"] if more else []
+            hint = ". With on_other_columns: allow, what is missing is null, and what is more is left out"
+            if allow:
+                parts, hint = ["has none of them"], ""
             raise Unreadable(
                 f"the file has the columns {_listed(have)}, and the schema has {_listed(names)}: it "
-                f"{' and '.join(parts)}. Mend the file or the schema. With on_other_columns: allow, what is missing is "
-                "null, and what is more is left out"
+                f"{' and '.join(parts)}. Mend the file or the schema{hint}"
             )
         return [name for name in have if _same(name) in known]
 

@@ -18,6 +18,15 @@ from unstuck.tasks.warehouse.object_store import ObjectStore
 _BLOCK = 16 * 1024 * 1024
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _PACKED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+_BEGINS = {
+    b"\x1f\x8b": "is packed by gzip. Give it a name that ends with .gz, and it is unpacked",
+    b"BZh91AY": "is packed by bz2. Give it a name that ends with .bz2, and it is unpacked",
+    b"\x28\xb5\x2f\xfd": "is packed by zstd. Give it a name that ends with .zst, and it is unpacked",
+    b"\x04\x22\x4d\x18": "is packed by lz4. Give it a name that ends with .lz4, and it is unpacked",
+    b"PK\x03\x04": "is a zip archive. Unpack it before; an .xlsx file is one, too",
+    b"PAR1\x15": "is Parquet. Say format: parquet",
+    b"Obj\x01": "is Avro, which is not read from files",
+}
 _NOT_UNPACKED = (".snappy", ".deflate", ".lzo", ".zip", ".xz", ".br", ".7z")
 
 
@@ -168,6 +177,8 @@ def in_utf8(stream: Any, encoding: str) -> Iterator[bytes]:
     while True:
         block = stream.read(_BLOCK)
         last = not block
+        if first and (known := next((what for mark, what in _BEGINS.items() if block.startswith(mark)), "")):
+            raise Unreadable(f"the file is no text: by its first bytes it {known}")
         if first and decoder is None:
             if block.startswith(_UTF_16):
                 raise Unreadable("the file is in UTF-16. Say options: {encoding: UTF-16}", 1)

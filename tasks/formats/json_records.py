@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from decimal import Decimal
 from functools import cache
 from itertools import accumulate, chain, product
@@ -102,6 +102,8 @@ def table_of_rows(
             bad[number] = f"an object is expected, and this is {_JSON[type(row).__name__]}"
         elif other == "fail" and row is not None and row.keys() != names:
             bad[number] = _other_names(row, names)
+        elif row and other == "allow" and (near := _near(row, names)):
+            bad[number] = near
         else:
             rows[number] = row or {}
 
@@ -217,6 +219,9 @@ def _structs(values: Sequence[Any], kind: Any, other: str) -> Any:
         for one in values:
             if one is not None and one.keys() != names:
                 raise ValueError(_other_names(one, names))
+    for one in values:
+        if one is not None and (near := _near(one, names)):
+            raise ValueError(near)
     mask = pa.array([one is None for one in values], pa.bool_())
     parts = [_array([one and one.get(field.name) for one in values], field.type, other) for field in fields]
     return pa.StructArray.from_arrays(parts, fields=fields, mask=mask)
@@ -236,6 +241,15 @@ def _other_names(row: Mapping[str, Any], names: Iterable[str]) -> str:
     more = ", ".join(shown(name) for name in row if name not in {*names})
     differs = [f"it lacks {lacks}" if lacks else "", f"it has {more}, which the schema does not name" if more else ""]
     return _short(" and ".join(filter(None, differs))) + "; on_other_columns: allow lets it pass"
+
+
+def _near(row: Mapping[str, Any], names: Set[str]) -> str:
+    """Why a name that ``row`` lacks is not null: another one differs in case alone, as CSV and Parquet may."""
+    if names <= row.keys():
+        return ""
+    lacks = {name.lower(): name for name in names - row.keys()}
+    found = next((name for name in row if name.lower() in lacks), None)
+    return "" if found is None else f"it has {shown(found)}, and the schema says {shown(lacks[found.lower()])}"
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -122,9 +122,9 @@ CASES = [
     csv("one fewer, allowed", b"id\n1\n", [{"id": 1, "name": None}], allow=True),
     csv("a name twice", b"id,name,ID\n1,ann,2\n", ["line 1", "the column 'id' twice"]),
     csv("a record with too many fields", b"id,name\n1,ann\n2,ben,x\n", ["line 3", "3 fields", "2 columns"]),
-    csv("a record with too few fields", b'id,name\n1,"a\nnn"\n\n2\n', ["line 5", "1 fields"]),
+    csv("a record with too few fields", b'id,name\n1,"a\nnn"\n\n2\n', ["line 5", "1 field,"]),
     csv("no header", b"1,ann\n2,ben", [ANN, BEN], options={}),
-    csv("no header, too few fields", b"1,ann\n2\n", ["line 2", "1 fields"], options={}),
+    csv("no header, too few fields", b"1,ann\n2\n", ["line 2", "1 field,"], options={}),
     csv("a header that nobody said", b"\r\nid,name\n1,ann\n", ["line 2", 'say options: {header: "true"}'], options={}),
     csv(
         "a header of other columns that nobody said", b"NAME;more\nann;x\n", ["line 1", "header"], options={"sep": ";"}
