@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.spark.jvm import end_jvm
-from unstuck import Settings
+from unstuck import Settings, Unrecoverable
 from unstuck.tasks.driver.driver import Driver
-from unstuck.tasks.errors import BadFile, Unrecoverable
+from unstuck.tasks.errors import BadFile
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.streams.read.structured import Resume, open_stream, stage_stream
 from unstuck.tasks.warehouse.files import Files
