@@ -104,8 +104,16 @@ def table_of(frame: Any) -> Any:
     if not kind:
         raise OutputInvalid(
             f"an output wants a Spark, Arrow or pandas frame, not {type(frame).__module__}.{type(frame).__qualname__}"
+            + _how_to_make_one(frame)
         )
     return plain_table(arrow_table(frame) if kind == "pandas" else frame)
+
+
+def _how_to_make_one(value: Any) -> str:
+    """By what a ``value`` that is no frame becomes one, if Arrow takes it: results of DuckDB, Polars frames, rows."""
+    by = "pyarrow.table" if hasattr(type(value), "__arrow_c_stream__") else ""
+    by = by or ("pyarrow.Table.from_pylist" if isinstance(value, list) else "")
+    return f". {by}(frame) makes an Arrow table of it" if by else ""
 
 
 def stage_table(files: Files, folder: str, table: Any, partition_by: Sequence[str] = ()) -> StagedOutput:

@@ -160,6 +160,15 @@ def test_only_frames_are_outputs(files: Files, value: Any) -> None:
         stage(files, "_staging/x", value)
 
 
+def test_what_could_be_a_table_is_refused_with_how_to_make_one(files: Files) -> None:
+    with pytest.raises(
+        OutputInvalid, match=r"not pyarrow.lib.RecordBatchReader. pyarrow.table\(frame\) makes an Arrow"
+    ):
+        stage(files, "_staging/x", pa.table({"n": [1]}).to_reader())
+    with pytest.raises(OutputInvalid, match=r"not builtins.list. pyarrow.Table.from_pylist\(frame\) makes an Arrow"):
+        stage(files, "_staging/x", [{"n": 1}])
+
+
 @pytest.mark.parametrize(
     ("values", "distinct", "says"),
     [
