@@ -12,7 +12,7 @@ _STATE = re.compile(r"\s*\bSQLSTATE: \w+")
 
 
 def told_by_java(text: str) -> str:
-    """The text of a ``Py4JJavaError`` in one line: the call, what it raised, and each cause that says more."""
+    """The text of a ``Py4JJavaError`` in one line: what the call raised, and each cause that says more."""
     told: list[list[str]] = [[]]
     for line in text.splitlines():
         if _FRAME.match(line) or not line.strip():
@@ -22,7 +22,7 @@ def told_by_java(text: str) -> str:
             line = line[begin.end() :]
         told[-1].append(line.strip())
     said = ""
-    for lines in told:
+    for lines in told[1:] or told:  # the call stands in the traceback
         part = _STATE.sub("", _PACKAGE.sub("", _SPARKS.sub("", " ".join(lines)))).strip().rstrip(".:")
         if part and part not in said:
             said += f". {part}" if said else part

@@ -35,7 +35,7 @@ _STRICT = {
     "enforceSchema": "false",
     "columnPruning": "false",
 }
-_BAD_FILE = re.compile(r"reading file .*(Malformed records are detected|CSV header|Data type mismatch)", re.DOTALL)
+_BAD_FILE = re.compile(r"reading file (.*(?:Malformed records are detected|CSV header|Data type mismatch).*)")
 _HINT = (
     ". Nothing was loaded. Mend the file, or move it out of the folder. If nulls will do, options: {mode: PERMISSIVE} "
     'reads what is no value as null, and {enforceSchema: "true"} takes the fields of CSV by their place'
@@ -156,8 +156,8 @@ def stage_stream(files: Files, folder: str, frame: Any, partition_by: Sequence[s
     except Exception as error:  # noqa: BLE001 - raised again
         # As it would be without a stream; Spark wraps it several times.
         first = raised[0] if raised else getattr(error, "_cause", None) or error
-        if _BAD_FILE.search(told := told_by_java(str(first))):
-            raise BadFile(told + _HINT) from None
+        if about := _BAD_FILE.search(told_by_java(str(first))):
+            raise BadFile(about[1] + _HINT) from None
         raise first from None
     finally:
         query.stop()

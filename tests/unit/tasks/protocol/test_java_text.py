@@ -35,12 +35,12 @@ Caused by: java.io.EOFException: Unexpected end of input stream
 
 def test_each_cause_is_told_once_in_one_line_with_its_place() -> None:
     assert told_by_java(WRITE) == (
-        "An error occurred while calling o574.parquet. [TASK_WRITE_FAILED] Task failed while writing rows to "
+        "[TASK_WRITE_FAILED] Task failed while writing rows to "
         "file:/w/out. [FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:/in/a.csv. "
         "IllegalArgumentException: CSV header does not conform to the schema. Header: amount, id Schema: id, amount"
     )
     assert told_by_java(STAGE) == (
-        "An error occurred while calling o1.collectToPython. Job aborted due to stage failure: Task 0 in stage 7.0 "
+        "Job aborted due to stage failure: Task 0 in stage 7.0 "
         "failed 1 times, most recent failure: Lost task 0.0 in stage 7.0 (TID 7) (h executor driver): "
         "EOFException: Unexpected end of input stream"
     )
@@ -61,3 +61,7 @@ def test_the_failure_of_an_error_of_the_jvm_is_its_one_line_and_the_traceback_is
     assert failure.text == f"Py4JJavaError: {told_by_java(WRITE)}"
     assert "\n" not in failure.text
     assert "FileScanRDD.scala" in failure.traceback
+
+
+def test_a_call_that_says_no_more_is_told() -> None:
+    assert told_by_java("An error occurred while calling o1.x") == "An error occurred while calling o1.x"
