@@ -94,6 +94,9 @@ def ask(client: redis.Redis, *commands: Command) -> list[Any]:
 
     try:
         answers: list[Any] = connection.retry.call_with_retry(once, lambda error: connection.disconnect())
+    except BaseException:
+        connection.disconnect()  # a signal may have left an answer unread, which would be taken for the next one
+        raise
     finally:
         client.connection_pool.release(connection)
     for answer in answers:

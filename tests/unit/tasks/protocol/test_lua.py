@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from importlib.resources import files
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import redis
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
 from unstuck.tasks.protocol.keys import Keys
-from unstuck.tasks.protocol.lua import Script, load
+from unstuck.tasks.protocol.lua import Script, ask, load
 from unstuck.tasks.transport.redis_client import connect
 
 PACKAGES = ("unstuck.tasks.transport", "unstuck.coordinator.store")
@@ -64,3 +65,18 @@ def test_a_call_whose_reply_is_lost_is_sent_again(redis_server: RedisServer) -> 
     finally:
         proxy.close()
     assert proxy.lost > 0
+
+
+def test_a_call_that_a_signal_interrupts_leaves_no_answer_to_the_next_one(redis_server: RedisServer) -> None:
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with connect(redis_server.url) as client:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(KeyboardInterrupt):
+                ask(client, ("BLPOP", "none", 0.3), ("ECHO", "of the first"))
+            assert ask(client, ("ECHO", "of the second")) == ["of the second"]
+    finally:
+        signal.signal(signal.SIGALRM, before)
