@@ -152,7 +152,7 @@ class FileChanged(Unrecoverable):
 
 
 class FileNameInvalid(Unrecoverable):
-    """A file that has arrived for a stream has a name that is no UTF-8."""
+    """A file that has arrived for a stream, or its folder, has a name by which it cannot be read."""
 
     code = "FILE_NAME_INVALID"
 

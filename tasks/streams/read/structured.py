@@ -19,6 +19,7 @@ from unstuck.tasks.frames.spark import hadoop_uri, is_frame, remove_folder, sql_
 from unstuck.tasks.protocol.java_text import told_by_java
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.streams.stream_columns import columns_of
+from unstuck.tasks.streams.arrived.listing import check_address
 from unstuck.tasks.streams.arrived.position import goes_on
 from unstuck.tasks.streams.arrived.skipped import skipped
 from unstuck.tasks.warehouse.checkpoint import newest_commit, pack, unpack, what_is_lost
@@ -74,6 +75,7 @@ def open_stream(session: Any, name: str, stream: StreamInput) -> Any:
     """The streaming frame of the input ``name``.
 
     Raises:
+        FileNameInvalid: as `check_address`.
         Unrecoverable: the session is one of Spark Connect; or a column is one that folders are named by.
         SqlInvalid: Spark does not know a type of its columns.
         Exception: what Spark raises, as for a folder that is not there.
@@ -88,6 +90,7 @@ def open_stream(session: Any, name: str, stream: StreamInput) -> Any:
         if (what := sql_error(error)) is not None:
             raise SqlInvalid(f"inputs: {name}: schema: {what}") from error
         raise
+    check_address(stream.stream)
     said = {name.lower() for name in stream.options}
     strict = {name: value for name, value in _STRICT.items() if name.lower() not in said}
     uri = hadoop_uri(stream.stream)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import unicodedata
@@ -55,6 +56,17 @@ def test_names_that_are_written_still_do_not_count_and_are_counted_apart(tmp_pat
     assert "c.json.part" in names_in(tmp_path, stream_of(tmp_path, ignore=[]))
     (tmp_path / "c.json.part").rename(tmp_path / "c.json")
     assert "c.json" in names_in(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["land [x] {y}", "{a,b}"])
+def test_a_folder_whose_name_is_a_pattern_of_others_is_not_taken_for_them(tmp_path: Path, name: str) -> None:
+    """The stream would read `land x y`, or nothing, and say nothing."""
+    arrive(tmp_path, f"{name}/mine.json", "land x y/other.json", "a/other.json")
+    with pytest.raises(FileNameInvalid, match=r"Write \? for each"):
+        listing(stream_of(tmp_path / name))
+    assert names_in(tmp_path, stream_of(tmp_path / re.sub(r"[][{},]", "?", name))) == [f"{name}/mine.json"]
+    arrive(tmp_path, "a[b/never_closed.json")
+    assert names_in(tmp_path, stream_of(tmp_path / "a[b")) == ["a[b/never_closed.json"]
 
 
 def test_every_letter_of_a_name_is_itself(tmp_path: Path) -> None:
