@@ -163,7 +163,9 @@ def _told(view: ScheduleView, at: float) -> tuple[str, str, float] | None:
         return "LATE", f"no run has ended well by its deadline; {view.waits}", late
     if view.due is not None and at - view.due > OVERDUE:
         return "LATE", "no coordinator has decided it, though its time has come", view.due
-    if backlog is not None and backlog.since and at - backlog.since > BEHIND:
+    well = one.last_success
+    has_read = backlog is not None and well is not None and backlog.at <= well.at and not well.left  # since the look
+    if backlog is not None and not has_read and backlog.since and at - backlog.since > BEHIND:
         text = "; ".join(f"{name}: {part.told(backlog.at)}" for name, part in backlog.streams.items())
         return "BEHIND", text, backlog.since
     return None

@@ -13,10 +13,12 @@ from starlette.testclient import TestClient
 from tests.cli.conftest import ByHand
 from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
 from unstuck.coordinator.model.notice import Told
+from unstuck.coordinator.model.schedule_record import RunSuccess
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.notices.rules.expected import Expected
 from unstuck.coordinator.reconcile.expected_jobs import ExpectedJobs
 from unstuck.coordinator.spec.notify_spec import FleetRule
+from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.coordinator.views.fleet_view import QueueView
@@ -93,6 +95,14 @@ def test_a_schedule_that_fails_or_is_late_or_behind_is_shown(
     assert "schedule late LATE" in found
     assert re.search(r"schedule behind BEHIND /in: 3 unread files", found)
     assert "schedule well" not in found
+    record = store.load("behind")
+    assert record is not None
+    for left, shown in ((0, False), (2, True)):  # a run has ended since the look, and has read all, or all it may
+        read = replace(record, last_success=RunSuccess("j", now, now + 1, left=left))
+        assert store.commit(ScheduleChange(f"c{left}", record.commit, read, (), due=now + 600)) is CommitAnswer.APPLIED
+        assert ("schedule behind BEHIND" in lines(browser)) is shown
+        record = store.load("behind")
+        assert record is not None
 
 
 def test_a_schedule_that_has_missed_its_deadline_is_shown_though_nothing_of_it_failed(
