@@ -36,7 +36,9 @@ _STRICT = {
     "enforceSchema": "false",
     "columnPruning": "false",
 }
-_BAD_FILE = re.compile(r"reading file (.*(?:Malformed records are detected|CSV header|Data type mismatch).*)")
+_NOT_READ = "Malformed records are detected|CSV header|Data type mismatch|cannot be converted in file"
+# Spark 3.5 names the file at the end, and for a line that is no JSON not at all.
+_BAD_FILE = re.compile(rf"(?:reading file |executor \w+\): )(?!.*reading file )(.*(?:{_NOT_READ}).*)")
 _HINT = (
     ". Nothing was loaded. Mend the file, or move it out of the folder. If nulls will do, options: {mode: PERMISSIVE} "
     'reads what is no value as null, and {enforceSchema: "true"} takes the fields of CSV by their place'
