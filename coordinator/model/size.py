@@ -18,8 +18,6 @@ from unstuck.coordinator.spec.problems import Loc, Problem, SpecError
 from unstuck.tasks.protocol.texts import LONG, Packer
 from unstuck.tasks.spec.group import MAX_JOB_BYTES
 
-MOST_OF_PLAN = 10  # times the bytes of the spec: what is stored for one group says no more, if in other words
-
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
@@ -46,12 +44,9 @@ def compile_to_store(spec: JobSpec, standing: JobRecord | None = None) -> Compil
     """
     text, texts = spec.packed()
     compiled = Compiled(compile_plan(spec), text, texts)
-    stays = replace(standing, spec="", texts={**standing.texts, **texts}).to_fields() if standing is not None else texts
-    size = _bytes(text, *stays.values())
-    if not texts and size + len(compiled.plan.groups) * MOST_OF_PLAN * _bytes(text) <= MAX_JOB_BYTES:
-        return compiled  # to make the plans takes a fifth of a submit
     plans = compiled.plan.group_plans("", None)
-    size += _bytes(*plans.values())
+    stays = replace(standing, spec="", texts={**standing.texts, **texts}).to_fields() if standing is not None else texts
+    size = _bytes(text, *plans.values(), *stays.values())
     if size > MAX_JOB_BYTES:
         raise SpecError([_too_large(spec, size, plans, _bytes(stays.get("alterations", "")))])
     return compiled

@@ -11,7 +11,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any
@@ -171,7 +171,7 @@ def fit(name: str, function: Callable[..., Any], params: Mapping[str, Any], *, o
     Raises: BadStepCall: one is missing, or one of the step's own is not taken.
     """
     try:
-        signature = _signature(function) if isinstance(function, Hashable) else inspect.signature(function)
+        signature = _signature(function) if inspect.isfunction(function) else inspect.signature(function)
     except (TypeError, ValueError) as error:
         raise BadStepCall(f"{name} has no signature to call it by: {error}") from error
     declared = list(signature.parameters.values())

@@ -60,7 +60,7 @@ def arrivals(stream: StreamInput, seen: Seen) -> Arrivals:
 
     Raises:
         SourceUnavailable: the folder is not there, or it or one below cannot be read.
-        FileNameInvalid: a file has a name that is no UTF-8; or as `check_address`.
+        FileNameInvalid: a file has a name that is no UTF-8; or as `_check_address`.
         FileChanged: a file that was read has other content now, and the stream says ``changed: fail``.
         ValueError, WarehouseUnsupported: this process cannot ask the store of the folder.
     """
@@ -92,7 +92,7 @@ def is_as_listed(file: ArrivedFile) -> bool:
 
 def listing(stream: StreamInput) -> Listing:
     """All files that lie in the folder of ``stream`` and below it. Raises: as `arrivals`."""
-    check_address(stream.stream)
+    _check_address(stream.stream)
     names = _Names.of(stream)
     if "://" in names.folder:
         _in_store(names)
@@ -102,7 +102,7 @@ def listing(stream: StreamInput) -> Listing:
     return Listing(names.files, names.not_counted, names.folders, names.stored)
 
 
-def check_address(stream: str) -> None:
+def _check_address(stream: str) -> None:
     """Raises: FileNameInvalid: a folder of this machine has this name, and as a pattern it means other folders."""
     folder, patterns = _split(stream)
     if "://" in folder or not patterns or not os.path.lexists(stream.encode()):

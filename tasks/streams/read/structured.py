@@ -19,7 +19,7 @@ from unstuck.tasks.frames.spark import hadoop_uri, is_frame, remove_folder, sql_
 from unstuck.tasks.protocol.java_text import told_by_java
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.streams.stream_columns import columns_of
-from unstuck.tasks.streams.arrived.listing import check_address
+from unstuck.tasks.streams.arrived.listing import listing
 from unstuck.tasks.streams.arrived.position import goes_on
 from unstuck.tasks.streams.arrived.skipped import skipped
 from unstuck.tasks.warehouse.checkpoint import newest_commit, pack, unpack, what_is_lost
@@ -77,10 +77,10 @@ def open_stream(session: Any, name: str, stream: StreamInput) -> Any:
     """The streaming frame of the input ``name``.
 
     Raises:
-        FileNameInvalid: as `check_address`.
+        SourceUnavailable, FileNameInvalid: as `listing`.
         Unrecoverable: the session is one of Spark Connect; or a column is one that folders are named by.
         SqlInvalid: Spark does not know a type of its columns.
-        Exception: what Spark raises, as for a folder that is not there.
+        Exception: what Spark raises.
     """
     if _is_remote(session):
         raise Unrecoverable(
@@ -92,11 +92,10 @@ def open_stream(session: Any, name: str, stream: StreamInput) -> Any:
         if (what := sql_error(error)) is not None:
             raise SqlInvalid(f"inputs: {name}: schema: {what}") from error
         raise
-    check_address(stream.stream)
     said = {name.lower() for name in stream.options}
     strict = {name: value for name, value in _STRICT.items() if name.lower() not in said}
     uri = hadoop_uri(stream.stream)
-    if _DEEP in strict and (named := _named_by_folders(session.readStream.format(stream.format), uri, stream)):
+    if (named := _named_by_folders(stream)) and _DEEP in strict:
         raise Unrecoverable(
             f"inputs: {name}: the column {named} would be null: folders are named by it ({named}=…), and files below "
             f'are read whatever those are called. Leave it out of schema:, or say options: {{{_DEEP}: "false"}}; '
@@ -105,17 +104,14 @@ def open_stream(session: Any, name: str, stream: StreamInput) -> Any:
     return reader.options(**strict, **stream.options).load(uri)
 
 
-def _named_by_folders(reader: Any, uri: str, stream: StreamInput) -> str:
-    """The first column of the schema that Spark finds in the names of folders (``day=1``); empty if there is none."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
-    declared = {name.lower() for name, _ in columns_of(stream.columns)}
-    try:
-        found = reader.schema("_ STRING").load(uri).columns[1:]
-    except (PySparkException, Py4JJavaError):  # such as of folders that do not fit together
-        return ""
-    return next((name for name in found if name.lower() in declared), "")
+def _named_by_folders(stream: StreamInput) -> str:
+    """The first column of the schema that is in the names of folders (``day=1``); empty if there is none."""
+    found = listing(stream.model_copy(update={"ignore": []}))
+    level = stream.stream.count("/") + 1
+    names = {
+        part.partition("=")[0].lower() for path in found.files for part in path.split("/")[level:-1] if "=" in part
+    }
+    return next((name for name, _ in columns_of(stream.columns) if name.lower() in names), "")
 
 
 def stage_stream(files: Files, folder: str, frame: Any, partition_by: Sequence[str], resume: Resume) -> StagedOutput:

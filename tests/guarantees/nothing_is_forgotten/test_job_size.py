@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 from tests.guarantees.users_word_is_final.test_force_stop import act
 from tests.support.coordinator import SUCCEEDED, Coordinator, group
 from unstuck import JobSpec, SpecError, Status
-from unstuck.coordinator.model.size import MOST_OF_PLAN, compile_to_store
+from unstuck.coordinator.model.size import compile_to_store
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.texts import LONG, Packer, unpack
 from unstuck.tasks.spec.group import MAX_JOB_BYTES
-
-EXAMPLES = Path(__file__).parents[3] / "examples"
 
 SQL = "SELECT '" + "x" * 300_000 + "' AS a"
 VALUES = st.recursive(
@@ -206,11 +204,3 @@ def test_dynamic_forks_with_too_many_members_in_all_fail_with_a_reason(coordinat
     assert member.reason is not None
     assert member.reason.code == "FORK_TOO_LARGE"
     assert "at most 110,000 are allowed" in member.reason.text
-
-
-@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: path.stem)
-def test_no_plan_takes_as_many_bytes_as_are_assumed_of_a_small_job(path: Path) -> None:
-    compiled = compile_to_store(JobSpec.from_file(path).with_sql_files(path.parent))
-    plans = compiled.plan.group_plans("", None).values()
-    most = MOST_OF_PLAN * len(compiled.spec.encode())
-    assert 2 * max(len(plan.encode()) for plan in plans) < most

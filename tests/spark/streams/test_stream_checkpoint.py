@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.failpoints import Once, armed
-from tests.support.spark.jvm import end_jvm
-from unstuck import InputMissing, Settings, Unrecoverable
-from unstuck.tasks.driver.driver import Driver
+from unstuck import InputMissing, Unrecoverable
 from unstuck.tasks.errors import StagingLost
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.spec.inputs import StreamInput
@@ -29,15 +26,6 @@ from unstuck.tasks.warehouse.checkpoint import newest_commit, unpack, what_is_lo
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import DatasetState
 from unstuck.tasks.warehouse.marker import Checkpoint, StagedOutput
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[Any]:
-    driver = Driver(Settings(spark_master="local[2]"))
-    with driver.attempt("job/group/1/n/c", {"spark.sql.shuffle.partitions": "1"}) as session:
-        yield session
-    driver.stop()
-    end_jvm()
 
 
 class Loads:

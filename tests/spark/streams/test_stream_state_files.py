@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,7 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 
-from tests.support.spark.jvm import end_jvm
-from unstuck import Settings, Unrecoverable
-from unstuck.tasks.driver.driver import Driver
+from unstuck import Unrecoverable
 from unstuck.tasks.errors import BadFile
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.streams.read.structured import Resume, open_stream, stage_stream
@@ -40,15 +37,6 @@ ODD = {
         "Malformed records",
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[Any]:
-    driver = Driver(Settings(spark_master="local[2]"))
-    with driver.attempt("job/group/1/n/c", {"spark.sql.shuffle.partitions": "1"}) as session:
-        yield session
-    driver.stop()
-    end_jvm()
 
 
 def load(
@@ -113,7 +101,7 @@ def test_files_in_folders_below_are_read_and_the_names_of_folders_are_no_columns
 
 def test_a_column_that_folders_are_named_by_is_refused_or_read_by_sparks_own_rule(session: Any, tmp_path: Path) -> None:
     arrive(tmp_path, "day=1/c.json", b'{"id": 1, "region": "n", "amount": 1.5}')
-    with pytest.raises(Unrecoverable, match=r'the column day .*{recursiveFileLookup: "false"'):
+    with pytest.raises(Unrecoverable, match=r'the column Day .*{recursiveFileLookup: "false"'):
         load(session, tmp_path, "json", {}, more=", Day INT")
     (row,) = load(session, tmp_path, "json", {"recursiveFileLookup": "false"}, more=", Day INT")
     assert row["Day"] == 1
