@@ -24,8 +24,8 @@ from unstuck.coordinator.schedules.schedule_facts import BackfillView, RunView, 
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.store.pool_store import Pools, PoolView
-from unstuck.coordinator.views.job_facts import CommandResult, GroupView, JobFacts
-from unstuck.coordinator.views.job_views import ForkView, JobView, ListedJob
+from unstuck.coordinator.views.jobs.job_facts import CommandResult, GroupView, JobFacts
+from unstuck.coordinator.views.jobs.job_views import ForkView, JobView, ListedJob
 from unstuck.tasks.steps.context import OutputSlot
 
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"

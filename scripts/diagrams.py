@@ -18,7 +18,7 @@ from unstuck.coordinator.model.schedule_record import SCHEDULE_MOVES, ScheduleSt
 from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, PHASE_MOVES, GroupState
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import compile_plan
-from unstuck.coordinator.views.job_pictures import graph_of_plan
+from unstuck.coordinator.views.jobs.job_pictures import graph_of_plan
 
 DOCS = Path(__file__).parents[1] / "docs"
 IMAGES = DOCS / "images"

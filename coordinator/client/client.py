@@ -47,9 +47,9 @@ from unstuck.coordinator.store.submissions import Submissions
 from unstuck.coordinator.submitter import Submitter
 from unstuck.coordinator.unreachable import in_sentences
 from unstuck.coordinator.views.fleet_view import FleetView, fleet_of
-from unstuck.coordinator.views.job_facts import JobFacts
-from unstuck.coordinator.views.job_views import JobView, ListedJob, Queries, view_of
-from unstuck.coordinator.views.late_jobs import LateJob, late_jobs
+from unstuck.coordinator.views.jobs.job_facts import JobFacts
+from unstuck.coordinator.views.jobs.job_views import JobView, ListedJob, Queries, view_of
+from unstuck.coordinator.views.jobs.late_jobs import LateJob, late_jobs
 from unstuck.coordinator.views.queues import full_pools, nobody_takes, unread_messages
 from unstuck.coordinator.views.running_code import different_code_for, unlike_runners
 from unstuck.coordinator.views.waiting_offers import WaitingOffers, waiting_offers

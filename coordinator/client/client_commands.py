@@ -19,7 +19,7 @@ from unstuck.coordinator.commands.job_commands import (
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.submitter import Submitter
-from unstuck.coordinator.views.job_facts import CommandResult
+from unstuck.coordinator.views.jobs.job_facts import CommandResult
 from unstuck.tasks.identity import user_here
 
 

@@ -9,9 +9,9 @@ from unstuck.coordinator.errors import NoSuchGroup
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.problems import suggestion
 from unstuck.coordinator.store.answers import Submitted
-from unstuck.coordinator.views.job_facts import CommandResult
-from unstuck.coordinator.views.job_logs import find_logs, lines_of
-from unstuck.coordinator.views.job_views import JobView
+from unstuck.coordinator.views.jobs.job_facts import CommandResult
+from unstuck.coordinator.views.jobs.job_logs import find_logs, lines_of
+from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.tasks.errors import DatasetNotFound
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.published import published_files, read_arrow

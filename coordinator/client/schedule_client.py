@@ -37,7 +37,7 @@ from unstuck.coordinator.spec.model import JobSpec, Spec
 from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.coordinator.submitter import Submitter
-from unstuck.coordinator.views.job_views import ListedJob, Queries
+from unstuck.coordinator.views.jobs.job_views import ListedJob, Queries
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.identity import user_here
 from unstuck.tasks.protocol.keys import Keys

@@ -12,7 +12,7 @@ from unstuck.coordinator.errors import Refused, WarehouseSilent
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import listed
-from unstuck.coordinator.views.job_facts import CommandResult, JobFacts
+from unstuck.coordinator.views.jobs.job_facts import CommandResult, JobFacts
 from unstuck.tasks.errors import WarehouseMismatch
 
 

@@ -16,7 +16,7 @@ from unstuck.coordinator.model.schedule_record import Redo, ScheduleIntent, Sche
 from unstuck.coordinator.schedules.explain import ScheduleExplanation
 from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
-from unstuck.coordinator.views.job_views import ListedJob
+from unstuck.coordinator.views.jobs.job_views import ListedJob
 
 
 class RunFailureDocument(Document):

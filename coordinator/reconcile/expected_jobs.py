@@ -12,7 +12,7 @@ from unstuck.coordinator.notices.rules.expected import Came, Expected, judge, lo
 from unstuck.coordinator.notices.rules.job_rules import Subscriptions, subscriptions
 from unstuck.coordinator.spec.notify_spec import FleetRule
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
-from unstuck.coordinator.views.job_views import read_line
+from unstuck.coordinator.views.jobs.job_views import read_line
 
 LOOK_EVERY = 30.0  # seconds between looks of one coordinator
 MOST = 20_000  # jobs of any name that are looked at in one look; the next ones in the next

@@ -18,7 +18,7 @@ from celery import bootsteps
 
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.traces.spans import JobSpan, spans_of
-from unstuck.coordinator.views.job_views import Queries
+from unstuck.coordinator.views.jobs.job_views import Queries
 from unstuck.tasks.host import how_to_install
 from unstuck.tasks.log_lines import about
 from unstuck.tasks.protocol.keys import Keys

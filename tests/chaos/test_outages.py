@@ -28,7 +28,7 @@ from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status
 from unstuck.coordinator.local.local_fleet import LocalFleet
 from unstuck.coordinator.local.programs import Size
-from unstuck.coordinator.views.job_facts import GroupView
+from unstuck.coordinator.views.jobs.job_facts import GroupView
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.token import Offer
 

@@ -50,8 +50,8 @@ from unstuck.coordinator.errors import BadRequest, NoSuchGroup, NoSuchJob
 from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.problems import SpecError
-from unstuck.coordinator.views.job_facts import CommandResult
-from unstuck.coordinator.views.job_views import ListedJob
+from unstuck.coordinator.views.jobs.job_facts import CommandResult
+from unstuck.coordinator.views.jobs.job_views import ListedJob
 from unstuck.tasks.errors import UnstuckError
 
 Jobs = Annotated[

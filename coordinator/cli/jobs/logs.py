@@ -17,8 +17,8 @@ from unstuck.coordinator.client.find_job import find_job
 from unstuck.coordinator.documents.job_documents import LogLineDocument
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.views.dataset_views import warehouse_at
-from unstuck.coordinator.views.job_logs import LogFile, find_logs, read_from, shown_line
-from unstuck.coordinator.views.job_views import JobView
+from unstuck.coordinator.views.jobs.job_logs import LogFile, find_logs, read_from, shown_line
+from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.tasks.errors import Malformed
 from unstuck.tasks.log_lines import as_text
 from unstuck.tasks.protocol.token import split_member

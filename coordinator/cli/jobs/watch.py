@@ -29,8 +29,8 @@ from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.status import TERMINAL, GroupState, Status
 from unstuck.coordinator.views.event_words import told, told_once
-from unstuck.coordinator.views.job_lines import MEMBERS
-from unstuck.coordinator.views.job_views import JobView
+from unstuck.coordinator.views.jobs.job_lines import MEMBERS
+from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.coordinator.views.words import FIRST_LINE, count_of, one_line, shortened
 from unstuck.tasks.duration import format_duration
 

@@ -12,8 +12,8 @@ from rich.text import Text
 from unstuck.coordinator.cli.render.terminal import BAR, STYLES, Listing, bar, coloured, table
 from unstuck.coordinator.graph.status_marks import mark
 from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.coordinator.views.job_lines import Line, lines_of, why
-from unstuck.coordinator.views.job_views import JobView
+from unstuck.coordinator.views.jobs.job_lines import Line, lines_of, why
+from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.tasks.duration import format_duration
 
 

@@ -27,7 +27,7 @@ from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.staging_gc import folder_of
 from unstuck.coordinator.spec.selection import select
-from unstuck.coordinator.views.job_views import JobView
+from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.tasks.log_lines import work_here
 from unstuck.tasks.settings import Settings
 

@@ -22,7 +22,7 @@ from unstuck.coordinator.cli.specs.submit import SPEC, warn
 from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.spec.problems import SpecError
 from unstuck.coordinator.validation.validate import ValidationDocument, validate_spec
-from unstuck.coordinator.views.job_pictures import graph_of_plan
+from unstuck.coordinator.views.jobs.job_pictures import graph_of_plan
 from unstuck.coordinator.views.words import count_of
 
 

@@ -29,9 +29,9 @@ from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import SpecError, suggestion
 from unstuck.coordinator.validation.validate import ValidationDocument, validate_spec
-from unstuck.coordinator.views.job_facts import CommandResult
-from unstuck.coordinator.views.job_logs import MOST_READ, find_logs, tail_of
-from unstuck.coordinator.views.job_pictures import graph_of_job
+from unstuck.coordinator.views.jobs.job_facts import CommandResult
+from unstuck.coordinator.views.jobs.job_logs import MOST_READ, find_logs, tail_of
+from unstuck.coordinator.views.jobs.job_pictures import graph_of_job
 from unstuck.coordinator.web.api.asked import (
     NO_WHY,
     SPEC_BODY,

@@ -21,10 +21,10 @@ from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.views.dataset_views import warehouse_at
 from unstuck.coordinator.views.event_words import told, told_once
-from unstuck.coordinator.views.job_facts import GroupView, JobFacts, altered_while_running
-from unstuck.coordinator.views.job_logs import LogFile, Tail, logs_of, shown_line, tail_of
-from unstuck.coordinator.views.job_pictures import graph_of_job, timeline_of
-from unstuck.coordinator.views.job_views import JobView, folded
+from unstuck.coordinator.views.jobs.job_facts import GroupView, JobFacts, altered_while_running
+from unstuck.coordinator.views.jobs.job_logs import LogFile, Tail, logs_of, shown_line, tail_of
+from unstuck.coordinator.views.jobs.job_pictures import graph_of_job, timeline_of
+from unstuck.coordinator.views.jobs.job_views import JobView, folded
 from unstuck.coordinator.web.actions import group_actions, job_actions
 from unstuck.coordinator.web.pages import job_model as model
 from unstuck.coordinator.web.paging import is_entry

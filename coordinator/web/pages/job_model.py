@@ -12,9 +12,9 @@ from urllib.parse import quote
 from unstuck.coordinator.errors import NoSuchGroup
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.coordinator.views.job_facts import GroupView
-from unstuck.coordinator.views.job_lines import Line, lines_of, member_line
-from unstuck.coordinator.views.job_views import ForkView, JobView
+from unstuck.coordinator.views.jobs.job_facts import GroupView
+from unstuck.coordinator.views.jobs.job_lines import Line, lines_of, member_line
+from unstuck.coordinator.views.jobs.job_views import ForkView, JobView
 from unstuck.coordinator.web.paging import Part, part_of
 from unstuck.tasks.protocol.report import Failure
 from unstuck.tasks.spec.outputs import REJECTED

@@ -19,8 +19,8 @@ from unstuck.coordinator.client.waits import waits_of
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.views.fleet_view import FleetView
-from unstuck.coordinator.views.job_views import ListedJob
-from unstuck.coordinator.views.late_jobs import LateJob
+from unstuck.coordinator.views.jobs.job_views import ListedJob
+from unstuck.coordinator.views.jobs.late_jobs import LateJob
 from unstuck.coordinator.views.queues import nobody_takes, unfit_runners, unread_messages
 from unstuck.coordinator.web.rendering import client_of, page, unchanged
 

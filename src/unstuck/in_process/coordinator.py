@@ -29,7 +29,7 @@ from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.reports import StreamEntry
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.coordinator.submitter import Submitter
-from unstuck.coordinator.views.job_views import JobView, view_of
+from unstuck.coordinator.views.jobs.job_views import JobView, view_of
 from unstuck.in_process.at_once import AtOnce
 from unstuck.in_process.store import ReferenceStore
 from unstuck.in_process.stored import Fields

@@ -16,7 +16,7 @@ from unstuck.coordinator.spec.model import JobSpec, Spec
 from unstuck.coordinator.spec.plan import compile_plan
 from unstuck.coordinator.spec.problems import suggestion
 from unstuck.coordinator.spec.selection import Selection, select
-from unstuck.coordinator.views.job_views import JobView
+from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.in_process.attempts import Failing, RunnerHere
 from unstuck.in_process.coordinator import Coordinator, JumpingClock
 from unstuck.in_process.leftovers import remove_leftovers, staging_of_run

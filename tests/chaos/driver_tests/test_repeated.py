@@ -22,7 +22,7 @@ from unstuck.coordinator.model.schedule_record import (
     ScheduleStatus,
     tick_text,
 )
-from unstuck.coordinator.views.job_views import ListedJob
+from unstuck.coordinator.views.jobs.job_views import ListedJob
 
 BEGAN = 1_800_000_000.0  # a tick of every three seconds, and of every two
 WANTED = [BEGAN // 86400 * 86400 - 86400, BEGAN // 86400 * 86400]  # of the past

@@ -23,8 +23,8 @@ from unstuck.coordinator.cli.jobs.watch import waiting
 from unstuck.coordinator.cli.render.terminal import clock
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.store.reports import ReportStream
-from unstuck.coordinator.views.job_logs import shown_line
-from unstuck.coordinator.views.job_views import ListedJob
+from unstuck.coordinator.views.jobs.job_logs import shown_line
+from unstuck.coordinator.views.jobs.job_views import ListedJob
 from unstuck.tasks.protocol.failure import CUT
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind

@@ -6,7 +6,7 @@ import datetime
 
 from tests.cli.conftest import ByHand, Cli
 from unstuck.coordinator.cli.render.terminal import clock
-from unstuck.coordinator.views.job_facts import GroupView
+from unstuck.coordinator.views.jobs.job_facts import GroupView
 
 
 def blocks(out: str) -> dict[str, list[tuple[str, str]]]:

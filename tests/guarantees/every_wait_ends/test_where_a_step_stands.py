@@ -22,7 +22,7 @@ from unstuck.coordinator.documents.document import plain
 from unstuck.coordinator.documents.job_documents import ExplanationDocument
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.stack_words import stage_told
-from unstuck.coordinator.views.job_lines import lines_of
+from unstuck.coordinator.views.jobs.job_lines import lines_of
 from unstuck.tasks.process.tree import is_watchdog
 from unstuck.tasks.protocol.step_stack import Frame, SparkStage, StepStack
 from unstuck.tasks.transport.stack_store import StackStore

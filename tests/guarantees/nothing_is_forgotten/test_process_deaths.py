@@ -27,7 +27,7 @@ from tests.unit.coordinator.publishing.test_publish_outputs import two_outputs
 from unstuck import Client, Settings, Status, published_files
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.status import GroupState
-from unstuck.coordinator.views.job_facts import GroupView
+from unstuck.coordinator.views.jobs.job_facts import GroupView
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.transport.lease import Lease

@@ -17,7 +17,7 @@ from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, JobSpec, Settings, SpecError, Status, published_files
 from unstuck.coordinator.cli.app import app
 from unstuck.coordinator.store.submissions import Submissions
-from unstuck.coordinator.views.job_views import JobView
+from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.tasks.warehouse.log import Warehouse
 
 STEPS = """

@@ -23,7 +23,7 @@ from tests.support.programs.coordinator_processes import CoordinatorProcesses, c
 from tests.support.s3_server import S3Server
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status, published_files
-from unstuck.coordinator.views.job_views import JobView
+from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.log import Warehouse

@@ -16,7 +16,7 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status, published_files
 from unstuck.coordinator.cli.app import app
-from unstuck.coordinator.views.job_views import JobView
+from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.tasks.warehouse.log import Warehouse
 
 RULES = {"has_distance": "distance > 0", "known_carrier": "carrier is not null"}

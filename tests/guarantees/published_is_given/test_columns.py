@@ -17,7 +17,7 @@ from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, SpecError, Status, published_files
 from unstuck.coordinator.publishing.publish_outputs import change_of
 from unstuck.coordinator.spec.plan import plan_of
-from unstuck.coordinator.views.job_views import JobView
+from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.tasks.errors import SchemaMismatch
 from unstuck.tasks.frames.output import read_table, stage
 from unstuck.tasks.protocol.token import Token

@@ -13,7 +13,7 @@ from unstuck import Status
 from unstuck.coordinator.model.schedule_record import tick_text
 from unstuck.coordinator.schedules.schedule_commands import BackfillCommand
 from unstuck.coordinator.schedules.schedule_facts import BackfillView
-from unstuck.coordinator.views.job_views import folded
+from unstuck.coordinator.views.jobs.job_views import folded
 from unstuck.tasks.failpoints import Point
 
 HOUR = 3600

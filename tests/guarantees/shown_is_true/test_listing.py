@@ -9,7 +9,7 @@ from collections import Counter
 from tests.support.coordinator import Coordinator, group
 from tests.support.servers import wait_until
 from unstuck import Client, Status
-from unstuck.coordinator.views.job_views import ListedJob
+from unstuck.coordinator.views.jobs.job_views import ListedJob
 from unstuck.tasks.transport.redis_client import connect
 
 JOBS = 300

@@ -37,7 +37,7 @@ from unstuck.coordinator.store.answers import Submission
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.coordinator.submitter import Submitter
-from unstuck.coordinator.views.job_views import Queries
+from unstuck.coordinator.views.jobs.job_views import Queries
 from unstuck.tasks.settings import Settings
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from tests.support.spark.spark_cluster import SparkProcess, connect_server, standalone
 from unstuck import Client, JobSpec, Settings, Status, published_files
-from unstuck.coordinator.views.job_views import JobView
+from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.streams.arrived.listing import arrivals
 from unstuck.tasks.streams.read import files_read

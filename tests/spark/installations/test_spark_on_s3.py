@@ -22,7 +22,7 @@ from tests.support.s3_server import S3Server
 from tests.support.servers import RedisServer
 from tests.support.spark.jars import class_path
 from unstuck import Client, JobSpec, Settings, Status
-from unstuck.coordinator.views.job_views import JobView
+from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.tasks.warehouse.log import Warehouse
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]

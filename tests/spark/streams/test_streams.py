@@ -21,7 +21,7 @@ from tests.support.streams.stream_fleet import StreamFleet, published_ids, strea
 from unstuck import Client, Settings, Status, published_files
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.publishing.vacuum import vacuum
-from unstuck.coordinator.views.job_views import JobView
+from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.staging import Staging

@@ -16,8 +16,8 @@ from unstuck import Job, JobSpec, Status
 from unstuck.coordinator.errors import BadRequest, NoSuchGroup
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.selection import select
-from unstuck.coordinator.views.job_lines import lines_of
-from unstuck.coordinator.views.job_views import JobView
+from unstuck.coordinator.views.jobs.job_lines import lines_of
+from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.in_process.limits_of_one import told
 from unstuck.in_process.run_job import Ended, InProcess
 from unstuck.tasks.errors import Unrecoverable

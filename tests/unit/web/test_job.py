@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from tests.cli.conftest import ByHand
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
-from unstuck.coordinator.views.job_logs import TAIL, tail_of
+from unstuck.coordinator.views.jobs.job_logs import TAIL, tail_of
 from unstuck.coordinator.web.pages import job as job_screens
 from unstuck.coordinator.web.pages import job_model
 from unstuck.tasks.protocol.keys import Keys

@@ -22,7 +22,7 @@ from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.coordinator.views.fleet_view import QueueView
-from unstuck.coordinator.views.job_views import ListedJob
+from unstuck.coordinator.views.jobs.job_views import ListedJob
 from unstuck.coordinator.web.pages import now
 from unstuck.coordinator.web.pages.now import MOST, Seen, ended_today, troubles
 from unstuck.tasks.protocol.keys import Keys

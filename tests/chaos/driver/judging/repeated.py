@@ -23,7 +23,7 @@ from unstuck.coordinator.model.schedule_record import ScheduleRecord, tick_text
 from unstuck.coordinator.schedules.decide_schedule import policy_of
 from unstuck.coordinator.schedules.trigger import ticks
 from unstuck.coordinator.store.schedule_store import ScheduleStore
-from unstuck.coordinator.views.job_views import ListedJob
+from unstuck.coordinator.views.jobs.job_views import ListedJob
 from unstuck.tasks.warehouse.log import Warehouse
 
 _SPAN = re.compile(r"(\S+?Z)(?: to (\S+?Z))?: ")

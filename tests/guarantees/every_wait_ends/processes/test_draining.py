@@ -24,7 +24,7 @@ from unstuck.coordinator.local.local_fleet import LocalFleet
 from unstuck.coordinator.local.process import Program
 from unstuck.coordinator.local.programs import Size
 from unstuck.coordinator.model.status import GroupState
-from unstuck.coordinator.views.job_facts import GroupView
+from unstuck.coordinator.views.jobs.job_facts import GroupView
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Offer
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.views.job_views import ListedJob, folded
+from unstuck.coordinator.views.jobs.job_views import ListedJob, folded
 
 
 def job(name: str, status: Status = Status.FINISHED, schedule: str = "", backfill: str = "") -> ListedJob:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from unstuck.coordinator.views.job_views import JobView
+from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.tasks.log_lines import as_text
 from unstuck.tasks.protocol.token import GROUP_ID, fork_member, log_folder, split_member
 from unstuck.tasks.terminal_text import printable

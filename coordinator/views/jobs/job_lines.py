@@ -10,8 +10,8 @@ from typing import Any
 
 from unstuck.coordinator.explain.stack_words import stands_at
 from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.coordinator.views.job_facts import GroupView
-from unstuck.coordinator.views.job_views import ForkView, JobView
+from unstuck.coordinator.views.jobs.job_facts import GroupView
+from unstuck.coordinator.views.jobs.job_views import ForkView, JobView
 from unstuck.coordinator.views.words import count_of, first_line, one_line
 from unstuck.tasks.duration import format_duration
 

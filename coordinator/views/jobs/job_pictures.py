@@ -11,7 +11,7 @@ from unstuck.coordinator.graph.svg import Svg
 from unstuck.coordinator.graph.timeline import Refusal, Row, timeline
 from unstuck.coordinator.model.past_attempts import attempts_of
 from unstuck.coordinator.spec.plan import Plan
-from unstuck.coordinator.views.job_views import ForkView, JobView
+from unstuck.coordinator.views.jobs.job_views import ForkView, JobView
 from unstuck.tasks.protocol.token import split_member
 
 Href = Callable[[str], str]

@@ -17,7 +17,7 @@ from unstuck.coordinator.model.records import GroupRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import DONE, GroupState, Status
 from unstuck.coordinator.spec.job_params import values_of
-from unstuck.coordinator.views.job_facts import GroupView, JobFacts
+from unstuck.coordinator.views.jobs.job_facts import GroupView, JobFacts
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.step_stack import StepStack
 from unstuck.tasks.protocol.token import split_member

@@ -1,0 +1,1 @@
+"""How jobs stand: their facts, lines, logs and pictures."""
