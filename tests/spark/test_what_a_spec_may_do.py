@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from tests.support import fleet
-from tests.support.servers import RedisServer, wait_until
+from tests.support.servers import RedisServer
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 
 Run = Callable[..., Outcome]
@@ -33,10 +33,7 @@ def run(worker: fleet.FleetWorker, client: redis.Redis, tmp_path: Path) -> Run:
         # A runner renews its last attempt until it has left it. That renewal would claim an offer of the same name.
         job = f"job-{os.urandom(4).hex()}"
         offer = fleet.make_offer(client, tmp_path / "warehouse", job, {"name": "g", "steps": [step]})
-        # A runner that is being replaced may get the wake-up and take nothing; the next sweep sends another one.
-        wait_until(
-            lambda: fleet.attempt(client, offer).get("claimant") or fleet.wake(client, "spark"), 60, "a claim", 1.0
-        )
+        fleet.claimed(client, offer, wakes="spark")
         return fleet.outcome(client, offer, 180)
 
     return run

@@ -111,14 +111,21 @@ def attempt(client: redis.Redis, offer: Offer) -> dict[str, Any]:
     return json.loads(raw) if raw else {}
 
 
-def claimed(client: redis.Redis, offer: Offer, timeout: float = 60) -> dict[str, Any]:
-    """The attempt record, once a runner holds it."""
+def claimed(client: redis.Redis, offer: Offer, timeout: float = 60, *, wakes: str = "") -> dict[str, Any]:
+    """The attempt record, once a runner holds it.
+
+    Args:
+        wakes: a queue to which wake-ups are sent meanwhile, as every sweep does: a runner that is being replaced may
+            get one and take nothing.
+    """
 
     def held() -> dict[str, Any] | None:
         record = attempt(client, offer)
+        if not record.get("claimant") and wakes:
+            wake(client, wakes)
         return record if record.get("claimant") else None
 
-    return wait_until(held, timeout, f"a runner to claim {offer}")
+    return wait_until(held, timeout, f"a runner to claim {offer}", 1.0 if wakes else None)
 
 
 def renewed(client: redis.Redis, offer: Offer) -> None:

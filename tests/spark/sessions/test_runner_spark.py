@@ -409,19 +409,13 @@ def test_a_runner_whose_jvm_died_between_attempts_claims_nothing_and_is_replaced
     done(store, make_offer("g", python("spark_numbers", "numbers")))
     (runner,) = worker.runners
     (jvm,) = [child for child in runner.children() if "java" in command_line(child)]
-    # Before that it may have asked the JVM already when it dies, and claim after that.
-    wait_until(lambda: fleet.asleep(store, runner), 20, "the runner to wait for a wake-up")
     jvm.kill()
     # One that is still ending may answer when the runner asks before it claims: then the attempt is lost, not refused.
     wait_until(lambda: fleet.gone(jvm.pid), 30, "the JVM to end")
+    # One that is awake may have asked the JVM before it died, and would claim without asking again.
+    wait_until(lambda: fleet.gone(runner.pid) or fleet.asleep(store, runner), 20, "the runner to wait for a wake-up")
     offer = make_offer("h", python("spark_numbers", "numbers"))
-    # A runner that is being replaced may get the wake-up and take nothing; the next sweep sends another one.
-    wait_until(
-        lambda: fleet.wake(store, "spark") or fleet.attempt(store, offer).get("claimant"),
-        60,
-        "a runner to take it",
-        0.5,
-    )
+    fleet.claimed(store, offer, wakes="spark")
     assert done(store, offer).rows == {"numbers": 10}, "the first claim is of a runner that can"
 
 

@@ -42,7 +42,9 @@ def test_a_step_that_fails_is_charged_unless_its_host_is_found_unfit(
             if "pyspark.daemon" in command_line(process):
                 process.kill()
         group = {"name": "g", "steps": [{"python": "steps:uses_python"}]}
-        outcome = fleet.outcome(client, fleet.make_offer(client, tmp_path / "w", "two", group), 180)
+        offer = fleet.make_offer(client, tmp_path / "w", "two", group)
+        fleet.claimed(client, offer, wakes="spark")
+        outcome = fleet.outcome(client, offer, 180)
 
         # Then: the host is charged, and takes nothing more
         assert outcome.failure is not None
