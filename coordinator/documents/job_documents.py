@@ -42,6 +42,14 @@ class ListedJobDocument(Document):
         return cls.of(job, why=why)
 
 
+class LateJobDocument(Document):
+    """One name of jobs that no schedule submits, late ``since`` the deadline that ``text`` names."""
+
+    name: str
+    since: Time
+    text: str
+
+
 class StackDocument(Document):
     """Where a step stands."""
 

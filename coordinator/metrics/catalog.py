@@ -78,6 +78,12 @@ JOB_DURATION = _metric(
     "Time of jobs that have ended, from their first claim to their end, whatever that was.",
     "job_name",
 )
+JOB_LATE = _metric(
+    "gauge",
+    "job_late_seconds",
+    "How long a job that no schedule submits is late, by a rule `late` that was told; absent once one has ended well.",
+    "job_name",
+)
 ATTEMPTS_ENDED = _metric(
     "counter",
     "attempts_ended_total",

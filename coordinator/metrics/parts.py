@@ -21,6 +21,7 @@ from unstuck.coordinator.metrics.sheet import Sheet
 from unstuck.coordinator.model.backlog import Backlog
 from unstuck.coordinator.model.schedule_record import ScheduleStatus
 from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.notices.rules.expected import Expected
 from unstuck.coordinator.store.job_store import REPORT_GROUP
 from unstuck.coordinator.store.totals import PUBLISHING, Totals, job_of
 from unstuck.coordinator.views.waiting_offers import HEADS, MOST_LANES, queued_since, record_of
@@ -56,6 +57,22 @@ def ended_jobs(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
                 sheet.add_histogram(catalog.JOB_DURATION, totals, job or OTHER_JOBS)
             elif field == PUBLISHING:
                 sheet.add_histogram(catalog.PUBLISH_DURATION, totals)
+
+
+def late_jobs(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
+    """Since when the jobs are late that no schedule submits, those first that are late for longest."""
+    pipe.hgetall(keys.expected_state)
+    (texts,) = yield
+    since = dict[str, float]()
+    for name, text in texts.items():
+        with sheet.reading("expected"):
+            if late := Expected.from_json(text).late:
+                since[name] = min(late.values())
+    for name in since:
+        pipe.hexists(keys.schedules, name)
+    by_itself = [name for name, scheduled in zip(since, (yield), strict=True) if not scheduled]
+    by_itself.sort(key=since.__getitem__)
+    sheet.add_all(catalog.JOB_LATE, (((name,), sheet.age_since(since[name])) for name in by_itself))
 
 
 def decisions(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
@@ -234,6 +251,7 @@ def memory(pipe: Pipeline, keys: Keys, sheet: Sheet) -> Part:
 PARTS: tuple[Callable[[Pipeline, Keys, Sheet], Part], ...] = (
     jobs,
     ended_jobs,
+    late_jobs,
     decisions,
     reports,
     counters,

@@ -63,7 +63,7 @@ class ExpectedJobs:
         asked: dict[str, Subscriptions] = {}
         for name in names:
             known, by_fleet = Expected.from_json(states.get(name, "{}")), name in self._names
-            if name not in rules and not by_fleet and not known.stands:
+            if name not in rules and not by_fleet and not known.late:
                 if not known.by_fleet:  # it was submitted without a rule since
                     self._store.note(name, states[name], "", ())
             elif name not in schedules:

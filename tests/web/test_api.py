@@ -24,10 +24,14 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, free_port, wait_until
 from unstuck import Client, JobSpec, Settings, Status
 from unstuck.coordinator.cli.app import app
+from unstuck.coordinator.model.notice import Told
+from unstuck.coordinator.notices.rules.expected import Expected
+from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 from unstuck.coordinator.web.api import job_resources
 from unstuck.coordinator.web.api.api_app import PREFIX
 from unstuck.coordinator.web.app import create_app
 from unstuck.coordinator.web.safety import Access
+from unstuck.tasks.protocol.keys import Keys
 
 STEPS = "tests.support.steps.small_steps"
 TOKEN = "a-token-of-the-test"
@@ -113,6 +117,8 @@ def _played(client: Client) -> dict[str, str]:
     schedule = {"cron": "0 2 * * *", "zone": "Europe/Berlin"}
     client.schedules.set({"name": "nightly", "groups": [group("only")], "schedule": schedule}, by="tester")
     client.pools.set("jdbc", 4)
+    late = Expected(told={"late: 06:00": Told(5.0, 6.0, ("ops",))}, texts={"late: 06:00": "no run has ended well"})
+    ExpectedJobsStore(client._redis, Keys(client.settings.prefix)).note("export", "", late.to_json(), ())
     for name in ("dropped", "letter"):
         client.dead_letters.add_refused("unstuck.submit", name, {"by": "tester", "spec": "\ud800"})
     letter, dropped = (one.id for one in client.dead_letters.newest(2))
@@ -133,6 +139,7 @@ GETS: dict[str, list[tuple[dict[str, str], str, str]]] = {
     "/jobs/{job}/events": [({"job": "failed"}, "", "events failed")],
     "/jobs/{job}/logs": [({"job": "failed"}, "", "logs failed")],
     "/jobs/{job}/logs/{group}": [({"job": "failed", "group": "bad"}, "all=true", "logs failed bad --all")],
+    "/late-jobs": [({}, "", "list --late")],
     "/schedules": [({}, "", "schedule list")],
     "/schedules/{name}": [({"name": "nightly"}, "next=5", "schedule show nightly --next 5")],
     "/schedules/{name}/why": [({"name": "nightly"}, "", "schedule why nightly")],

@@ -40,8 +40,10 @@ from unstuck.coordinator.documents.job_documents import (
     DiffDocument,
     ExplanationDocument,
     JobDocument,
+    LateJobDocument,
     ListedJobDocument,
 )
+from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.stack_words import stack_lines
 from unstuck.coordinator.model.status import GroupState, Status
@@ -70,12 +72,20 @@ def list_jobs(
     since: Since = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many.")] = 50,
     unfold: Annotated[bool, typer.Option("--unfold", help="Show each run of backfills and schedules.")] = False,
+    late: Annotated[
+        bool, typer.Option("--late", help="Names that a rule `late` expects, and of which no job ended well in time.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, the newest first, and what each waits for or how it ended.
 
     The runs of a backfill are one line, and so are the runs of a schedule that have FINISHED before its newest run.
     """
+    if late:
+        if status or name or since is not None or unfold:
+            raise BadRequest("--late lists names, not jobs, so of the other options only --json goes with it")
+        _list_late(as_json)
+        return
     with connected() as connection:
         most = limit if as_json or unfold else max(limit, FOLDED_OF)
         jobs = connection.client.jobs(status=status or (), name=name, since=since, limit=most)
@@ -92,6 +102,22 @@ def list_jobs(
         stderr.print(f"These are the newest {limit}; --limit shows more.")
     elif len(jobs) == most:
         stderr.print(f"These are the newest {most:,} jobs, some of them folded; --unfold --limit shows more.")
+
+
+def _list_late(as_json: bool) -> None:
+    """The names that are late, and that no schedule submits."""
+    with connected() as connection:
+        found = connection.client.late_jobs()
+    if as_json:
+        emit([LateJobDocument.model_validate(one) for one in found])
+        return
+    if not found:
+        stderr.print("No job is late.")
+        return
+    listing = table("NAME", "LATE FOR", "WHY", right=("LATE FOR",))
+    for one in found:
+        listing.add_row(one.name, format_duration(max(0.0, time.time() - one.since)), one.text)
+    stdout.print(listing)
 
 
 def print_listing(console: Console, lines: list[list[ListedJob]], waits: Mapping[str, str], now: float) -> None:

@@ -45,9 +45,9 @@ class Expected:
     by_fleet: bool = False
 
     @property
-    def stands(self) -> bool:
-        """Somebody was told that it is late, and of no end."""
-        return any(not told.over for told in self.told.values())
+    def late(self) -> dict[str, float]:
+        """By condition, the deadline since which it is late, as somebody was told."""
+        return {key: told.since for key, told in self.told.items() if not told.over}
 
     def to_json(self) -> str:
         return json.dumps(_EXPECTED.dump_python(self, mode="json", exclude_defaults=True), separators=(",", ":"))

@@ -19,12 +19,9 @@ class LateJob:
 
 def late_jobs(store: ExpectedJobsStore) -> list[LateJob]:
     """The names that are late, the oldest first."""
-    standing = {name: one for name, text in store.all()[1].items() if (one := Expected.from_json(text)).stands}
-    by_itself = standing.keys() - store.are_schedules([*standing])
+    known = {name: one for name, text in store.all()[1].items() if (one := Expected.from_json(text)).late}
+    by_itself = known.keys() - store.are_schedules([*known])
     found = [
-        LateJob(name, told.since, standing[name].texts[key])
-        for name in by_itself
-        for key, told in standing[name].told.items()
-        if not told.over
+        LateJob(name, since, known[name].texts[key]) for name in by_itself for key, since in known[name].late.items()
     ]
     return sorted(found, key=lambda one: (one.since, one.name))

@@ -18,6 +18,7 @@ from unstuck.coordinator.documents.job_documents import (
     ExplanationDocument,
     JobAnswerDocument,
     JobDocument,
+    LateJobDocument,
     ListedJobDocument,
     LogLineDocument,
     SubmittedDocument,
@@ -75,6 +76,12 @@ def list_jobs(
     found = ask.client.jobs(status=status, name=name, since=since, limit=limit)
     waits = waits_of(ask.client, found)
     return ask.answer([ListedJobDocument.of_line(job, waits.get(job.id, "")) for job in found])
+
+
+@jobs.get("/late-jobs", response_model=list[LateJobDocument])
+def late_jobs(ask: Ask) -> Response:
+    """Jobs that no schedule submits, and that are late by a rule of `notify`: as `unstuck list --late --json`."""
+    return ask.answer([LateJobDocument.model_validate(one) for one in ask.client.late_jobs()])
 
 
 @jobs.post("/jobs", response_model=SubmittedDocument, status_code=201, openapi_extra=SPEC_BODY)

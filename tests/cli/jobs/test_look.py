@@ -21,7 +21,10 @@ from unstuck import Status
 from unstuck.coordinator.cli.jobs.look import print_listing
 from unstuck.coordinator.cli.jobs.watch import waiting
 from unstuck.coordinator.cli.render.terminal import clock
+from unstuck.coordinator.model.notice import Told
 from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.notices.rules.expected import Expected
+from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 from unstuck.coordinator.store.reports import ReportStream
 from unstuck.coordinator.views.jobs.job_logs import shown_line
 from unstuck.coordinator.views.jobs.job_views import ListedJob
@@ -55,6 +58,18 @@ def test_list_in_json_has_stable_names_and_times_in_utc(cli: Cli, hand: ByHand) 
     assert (second["status"], second["done"], second["total"], second["groups"]) == ("FINISHED", 1, 1, {"SUCCEEDED": 1})
     assert second["ended_at"].endswith("Z")
     assert (first["status"], first["started_at"], first["total"]) == ("PENDING", None, 2)
+
+
+def test_list_late_has_the_names_that_are_expected_and_late(cli: Cli, hand: ByHand, client: redis.Redis) -> None:
+    assert (cli("list", "--late").stderr, cli.json("list", "--late")) == ("No job is late.\n", [])
+    why = "no run has ended well by 06:00"
+    late = Expected(told={"late: 06:00": Told(5.0, 6.0, ("ops",))}, texts={"late: 06:00": why})
+    ExpectedJobsStore(client, Keys()).note("export", "", late.to_json(), ())
+    assert cli.json("list", "--late") == [{"name": "export", "since": "1970-01-01T00:00:05.000Z", "text": why}]
+    assert re.search(rf"export +\d+d.* {why}", cli("list", "--late").stdout)
+    refused = cli("list", "--late", "--name", "e*")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "--late lists names" in refused.stderr
 
 
 def test_what_was_canceled_before_it_ran_is_not_counted_as_done(cli: Cli, hand: ByHand) -> None:

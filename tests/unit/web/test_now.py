@@ -141,6 +141,7 @@ def test_a_job_that_a_rule_of_the_fleet_expects_is_late_until_one_of_its_name_ha
     job = hand.submit(ALONE, name="export")
     assert f"job {job}, the newest, is PENDING" in look()
     assert "taken_over" not in look()
+    assert [one.name for one in hand.client.late_jobs()] == ["export"]
     hand.decide(job)
     hand.succeed(job, "load")
     hand.decide(job)

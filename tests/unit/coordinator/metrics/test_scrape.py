@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,9 @@ from unstuck.coordinator.metrics import scrape
 from unstuck.coordinator.metrics.catalog import CATALOG
 from unstuck.coordinator.metrics.scrape import Exporter
 from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
+from unstuck.coordinator.model.notice import Told
 from unstuck.coordinator.notices.outbox import Outbox
+from unstuck.coordinator.notices.rules.expected import Expected
 from unstuck.coordinator.store.pool_store import Pools
 from unstuck.tasks.protocol.keys import Keys
 
@@ -150,6 +153,22 @@ def test_the_backlog_of_a_schedule_ages_from_its_oldest_unread_file(coordinator:
     assert ages[("idle",)] == 0
     assert abs(ages[("loads",)] - (seconds - 1000)) < 60
     assert found["unstuck_scrape_left_out"] == {("backlogs", "unreadable"): 1}
+
+
+def test_a_job_that_no_schedule_submits_is_late_since_its_first_deadline_that_was_told(
+    coordinator: Coordinator,
+) -> None:
+    told = {"late: 06:00": Told(2000.0, 2000.0, ()), "late: 05:00": Told(1000.0, 1000.0, ())}
+    over = {name: replace(one, over=3000.0) for name, one in told.items()}
+    states = {name: Expected(told=told).to_json() for name in ("export", "scheduled")}
+    states |= {"well": Expected(told=over).to_json(), "odd": "{"}
+    coordinator.redis.hset(coordinator.keys.expected_state, mapping=states)
+    coordinator.redis.hset(coordinator.keys.schedules, "scheduled", json.dumps({"status": "WAITING"}))
+    found = scraped(coordinator)
+    seconds, _ = coordinator.redis.time()
+    assert found["unstuck_job_late_seconds"].keys() == {("export",)}
+    assert abs(found["unstuck_job_late_seconds"][("export",)] - (seconds - 1000)) < 60
+    assert found["unstuck_scrape_left_out"] == {("expected", "unreadable"): 1}
 
 
 def test_a_notice_ages_in_the_outbox_and_then_for_its_target(coordinator: Coordinator) -> None:
