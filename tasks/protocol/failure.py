@@ -10,7 +10,6 @@ import re
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ _WRONG_CALL = re.compile(
     r"|'\w+' is an invalid keyword argument for "
 )
 _OURS = str(Path(__file__).parents[1]) + "/"
-_NOT_THE_USERS = ("/pyspark/", "/py4j/", "<frozen ", "/concurrent/futures/", "/contextlib.py")
+_NOT_THE_USERS = ("/pyspark/", "/py4j/", "<frozen ", "/importlib/__init__.py", "/concurrent/futures/", "/contextlib.py")
 # Past the class of the error and its metaclass, which may define these names as they like.
 _NAME: Callable[[type], str] = type.__dict__["__name__"].__get__
 _QUALIFIED: Callable[[type], str] = type.__dict__["__qualname__"].__get__
@@ -84,7 +83,7 @@ def failure_of(error: BaseException, clean: Callable[[str], str] = str) -> Failu
     elif issubclass(kind, SystemExit):
         text = f"the step called sys.exit({_ask(lambda: repr(error.code))})"  # type: ignore[attr-defined]
     frames, trace = traceback.extract_tb(_FRAMES(error)), ""
-    if not ours or _users_frames(frames):  # of an error that we raised about the user's code the sentence says it all
+    if not _says_it_all(kind) or _users_frames(frames):
         last = _ask(lambda: "".join(traceback.format_exception_only(error)), describe(error))
         trace = _trimmed(frames, last, clean)
     names = [*_conditions(error), *_classes(error)]
@@ -122,7 +121,7 @@ def _qualified(kind: type) -> str:
 
 def _conditions(error: BaseException) -> list[str]:
     """The condition of an error of Spark (``UNRESOLVED_COLUMN.WITH_SUGGESTION``) and what it is a part of."""
-    if not any(_qualified(one).startswith("pyspark.") for one in _BASES(type(error))):
+    if not _is_sparks(type(error)):
         return []
     try:
         condition = spark_condition(error)
@@ -134,6 +133,15 @@ def _conditions(error: BaseException) -> list[str]:
 def spark_condition(error: Any) -> Any:
     """Spark's name of the condition of one of its errors; Spark 3.5 calls it the class of the error."""
     return (getattr(error, "getCondition", None) or error.getErrorClass)()
+
+
+def _says_it_all(kind: type) -> bool:
+    """Whether the sentence of such an error says it all: our frames, and those of Spark, add nothing."""
+    return issubclass(kind, UnstuckError) or _is_sparks(kind)
+
+
+def _is_sparks(kind: type) -> bool:
+    return any(_qualified(one).startswith("pyspark.") for one in _BASES(kind))
 
 
 def _names(found: list[str]) -> tuple[str, ...]:
@@ -193,16 +201,46 @@ def _is_users(filename: str) -> bool:
 
 
 def _whole(error: BaseException) -> str:
-    """The traceback from the first frame of the user's code on, with its causes; at least its frames and its class."""
-    first = frames = _FRAMES(error)
-    while first is not None and not _is_users(first.tb_frame.f_code.co_filename):
-        first = first.tb_next
-    bare = "".join(["Traceback (most recent call last):\n", *traceback.format_tb(frames), describe(error)])
-    # Such as Spark's error about a SQL text, which ours repeats with its plan.
-    repeats = issubclass(type(error), UnstuckError) and (cause := _CAUSE(error)) is not None and _within(cause, error)
-    # An error of ours is shown with our frames.
-    form = partial(traceback.format_exception, type(error), error, first or frames, chain=not repeats)
-    return _ask(lambda: "".join(form()).rstrip(), bare)
+    """The error with its causes, for the log; at least its frames and its class."""
+    bare = "".join(["Traceback (most recent call last):\n", *traceback.format_tb(_FRAMES(error)), describe(error)])
+    return _ask(lambda: _told(error), bare)
+
+
+def _told(error: BaseException) -> str:
+    """The error as Python tells it, without what only people who know our code could use."""
+    kind, told = type(error), _traceback(error)
+    frames = traceback.extract_tb(_FRAMES(error))
+    if issubclass(kind, UnstuckError) and not (frames and _is_users(frames[-1].filename)):  # we have raised it
+        told.__context__ = None
+        told.__cause__ = None if (cause := _CAUSE(error)) is None else _told_cause(cause, error)
+        if not told.stack and told.__cause__ is None:
+            return f"{error.code}: {error}"  # type: ignore[attr-defined]
+    return "".join(told.format()).rstrip()
+
+
+def _traceback(error: BaseException) -> traceback.TracebackException:
+    """The traceback from the first frame of the user's code on; where the sentence says it all, their frames alone."""
+    told = traceback.TracebackException(type(error), error, _FRAMES(error))
+    theirs = _users_frames(told.stack)
+    if _says_it_all(type(error)):
+        _keep(told, theirs)
+    elif theirs:
+        _keep(told, told.stack[told.stack.index(theirs[0]) :])
+    return told
+
+
+def _told_cause(cause: BaseException, error: BaseException) -> traceback.TracebackException | None:
+    """What has caused an error of ours: with frames if code of the user was imported; None if ``error`` says it all."""
+    told = _traceback(cause)
+    if any(frame.name == "<module>" for frame in _users_frames(told.stack)):
+        return told
+    _keep(told, [])
+    return None if _within(cause, error) else told
+
+
+def _keep(told: traceback.TracebackException, frames: list[traceback.FrameSummary]) -> None:
+    # Without a stack, there is no heading either.
+    told.stack = traceback.StackSummary.from_list(frames) if frames else None  # type: ignore[assignment]
 
 
 def _within(cause: BaseException, error: BaseException) -> bool:

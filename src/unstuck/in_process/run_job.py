@@ -26,7 +26,7 @@ from unstuck.tasks.errors import HostUnfit
 from unstuck.tasks.host import LIGHT, lacking
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Token, split_member
-from unstuck.tasks.settings import Settings
+from unstuck.tasks.settings import NO_SPARK, Settings
 from unstuck.tasks.transport.lease import FinishAnswer
 from unstuck.tasks.warehouse.log import Warehouse
 
@@ -201,6 +201,11 @@ class InProcess:
         on_spark = any(one.spec.spark for one in plan.groups.values())
         if lacks := lacking(self.settings, ["spark" if on_spark else LIGHT]):
             raise HostUnfit(lacks)
+        if on_spark and self.settings.spark_master == NO_SPARK:
+            raise HostUnfit(
+                f"a group wants Spark, and UNSTUCK_SPARK_MASTER={NO_SPARK} says that this process runs none. Unset it, "
+                "or run a part of the job with --only"
+            )
         job = self._coordinator.submit(job_spec, key or "")
         self._runner.make_fail(fail or {}, times)
         self._runner.on_input, self._on_change = on_input, on_change

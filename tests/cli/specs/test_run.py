@@ -26,6 +26,9 @@ def rows(spark, ctx, day="monday"):
     ctx.log.info("for %s", day)
     return pa.table({"day": [day]})
 
+def passes(spark, ctx):
+    return ctx.input("events")
+
 def fails(spark, ctx):
     raise ValueError("no such day")
 
@@ -86,6 +89,26 @@ def test_a_failed_job_is_1_with_the_traceback_of_its_step(folder: Path) -> None:
     assert 'steps.py", line' in done.stderr
     assert "ValueError: no such day" in done.stdout
     assert Warehouse(str(folder / "warehouse")).head() == 0
+
+
+def test_a_bad_file_is_told_by_its_sentence_and_no_frame_but_that_of_the_step(folder: Path) -> None:
+    (folder / "arriving").mkdir()
+    (folder / "arriving" / "1.json").write_text('{"n": 1}\n{"n": "many"}\n')
+    stream = {"stream": str(folder / "arriving"), "format": "json", "schema": "n BIGINT"}
+    load = group("passes", output="kept", inputs={"events": stream})
+    done = run(folder, spec(folder, load, outputs={"kept": {"mode": "append"}}))
+    assert done.returncode == 1
+    frames = [line.split('"')[1] for line in done.stderr.splitlines() if line.startswith("  File ")]
+    assert frames == [str(folder / "steps.py")]
+    sentence = done.stderr.splitlines()[-1]
+    assert "1.json, line 2: the column n (bigint) cannot hold 'many'" in sentence
+    assert "unstuck stream skip" in sentence
+
+
+def test_a_step_that_does_not_exist_is_told_by_a_sentence_alone(folder: Path) -> None:
+    done = run(folder, spec(folder, group("nowhere")))
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("STEP_NOT_FOUND: steps:nowhere cannot be imported")
 
 
 def test_with_json_standard_output_holds_the_answer_alone(folder: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.steps.small_steps import three
-from unstuck import Job, JobSpec, Status
+from unstuck import Job, JobSpec, Settings, Status
 from unstuck.coordinator.errors import BadRequest, NoSuchGroup
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.selection import select
@@ -20,7 +20,7 @@ from unstuck.coordinator.views.jobs.job_lines import lines_of
 from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.in_process.limits_of_one import told
 from unstuck.in_process.run_job import Ended, InProcess
-from unstuck.tasks.errors import Unrecoverable
+from unstuck.tasks.errors import HostUnfit, Unrecoverable
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.published import read_arrow
 
@@ -168,6 +168,12 @@ def test_a_step_that_needs_a_fleet_is_refused_before_anything_runs(here: InProce
     with pytest.raises(BadRequest, match="compact: in group small"):
         here.run({"name": "tiny", "groups": [THREE, compact]})
     assert not Path(here.settings.warehouse).exists()
+
+
+def test_a_job_that_wants_spark_is_refused_where_the_settings_say_that_there_is_none(tmp_path: Path) -> None:
+    job = {"name": "one", "groups": [{"name": "one", "steps": [{"sql": "SELECT 1"}]}]}
+    with InProcess(tmp_path, settings=Settings(spark_master="none")) as here, pytest.raises(HostUnfit, match="--only"):
+        here.run(job)
 
 
 def test_people_are_told_what_has_no_effect_in_one_process() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
 import pytest
 
-from unstuck.tasks.errors import SqlInvalid, Unrecoverable
+from unstuck.tasks.errors import OutputInvalid, SqlInvalid, StepNotFound, Unrecoverable
 from unstuck.tasks.protocol import failure
 from unstuck.tasks.protocol.failure import describe_in_time
+from unstuck.tasks.steps.execute import find
 
 OURS = failure.__file__
 
@@ -58,10 +60,51 @@ def test_the_traceback_in_the_log_begins_with_the_users_own_frames_and_hides_non
     assert files_of(told.failure.traceback) == ["/app/mine.py", "/app/deeper.py"]
 
 
-def test_an_error_that_is_ours_alone_keeps_its_frames_in_the_log() -> None:
+def test_an_error_of_ours_is_its_sentence_and_the_frames_of_the_users_code() -> None:
     told = describe_in_time(raised(OURS, OURS, error=Unrecoverable("no")))
-    assert files_of(told.whole) == [OURS, OURS]
-    assert told.failure.traceback == ""
+    assert (told.whole, told.failure.traceback) == ("UNRECOVERABLE: no", "")
+    told = describe_in_time(raised(OURS, "/app/mine.py", OURS, error=Unrecoverable("no")))
+    assert files_of(told.whole) == files_of(told.failure.traceback) == ["/app/mine.py"]
+
+
+def test_an_error_of_spark_about_a_query_is_its_sentence_and_the_frames_of_the_users_code() -> None:
+    told = describe_in_time(raised(OURS, "/lib/pyspark/sql/dataframe.py", error=OfSpark("no such row")))
+    assert (files_of(told.whole), told.failure.traceback) == ([], "")
+    assert told.whole.endswith("AnalysisException: no such row")
+    told = describe_in_time(raised("/app/mine.py", "/lib/pyspark/sql/dataframe.py", error=OfSpark("no such row")))
+    assert files_of(told.whole) == ["/app/mine.py"]
+
+
+def test_an_error_that_nobody_expects_keeps_all_frames_where_none_is_the_users() -> None:
+    assert files_of(describe_in_time(raised(OURS, OURS, error=KeyError("no"))).whole) == [OURS, OURS]
+
+
+def test_a_module_of_steps_that_cannot_be_imported_is_told_by_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_steps.py").write_text("import nosuch_module\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def told_of(name: str) -> str:
+        with pytest.raises(StepNotFound) as refused:
+            find(name, ())
+        return describe_in_time(refused.value.with_traceback(None)).whole
+
+    assert files_of(told_of("broken_steps:f")) == [str(tmp_path / "broken_steps.py")]
+    assert told_of("nowhere_steps:f").startswith("STEP_NOT_FOUND: nowhere_steps:f cannot be imported")
+
+
+def test_of_an_error_that_the_users_code_raised_the_causes_are_told() -> None:
+    theirs = Unrecoverable("give up")
+    theirs.__cause__ = raised("/app/mine.py", "/lib/json/decoder.py", error=KeyError("x"))
+    whole = describe_in_time(raised(OURS, "/app/mine.py", error=theirs)).whole
+    assert files_of(whole) == ["/app/mine.py", "/lib/json/decoder.py", "/app/mine.py"]
+
+
+def test_of_an_error_that_we_raised_in_a_call_of_the_user_our_own_causes_are_left_out() -> None:
+    ours = OutputInvalid("it is no JSON value: it holds a set")
+    ours.__cause__ = raised(OURS, "/lib/json/encoder.py", error=TypeError("it holds a set"))
+    assert files_of(describe_in_time(raised("/app/mine.py", OURS, error=ours)).whole) == ["/app/mine.py"]
 
 
 @pytest.mark.parametrize("said", ["no such column", "no such column\n'Project ['a]\n+- Relation [b]"])
@@ -70,7 +113,7 @@ def test_an_error_that_repeats_its_cause_is_in_the_log_once(said: str) -> None:
     ours = SqlInvalid(f"the query is wrong: {said}")
     ours.__cause__ = raised("/lib/pyspark/session.py", error=ValueError(f"{said}\n"))
     whole = describe_in_time(raised(OURS, error=ours)).whole
-    assert (whole.count(said), whole.count("Traceback")) == (1, 1)
+    assert (whole.count(said), whole.count("Traceback")) == (1, 0)
     ours = SqlInvalid("the query is wrong")
     ours.__cause__ = ValueError(said)
     assert describe_in_time(ours).whole.count(said) == 1, "what the cause alone says is not lost"
