@@ -75,7 +75,7 @@ class PublishFailed(UnstuckError):
     """The outputs of the job cannot be published, now or later: an ABORT entry in the log says why.
 
     ``code`` is one of MARKER_GONE, OUTPUT_MISSING, DUPLICATE_OUTPUT, SCHEMA_MISMATCH, PARTITION_MISMATCH,
-    EXPECTATION_FAILED, FORMAT_MISMATCH, TABLE_UNFIT, KEYS_UNFIT, CANNOT_RESUME, STREAM_MOVED.
+    EXPECTATION_FAILED, FORMAT_MISMATCH, TABLE_UNFIT, KEYS_UNFIT, CANNOT_RESUME, STREAM_MOVED, DATASET_CHANGED.
     """
 
     def __init__(self, code: str, text: str) -> None:

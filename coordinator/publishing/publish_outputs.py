@@ -18,6 +18,7 @@ from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing import delta_tables
 from unstuck.coordinator.publishing.expectation_checks import check_expectations
+from unstuck.coordinator.publishing.lost_updates import check_unchanged
 from unstuck.coordinator.publishing.streams.fork_positions import whole_checkpoint
 from unstuck.coordinator.publishing.streams.stream_positions import with_checkpoint, with_news
 from unstuck.tasks.errors import SchemaMismatch
@@ -33,7 +34,6 @@ from unstuck.tasks.warehouse.marker import (
     DataFile,
     Marker,
     StagedOutput,
-    are_named,
     files_exist,
     joined_versions,
     read_marker,
@@ -152,22 +152,16 @@ def _append_package(warehouse: Warehouse, request: PublishRequest, package: _Pac
 
     def entry_of(n: int, state: State) -> Entry:
         """The package for the number ``n``, against the version before. Raises: PublishFailed."""
-        datasets = {
-            name: with_checkpoint(
-                name,
-                change_of(
-                    name,
-                    output,
-                    request.spec_of(name, output),
-                    state.get(name),
-                    package.outputs[output.rejected_of].files if output.rejected_of else (),
-                    tables.get(name),
-                ),
-                output,
-                state.get(name),
-            )
-            for name, output in package.outputs.items()
-        }
+        datasets = {}
+        for name, output in package.outputs.items():
+            spec, standing = request.spec_of(name, output), state.get(name)
+            beside = package.outputs[output.rejected_of].files if output.rejected_of else ()
+            if package.own[name] and standing is not None and standing.changed > request.base:
+                before = warehouse.state(request.base, removed=True).get(name)
+                if (before.changed if before is not None else 0) in package.own[name]:
+                    check_unchanged(name, output, spec, before, standing, beside)
+            change = change_of(name, output, spec, standing, beside, tables.get(name))
+            datasets[name] = with_checkpoint(name, change, output, standing)
         more: dict[str, Any] = {"tokens": package.tokens, "inputs": package.inputs, "steps": package.steps}
         more["made_on"] = package.made_on
         if tables:
@@ -267,8 +261,7 @@ def change_of(
             f"{name} is published as {was}, so mode: {spec.mode} would leave its rows behind. Publish once with mode: "
             "replace, or give the output another name",
         )
-    written = [file for file in (*output.files, *beside) if file.rows]
-    is_replaced = are_named(output.replaces or [{key: [v] for key, v in file.partition.items()} for file in written])
+    is_replaced = output.replaced_with(beside)
     if target is not None:
         # Nobody reads the staged files once the table has them, so a vacuum may take them.
         added = [file for file in output.files if file.path not in target.appended]
@@ -287,6 +280,7 @@ def change_of(
     # Without rows, its one file holds the schema alone, which may be a guess from no values.
     schema = _schema_after(name, output, spec, standing) if output.rows else standing.schema
     gone: list[DataFile] = []
+    written = [file for file in (*output.files, *beside) if file.rows]
     if spec.mode == "partition_overwrite" and (written or output.replaces):
         columns = list(spec.partition_by)
         foreign = (file for file in (*written, *standing.files) if file.rows and set(file.partition) != set(columns))
@@ -331,12 +325,14 @@ class _Package(NamedTuple):
     """One output per dataset, the staging folders that hold the files, and what they were made from and by.
 
     ``expected``: the parts of each output that has expectations, be it published or not.
+    ``own``: of each output, the versions of the same dataset that it was made from; 0: it was not published.
     """
 
     outputs: dict[str, StagedOutput]
     expected: dict[str, list[StagedOutput]]
     tokens: list[str]
     inputs: dict[str, list[int]]
+    own: dict[str, list[int]]
     steps: dict[str, str]
     made_on: dict[str, list[str]]
 
@@ -391,7 +387,12 @@ def _collect(files: Files, request: PublishRequest) -> _Package:
         outputs,
         expected,
         list(dict.fromkeys(part.staging for part in parts)),
-        joined_versions(part.marker.sources for part in parts),
+        {
+            name: read
+            for name, versions in joined_versions(part.marker.sources for part in parts).items()
+            if (read := [n for n in versions if n])
+        },
+        {name: joined_versions(part.marker.sources for part in made[name]).get(name, []) for name in names},
         {group: ", ".join(filter(None, codes)) for group, codes in steps.items()},
         {name: sorted({all_in_words(part.marker.made_on) for part in made[name]} - {""}) for name in names},
     )

@@ -135,8 +135,8 @@ class PublishedDatasets:
 
     @property
     def sources(self) -> dict[str, list[int]]:
-        """The versions that were read: dataset → versions."""
-        return joined_versions({read.dataset: [read.version]} for read in self.reads if read.version)
+        """The versions that were read: dataset → versions; 0: it was asked for, and was not published."""
+        return joined_versions({read.dataset: [read.version]} for read in self.reads)
 
     def read(self, dataset: str, version: int | None = None, *, in_spec: bool = False) -> Dataset:
         """``dataset`` at a version of the warehouse; None: the newest one when the job was submitted.

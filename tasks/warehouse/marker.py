@@ -129,6 +129,11 @@ class StagedOutput:
         one = self.checkpoint
         return self.files if one is None else [*self.files, DataFile(one.path, 0, one.bytes)]
 
+    def replaced_with(self, beside: Iterable[DataFile] = ()) -> Callable[[Mapping[str, str | None]], bool]:
+        """A test for the partitions that ``partition_overwrite`` replaces, with the files ``beside`` in the package."""
+        written = [file for file in (*self.files, *beside) if file.rows]
+        return are_named(self.replaces or [{key: [v] for key, v in file.partition.items()} for file in written])
+
 
 @dataclass(frozen=True, slots=True)
 class Read:
@@ -159,7 +164,8 @@ class Marker:
         written_at: seconds since the epoch, by the clock of the worker; for people only.
         reads: the published datasets that it read.
         made_on: the versions of Python, Spark (if it was used), pandas and pyarrow, by name.
-        sources: dataset → versions: what it read, and what stands behind all that it read of other groups.
+        sources: dataset → versions: what it read, and what stands behind all that it read of other groups; 0 for a
+            dataset that was not published.
     """
 
     token: str

@@ -22,6 +22,7 @@ from unstuck.tasks.warehouse.log import Warehouse
 
 STEPS = """
 import pathlib
+import time
 import pyarrow as pa
 from unstuck import DatasetNotFound
 
@@ -51,6 +52,15 @@ def second(spark, ctx, folder, name="now"):
 def both(spark, ctx, day, carrier):
     return pa.table({"day": [day], "carrier": [carrier]})
 
+def add(spark, ctx, id, folder):
+    try:
+        rows = ctx.published("dim")["id"].to_pylist()
+    except DatasetNotFound:
+        rows = []
+    while not pathlib.Path(folder, "open").exists() and not ctx.cancelled:
+        time.sleep(0.01)
+    return pa.table({"id": [*rows, id]})
+
 def older(spark, ctx, version):
     return ctx.published("prices", version=version)
 
@@ -79,6 +89,12 @@ groups:
     spark: false
     inputs: {now: prices@latest}
     steps: [{python: "shop:second", output: report}]
+"""
+
+ADD = """
+name: add
+params: {id: 0, folder: ""}
+groups: [{name: add, spark: false, steps: [{python: "shop:add", output: dim}]}]
 """
 
 
@@ -298,6 +314,25 @@ def test_a_retry_takes_over_only_what_read_the_newest_version(shop: Shop) -> Non
     )
     assert reasons(again)["each[0]"] == "an earlier attempt had finished this work; nothing was run"
     assert shop.seen == ["[1, 1, 1]", "[1, 1, 1]", "[2, 2, 2]"]
+
+
+def test_of_jobs_that_add_to_what_they_have_read_none_loses_a_row_of_another(shop: Shop) -> None:
+    """Three are submitted before one has published: the first publishes, and a retry of each other reads its rows."""
+    jobs = [shop.submit(ADD, id=n, folder=str(shop.folder)) for n in range(3)]
+    (shop.folder / "open").touch()
+    views = {job: shop.ended(job) for job in jobs}
+    overtaken = [job for job, view in views.items() if view.job.status is Status.FAILED]
+    assert len(overtaken) == 2
+    (first,) = set(jobs) - set(overtaken)
+    for job in overtaken:
+        reason = views[job].job.reason
+        assert reason is not None
+        assert reason.code == "DATASET_CHANGED"
+        assert f"job {first} has published version 1 of it" in reason.text
+        assert shop.ended(shop.client.retry(job).id).job.status is Status.FINISHED
+    rows = duckdb.read_parquet(published_files(shop.warehouse, "dim")).fetchall()
+    assert sorted(rows) == [(0,), (1,), (2,)]
+    assert [entry.inputs for entry in Warehouse(shop.warehouse).history("dim", 10)] == [{"dim": [4]}, {"dim": [1]}, {}]
 
 
 def test_a_version_is_read_by_its_number(shop: Shop) -> None:

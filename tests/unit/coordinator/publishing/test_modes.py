@@ -43,9 +43,13 @@ class Nightly:
         columns: str = FLIGHTS,
         base: int = 0,
         dataset: str = "flights",
+        read: int | None = None,
         **more: Any,
     ) -> PublishResult:
-        """Stage one file for each of ``days`` (one without a partition where there is none), and publish them."""
+        """Stage one file for each of ``days`` (one without a partition where there is none), and publish them.
+
+        ``read``: the version of the dataset that they were made from.
+        """
         files, staging = Files(self.root), f"_staging/{job}/load/1-nonce-claimant"
         made = []
         for number, day in enumerate(days or ("",)):
@@ -53,7 +57,8 @@ class Nightly:
             files.write_durable(path, b"x" * 10)
             made.append(DataFile(path, rows, 10, {"day": day} if output.partition_by else {}))
         outputs = {dataset: StagedOutput(made, rows * len(made), columns, **more)}
-        write_marker(files, staging, Marker(f"{job}/load", "same", outputs, {}, {}, 1.0))
+        sources = {} if read is None else {dataset: [read]}
+        write_marker(files, staging, Marker(f"{job}/load", "same", outputs, {}, {}, 1.0, sources=sources))
         return self.again(job, job, output, base)
 
     def again(self, made: str, job: str, output: OutputSpec, base: int = 0) -> PublishResult:
@@ -128,6 +133,36 @@ def test_of_named_partitions_alone_published_rows_go(nightly: Nightly) -> None:
     nightly.publish("two", BY_DAY, "2013-01-01", "2013-01-02", replaces=[{"day": ["2013-01-02", None]}])
 
     assert nightly.files == ["one 2013-01-01", "two 2013-01-01", "two 2013-01-02"], "one is appended, one is emptied"
+
+
+@pytest.mark.parametrize(
+    ("mode", "base", "read", "days", "refused"),
+    [
+        pytest.param("replace", 1, 1, ["1", "2"], True, id="the rows of the other job would be lost"),
+        pytest.param("replace", 0, 0, ["1", "2"], True, id="nothing was published when it was read"),
+        pytest.param("replace", 2, 2, ["1", "2"], False, id="all was read"),
+        pytest.param("replace", 1, None, ["1", "2"], False, id="nothing of it was read"),
+        pytest.param("replace", 2, 1, ["1", "2"], False, id="the spec names an older version"),
+        pytest.param("append", 1, 1, ["1"], True, id="a row that both have found missing would be there twice"),
+        pytest.param("partition_overwrite", 1, 1, ["2"], True, id="the other job has replaced this partition"),
+        pytest.param("partition_overwrite", 1, 1, ["1", "3"], False, id="it has replaced another one"),
+        pytest.param("partition_overwrite", 0, 0, ["3"], False, id="a new partition"),
+    ],
+)
+def test_a_dataset_that_was_made_from_itself_is_published_only_if_no_job_has_changed_it_since(
+    nightly: Nightly, mode: Any, base: int, read: int | None, days: list[str], *, refused: bool
+) -> None:
+    nightly.publish("one", BY_DAY, "1", "2")
+    nightly.publish("two", BY_DAY, "2", base=1)
+    before = nightly.files
+
+    result = nightly.publish("three", OutputSpec(mode=mode, partition_by=("day",)), *days, base=base, read=read)
+
+    assert (result.failed is not None) == refused
+    if result.failed is not None:
+        assert result.failed.code == "DATASET_CHANGED"
+        assert "Since then job two has published version 2 of it." in result.failed.text
+        assert nightly.files == before
 
 
 def test_two_retries_that_take_over_the_same_files_append_rows_outside_once(nightly: Nightly) -> None:

@@ -1,0 +1,46 @@
+"""No update is lost: a dataset that was made from itself is published only if it stands as it was read (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from unstuck.coordinator.errors import PublishFailed
+from unstuck.tasks.spec.outputs import OutputSpec
+from unstuck.tasks.warehouse.log_entry import DatasetState
+from unstuck.tasks.warehouse.marker import DataFile, StagedOutput
+
+DATASET_CHANGED = "DATASET_CHANGED"
+
+
+def check_unchanged(
+    name: str,
+    output: StagedOutput,
+    spec: OutputSpec,
+    read: DatasetState | None,
+    standing: DatasetState,
+    beside: Iterable[DataFile] = (),
+) -> None:
+    """Check that nobody has changed what ``output`` was made from, and is now to be published over or appended to.
+
+    With ``partition_overwrite`` the partitions that it replaces count, with the other modes the whole dataset.
+
+    Args:
+        read: the dataset as the job has read it; None: it was not published.
+        beside: as of `change_of`.
+
+    Raises: PublishFailed: another job has published into it meanwhile.
+    """
+    if output.checkpoint is not None or (spec.mode == "append" and not output.rows):
+        return  # where a stream is read on from, its position is compared
+    is_replaced = output.replaced_with(beside) if spec.mode == "partition_overwrite" else lambda _: True
+
+    def rows_in(state: DatasetState | None) -> set[str]:
+        return {file.path for file in state.files if file.rows and is_replaced(file.partition)} if state else set()
+
+    if rows_in(read) != rows_in(standing):
+        raise PublishFailed(
+            DATASET_CHANGED,
+            f"{name} was made from its own rows, as they were published when this job was submitted. Since then job "
+            f"{standing.job} has published version {standing.changed} of it. Rows would be lost or doubled, so nothing "
+            "was published. Retry the job, or submit it again: it will read the new rows",
+        )
