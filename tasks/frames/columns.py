@@ -7,11 +7,14 @@ type with the same values, or the output is refused before anything is written.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime
+from functools import partial
 from typing import Any, NoReturn
 
 from unstuck.tasks.errors import OutputInvalid
+
+Values = Callable[[], Iterator[tuple[int, Any]]]  # each with its row, counted from 1; iterated over if need be
 
 MAX_DIGITS = 38  # of a decimal, in Spark, DuckDB and Polars
 
@@ -84,8 +87,8 @@ def arrow_table(frame: Any) -> Any:
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             kind = column.dtype
             raise OutputInvalid(f"the column {name} ({kind}) cannot be stored: {error}. {_advice(kind)}") from error
-        if column.dtype == object:
-            _check_times(str(name), column, columns[str(name)].type)
+        if column.dtype == object or column.dtype == "category":
+            _check_times(str(name), columns[str(name)].type, partial(enumerate, column, 1))
     return pa.table(columns)
 
 
@@ -102,26 +105,47 @@ def _check_index(frame: Any) -> None:
         )
 
 
-def _check_times(name: str, column: Any, kind: Any) -> None:
-    """Raises: OutputInvalid: Arrow took the hours or the zones of some values of a column for nothing."""
+def _check_times(column: str, kind: Any, values: Values) -> None:
+    """Raises: OutputInvalid: Arrow took the hours or the zones of some values for nothing; also inside lists, structs.
+
+    Args:
+        kind: the type that Arrow gave to ``values``.
+    """
+    import pandas
     from pyarrow import types
 
-    values = column.dropna()
-    if types.is_date32(kind):
-        odd = [isinstance(value, datetime) for value in values]
-        kinds = "dates and times, of which the hours would be lost"
-    elif types.is_timestamp(kind):
-        naive = [getattr(value, "tzinfo", None) is None for value in values]
-        odd = [one != naive[0] for one in naive]
-        kinds = "times with a zone and times without one"
-    else:
-        return
-    if True in odd:
-        row = int(column.notna().to_numpy().nonzero()[0][odd.index(True)])
-        raise OutputInvalid(
-            f"the column {name} mixes {kinds}, as in row {row + 1:,}: {column.iloc[row]}. Make them one kind, "
-            "such as by pandas.to_datetime, with utc=True for instants"
-        )
+    if types.is_dictionary(kind):
+        _check_times(column, kind.value_type, values)
+    elif types.is_struct(kind):
+        for field in kind:
+            _check_times(f"{column}.{field.name}", field.type, partial(_of_field, field.name, values))
+    elif types.is_nested(kind):  # a list: Arrow makes no map of what pandas holds
+        _check_times(column, kind.value_type, partial(_of_lists, values))
+    elif types.is_date32(kind) or types.is_timestamp(kind):
+        found = list(values())
+        nulls = pandas.Series([value for _, value in found], dtype=object).isna()
+        found = [one for one, null in zip(found, nulls, strict=True) if not null]
+        if types.is_date32(kind):
+            odd = [isinstance(value, datetime) for _, value in found]
+            kinds = "dates and times, of which the hours would be lost"
+        else:
+            naive = [getattr(value, "tzinfo", None) is None for _, value in found]
+            odd = [one != naive[0] for one in naive]
+            kinds = "times with a zone and times without one"
+        if True in odd:
+            row, value = found[odd.index(True)]
+            raise OutputInvalid(
+                f"the column {column} mixes {kinds}, as in row {row:,}: {value}. Make them one kind, "
+                "such as by pandas.to_datetime, with utc=True for instants"
+            )
+
+
+def _of_field(name: str, structs: Values) -> Iterator[tuple[int, Any]]:
+    return ((row, one[name]) for row, one in structs() if isinstance(one, dict) and name in one)
+
+
+def _of_lists(lists: Values) -> Iterator[tuple[int, Any]]:
+    return ((row, value) for row, one in lists() if isinstance(one, Collection) for value in one)
 
 
 def plain_table(table: Any) -> Any:

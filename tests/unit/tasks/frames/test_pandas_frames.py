@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -53,11 +54,21 @@ def test_row_numbers_and_an_index_that_is_a_column_too_are_left_out(frame: pd.Da
         ([None, date(2024, 1, 1), pd.Timestamp(FIVE)], "row 3: 2024-01-01 05:00:00"),
         ([FIVE, FIVE.replace(tzinfo=UTC)], r"row 2: 2024-01-01 05:00:00\+00:00"),
         ([FIVE.replace(tzinfo=UTC), pd.NaT, FIVE], "row 3: 2024-01-01 05:00:00"),
+        ([[date(2024, 1, 1)], None, (pd.NaT, FIVE)], "row 3: 2024-01-01 05:00:00"),
+        ([np.array([date(2024, 1, 1), FIVE], dtype=object)], "row 1: 2024-01-01 05:00:00"),
+        ([[{"a": date(2024, 1, 1)}], float("nan"), [None, {"b": 1}, {"a": FIVE}]], "row 3: 2024-01-01 05:00:00"),
+        ([{"a": FIVE.replace(tzinfo=UTC)}, {"a": pd.NaT}, {"a": FIVE}], "row 3: 2024-01-01 05:00:00"),
+        ([[FIVE], [FIVE, FIVE.replace(tzinfo=UTC)]], r"row 2: 2024-01-01 05:00:00\+00:00"),
     ],
 )
 def test_dates_and_times_and_times_with_and_without_a_zone_are_not_mixed(values: list[Any], said: str) -> None:
-    with pytest.raises(OutputInvalid, match=rf"the column at .*{said}.*to_datetime"):
+    with pytest.raises(OutputInvalid, match=rf"the column at(\.a)? mixes .*{said}.*to_datetime"):
         table_of(pd.DataFrame({"at": pd.Series(values, dtype=object)}))
+
+
+def test_dates_and_times_are_not_mixed_in_the_values_of_a_category_either() -> None:
+    with pytest.raises(OutputInvalid, match=r"mixes dates and times.* row 2"):
+        table_of(pd.DataFrame({"at": pd.Series([date(2024, 1, 1), FIVE], dtype="category")}))
 
 
 def test_one_kind_of_time_with_nulls_is_stored() -> None:
@@ -66,10 +77,12 @@ def test_one_kind_of_time_with_nulls_is_stored() -> None:
             {
                 "day": pd.Series([date(2024, 1, 1), None, pd.NaT], dtype=object),
                 "at": pd.Series([FIVE, pd.NaT, pd.Timestamp(FIVE)], dtype=object),
+                "in_list": pd.Series([[{"a": FIVE}], [], [{"a": pd.NaT}, {}]], dtype=object),
                 "never": pd.Series([pd.NaT, pd.NaT, pd.NaT], dtype=object),
             }
         )
     )
     assert table["day"].to_pylist() == [date(2024, 1, 1), None, None]
     assert table["at"].to_pylist() == [FIVE, None, FIVE]
+    assert table["in_list"].to_pylist() == [[{"a": FIVE}], [], [{"a": None}, {"a": None}]]
     assert table["never"].null_count == 3
