@@ -18,9 +18,10 @@ from pydantic import BaseModel
 
 import unstuck
 from unstuck.coordinator.client.schedule_client import ScheduleClient
+from unstuck.coordinator.model.schedule_record import Backfill, Run
 from unstuck.coordinator.notices.outbox import Notices
 from unstuck.coordinator.schedules.explain import ScheduleExplanation
-from unstuck.coordinator.schedules.schedule_facts import BackfillView, RunView, ScheduleFacts, ScheduleResult
+from unstuck.coordinator.schedules.schedule_facts import ScheduleFacts, ScheduleResult
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.store.pool_store import Pools, PoolView
@@ -56,8 +57,8 @@ SECTIONS: dict[str, tuple[tuple[str, Any], ...]] = {
     "Answers of the client": (
         *(("JobView", JobView), ("JobFacts", JobFacts), ("ForkView", ForkView), ("GroupView", GroupView)),
         *(("CommandResult", CommandResult), ("ListedJob", ListedJob), ("PoolView", PoolView)),
-        *(("ScheduleView", ScheduleView), ("ScheduleFacts", ScheduleFacts), ("RunView", RunView)),
-        *(("BackfillView", BackfillView), ("ScheduleResult", ScheduleResult)),
+        *(("ScheduleView", ScheduleView), ("ScheduleFacts", ScheduleFacts), ("Run", Run)),
+        *(("Backfill", Backfill), ("ScheduleResult", ScheduleResult)),
         ("ScheduleExplanation", ScheduleExplanation),
     ),
     "Steps": (("StepContext", unstuck.StepContext), ("ctx.output(name)", OutputSlot)),
@@ -71,7 +72,12 @@ _PAGES = {
     unstuck.Settings: "settings.md",
 }
 # Of JobSpec and Settings: how one is made. The other methods are for the coordinator.
-_METHODS = {unstuck.JobSpec: ("of", "from_file", "from_text", "from_values", "to_json"), unstuck.Settings: ()}
+_METHODS = {
+    unstuck.JobSpec: ("of", "from_file", "from_text", "from_values", "to_json"),
+    unstuck.Settings: (),
+    Run: (),
+    Backfill: ("status", "progress", "over"),
+}
 MADE_BY_USERS = ("Job", "Client")  # by a call that is documented here
 _ITEMS = ("Args", "Raises", "Attributes", "Returns")
 

@@ -52,9 +52,18 @@ class ScheduleIntent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: the job of a tick, or another try of one that has failed.
+    """One run: the job of a tick, or another try of one that has failed. Times are seconds since the epoch; 0: not yet.
 
-    Callers see it as a ``RunView``, which says what each field means; ``after``: when the job ``retry_of`` ended.
+    Attributes:
+        tick: the nominal time; of a run that a person asked for, when it was asked for.
+        number: of the try, from 1 on.
+        job: its id; empty until it is submitted.
+        at: when it was decided upon.
+        by: who asked for it; empty if its tick did.
+        retry_of: the job that failed before, whose finished work it takes over; ``after``: when that job ended.
+        trouble: why it could not be submitted yet; ``tries``: how often that was so.
+        next_at: when it is submitted, or tried again.
+        final: of a run that has failed: why no further try mends it.
     """
 
     tick: float
@@ -127,7 +136,7 @@ class RunSuccess:
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """Ticks of the past that a person asked for.
+    """Ticks of the past that a person asked for. Times are seconds since the epoch; 0: not yet.
 
     Attributes:
         first, last: the range, its ends included; ``total``: how many ticks are in it.
@@ -168,6 +177,7 @@ class Backfill:
 
     @property
     def over(self) -> bool:
+        """It has ended."""
         return self.ended_at > 0
 
     @property
@@ -190,7 +200,7 @@ class Backfill:
         return "PAUSED" if self.paused else "HALTED" if self.halted else "RUNNING"
 
     @property
-    def told(self) -> str:
+    def progress(self) -> str:
         """How far it is, in words."""
         done = self.had + self.well + self.failed
         parts = [f"{self.well:,} well", f"{self.failed:,} failed", f"{self.had:,} had a run before"]

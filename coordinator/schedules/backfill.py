@@ -135,7 +135,7 @@ def advance(
         backfill = replace(backfill, runs=(*backfill.runs, run), next=_following(backfill, policy))
     if not backfill.runs and (backfill.canceled or backfill.next is None):
         backfill = replace(backfill, ended_at=now)
-        events.append({"kind": "BACKFILL_ENDED", "at": now, "text": backfill.told})
+        events.append({"kind": "BACKFILL_ENDED", "at": now, "text": backfill.progress})
     return backfill, events
 
 

@@ -116,12 +116,12 @@ def begin_backfill(
     event = {"kind": "USER_BACKFILL", "at": now, "by": by, "text": reason or f"{new.total:,} ticks"}
     if old is not None and not old.over:
         if _range(old) != _range(new):
-            text = f"and its backfill goes on: {old.told}; to end it: `unstuck schedule backfill {name} --cancel`"
+            text = f"and its backfill goes on: {old.progress}; to end it: `unstuck schedule backfill {name} --cancel`"
             return _refused(record, text)
         if old.parallel == new.parallel or old.canceled:
-            return ScheduleCommanded(Answer.ALREADY, record, f"{_backfill(record)} is {old.status}: {old.told}")
+            return ScheduleCommanded(Answer.ALREADY, record, f"{_backfill(record)} is {old.status}: {old.progress}")
         new = replace(old, parallel=new.parallel)
-    text = f"{_backfill(record)} is on record: {new.told}, at most {new.parallel} at once"
+    text = f"{_backfill(record)} is on record: {new.progress}, at most {new.parallel} at once"
     if record.intent is ScheduleIntent.PAUSE:
         text += f"; it waits until the schedule is resumed: `unstuck schedule resume {name}`"
     return ScheduleCommanded(Answer.DONE, replace(record, backfill=new), text, (event,))
@@ -134,7 +134,7 @@ def backfill_command(
     old, which = record.backfill, _backfill(record)
     if old is None or old.over:
         if old is not None and old.canceled and given is BackfillCommand.CANCEL:
-            return ScheduleCommanded(Answer.ALREADY, record, f"{which} is canceled already: {old.told}")
+            return ScheduleCommanded(Answer.ALREADY, record, f"{which} is canceled already: {old.progress}")
         return _refused(record, "and no backfill of it goes on")
     match given:
         case BackfillCommand.PAUSE:
@@ -144,9 +144,9 @@ def backfill_command(
         case BackfillCommand.CANCEL:
             new, text = replace(old, canceled=True), "is canceled; its runs that go on may end"
     if old.canceled or new == old or (given is BackfillCommand.PAUSE and old.paused):
-        return ScheduleCommanded(Answer.ALREADY, record, f"{which} is {old.status}: {old.told}")
+        return ScheduleCommanded(Answer.ALREADY, record, f"{which} is {old.status}: {old.progress}")
     event = _event(f"USER_BACKFILL_{given.upper()}", now, by=by, text=reason)
-    return ScheduleCommanded(Answer.DONE, replace(record, backfill=new), f"{which} {text}: {new.told}", (event,))
+    return ScheduleCommanded(Answer.DONE, replace(record, backfill=new), f"{which} {text}: {new.progress}", (event,))
 
 
 def _event(kind: str, at: float, **texts: str) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import (
     Backfill,
     Quiet,
-    Redo,
     Run,
     RunFailure,
     RunSuccess,
@@ -23,80 +22,6 @@ from unstuck.coordinator.model.schedule_record import (
 from unstuck.coordinator.schedules.decide_schedule import policy_of
 from unstuck.coordinator.schedules.schedule_commands import ScheduleCommanded
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
-
-
-@dataclass(frozen=True, slots=True)
-class RunView:
-    """One run of a schedule that goes on, or is to be tried. Times are seconds since the epoch; 0: not yet.
-
-    Attributes:
-        tick: the nominal time; of a run that a person asked for, when it was asked for.
-        number: of the try, from 1 on.
-        job: its id; empty until it is submitted.
-        at: when it was decided upon.
-        by: who asked for it; empty if its tick did.
-        retry_of: the job that failed before, whose finished work it takes over.
-        trouble: why it could not be submitted yet; ``tries`` how often that was so.
-        next_at: when it is submitted, or tried again.
-        final: of a run that has failed: why no further try mends it.
-    """
-
-    tick: float
-    number: int
-    job: str
-    at: float
-    by: str
-    retry_of: str
-    trouble: Reason | None
-    tries: int
-    next_at: float
-    final: Reason | None
-
-
-@dataclass(frozen=True, slots=True)
-class BackfillView:
-    """Ticks of the past that a person asked for. Times are seconds since the epoch; 0: not yet.
-
-    Attributes:
-        status: in one word; ``progress``: how far it is, in words; ``over``: it has ended.
-        first, last: the range, its ends included; ``total``: how many ticks are in it.
-        at, by: when it was given, and by whom.
-        next: the tick that is run next; None if all have been.
-        parallel: how many runs may go on at once.
-        redo: of ticks that had a run before: ``none``, the ``failed``, or ``all`` are run again.
-        runs: those that go on, or are about to be submitted.
-        had: ticks that had a run before, and were left as they are.
-        well, failed: ticks whose run ended well, or did not.
-        failures: runs that failed in a row; ``next_at``: when the next one may begin.
-        paused_by: who paused it.
-    """
-
-    status: str
-    progress: str
-    over: bool
-    first: float
-    last: float
-    total: int
-    at: float
-    by: str
-    next: float | None
-    parallel: int
-    redo: Redo
-    backwards: bool
-    runs: tuple[RunView, ...]
-    had: int
-    well: int
-    failed: int
-    failures: int
-    last_error: RunFailure | None
-    next_at: float
-    paused_by: str
-    halted: Reason | None
-    ended_at: float
-
-    @classmethod
-    def of(cls, record: Backfill) -> BackfillView:
-        return facts_of(cls, record, runs=_runs(record.runs), progress=record.told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +57,8 @@ class ScheduleFacts:
     set_at: float
     set_by: str
     last_tick: float
-    runs: tuple[RunView, ...]
-    retries: tuple[RunView, ...]
+    runs: tuple[Run, ...]
+    retries: tuple[Run, ...]
     quiet: Quiet | None
     failures: int
     first_error: RunFailure | None
@@ -141,11 +66,11 @@ class ScheduleFacts:
     last_success: RunSuccess | None
     halted: Reason | None
     trouble: Reason | None
-    backfill: BackfillView | None
+    backfill: Backfill | None
     problems: Mapping[str, float]
 
     @property
-    def going_on(self) -> tuple[RunView, ...]:
+    def going_on(self) -> tuple[Run, ...]:
         """All runs that go on, or are about to be submitted, those of its backfill among them."""
         return (*self.runs, *(self.backfill.runs if self.backfill is not None else ()))
 
@@ -157,9 +82,6 @@ class ScheduleFacts:
             policy=policy_of(record.policy),
             trigger=_trigger(record.policy),
             last_tick=record.cursor,
-            runs=_runs(record.runs),
-            retries=_runs(record.retries),
-            backfill=None if record.backfill is None else BackfillView.of(record.backfill),
         )
 
 
@@ -174,10 +96,6 @@ class ScheduleResult:
     @classmethod
     def of(cls, judged: ScheduleCommanded) -> ScheduleResult:
         return cls(judged.answer, ScheduleFacts.of(judged.record), judged.text)
-
-
-def _runs(records: tuple[Run, ...]) -> tuple[RunView, ...]:
-    return tuple(facts_of(RunView, run) for run in records)
 
 
 def _trigger(policy_text: str) -> str:

@@ -10,9 +10,8 @@ import pytest
 from tests.support.coordinator import Coordinator, group
 from tests.support.failpoints import Death, Died, armed
 from unstuck import Status
-from unstuck.coordinator.model.schedule_record import tick_text
+from unstuck.coordinator.model.schedule_record import Backfill, tick_text
 from unstuck.coordinator.schedules.schedule_commands import BackfillCommand
-from unstuck.coordinator.schedules.schedule_facts import BackfillView
 from unstuck.coordinator.views.jobs.job_views import folded
 from unstuck.tasks.failpoints import Point
 
@@ -29,7 +28,7 @@ def begun(coordinator: Coordinator, hours: int, **more: Any) -> None:
     assert given.answer == "DONE"
 
 
-def backfill(coordinator: Coordinator) -> BackfillView:
+def backfill(coordinator: Coordinator) -> Backfill:
     found = coordinator.client.schedules.show("hourly").schedule.backfill
     assert found is not None
     return found

@@ -60,7 +60,7 @@ def judge_backfill(account: Repeated, one: FoundSchedule, wanted: Sequence[float
         account.lost.append(f"{one.name}: its backfill was answered, and is not on its record")
         return
     if not backfill.over:
-        account.stuck.append(f"the backfill of {one.name} is {backfill.status}: {backfill.told}")
+        account.stuck.append(f"the backfill of {one.name} is {backfill.status}: {backfill.progress}")
     mine = [run for run in one.runs if run.backfill]
     account.backfilled += len(mine)
     had, well = Counter(map(tick_of, mine)), Counter(tick_of(run) for run in mine if run.status is Status.FINISHED)

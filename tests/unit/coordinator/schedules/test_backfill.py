@@ -101,7 +101,7 @@ def test_its_ticks_are_run_one_after_the_other_under_their_keys(backwards: bool,
     play.ends()
     assert play.ends() == []
     assert play.begun == [key(hours) for hours in order]
-    assert (play.backfill.status, play.backfill.told) == ("ENDED", "3 of 3 ticks (3 well)")
+    assert (play.backfill.status, play.backfill.progress) == ("ENDED", "3 of 3 ticks (3 well)")
     assert play.record.cursor == T0
     assert [event["kind"] for event in play.events][-1] == "BACKFILL_ENDED"
 
@@ -143,7 +143,7 @@ def test_a_tick_that_had_a_run_is_left_as_it_is_unless_it_is_to_be_made_again() 
         for _ in range(9):
             play.ends()
         assert play.begun == begun, redo
-        assert play.backfill.told == told
+        assert play.backfill.progress == told
 
 
 def test_a_failed_run_is_made_again_from_its_finished_work_and_a_good_one_from_the_start() -> None:
@@ -169,7 +169,7 @@ def test_given_again_after_its_end_it_runs_only_what_is_missing() -> None:
     for _ in range(4):
         play.ends()
     assert play.begun == [key(-2), key(-1), key(-3)]
-    assert play.backfill.told == "3 of 3 ticks (1 well, 2 had a run before)"
+    assert play.backfill.progress == "3 of 3 ticks (1 well, 2 had a run before)"
 
 
 def test_a_pause_holds_until_a_person_resumes_and_what_goes_on_may_end() -> None:
@@ -204,7 +204,7 @@ def test_a_cancel_ends_it_for_good_when_its_runs_have_ended_and_another_may_be_g
     assert play.backfill.status == "CANCELING"
     assert play.command(BackfillCommand.RESUME) == "ALREADY"
     assert play.ends() == []
-    assert (play.backfill.status, play.backfill.told) == ("CANCELED", "1 of 5 ticks (1 well)")
+    assert (play.backfill.status, play.backfill.progress) == ("CANCELED", "1 of 5 ticks (1 well)")
     assert play.command(BackfillCommand.CANCEL) == "ALREADY"
     assert play.command(BackfillCommand.RESUME) == "REFUSED"
     assert play.give(-9, -1).startswith("DONE: ")
@@ -224,7 +224,7 @@ def test_after_a_failure_the_next_tick_waits_longer_each_time_and_too_many_in_a_
     assert play.decide(2) == [key(-3)]
     play.ends(Status.FAILED, reason=FAILED)
     assert play.decide(1000) == []
-    assert (play.backfill.status, play.backfill.told) == ("HALTED", "3 of 5 ticks (3 failed)")
+    assert (play.backfill.status, play.backfill.progress) == ("HALTED", "3 of 5 ticks (3 failed)")
     assert play.backfill.halted == Reason("RETRIES_EXHAUSTED", "3 runs failed in a row; the last: it broke")
     assert play.command(BackfillCommand.RESUME) == "DONE"
     assert play.decide() == [key(-2)]
@@ -297,4 +297,4 @@ def test_its_ticks_stay_those_of_the_trigger_that_the_schedule_had_when_it_was_g
     for _ in range(4):
         play.ends()
     assert [name for name in play.begun if name in (key(-3), key(-2), key(-1))] == [key(-3), key(-2), key(-1)]
-    assert play.backfill.told == "3 of 3 ticks (3 well)"
+    assert play.backfill.progress == "3 of 3 ticks (3 well)"
