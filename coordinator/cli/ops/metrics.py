@@ -5,14 +5,20 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unstuck.coordinator.cli.connection import connected, settings_here
 from unstuck.coordinator.cli.render.terminal import stderr
+from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.unreachable import ANSWER_TIMEOUT
 from unstuck.tasks.transport.redis_client import connect
+
+if TYPE_CHECKING:
+    from wsgiref.simple_server import WSGIServer
+
+    from unstuck.coordinator.metrics.scrape import Exporter
 
 
 def metrics(
@@ -27,18 +33,38 @@ def metrics(
     from prometheus_client import generate_latest
 
     from unstuck.coordinator.metrics.scrape import Exporter
-    from unstuck.coordinator.metrics.server import server_of
 
     if serve is None:
         with connected() as connection:
             sys.stdout.write(generate_latest(Exporter(connection.redis, connection.client.settings)).decode())
         return
     settings = settings_here()
-    client = connect(settings.redis_url, timeout=ANSWER_TIMEOUT, repeats=0)
-    server = server_of(Exporter(client, settings), serve)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: threading.Thread(target=server.shutdown).start())
-    stderr.print(f"The metrics are served at http://{server.server_name}:{server.server_port}/metrics", soft_wrap=True)
-    server.serve_forever()
-    server.server_close()
-    client.close()
+    ends = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # also for the threads that serve, so that they end this wait alone
+    with connect(settings.redis_url, timeout=ANSWER_TIMEOUT, repeats=0) as client:
+        server, thread = serve_at(serve, Exporter(client, settings))
+        place = f"http://{server.server_name}:{server.server_port}/metrics"
+        stderr.print(f"The metrics are served at {place}", soft_wrap=True)
+        signal.sigwait(ends)
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def serve_at(address: str, exporter: Exporter) -> tuple[WSGIServer, threading.Thread]:
+    """A server that listens at ``address``, and the thread in which it serves.
+
+    Args:
+        address: ``HOST:PORT``, ``:PORT`` or ``PORT``; without a host all interfaces, and port 0 is one that is free.
+
+    Raises: BadRequest.
+    """
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    registry = CollectorRegistry()
+    registry.register(exporter)
+    host, _, port = address.rpartition(":")
+    try:
+        return start_http_server(int(port), host.strip("[]") or "0.0.0.0", registry)
+    except (ValueError, OverflowError, OSError) as error:
+        raise BadRequest(f"metrics cannot be served at {address!r}: {error}; expected HOST:PORT or :PORT") from error
