@@ -23,6 +23,16 @@ class Command(StrEnum):
     FORCE_STOP = "force-stop"
 
 
+# What each does, for people.
+MEANS = {
+    Command.PAUSE: "Start nothing more; what is running may end.",
+    Command.RESUME: "Go on with a PAUSED or HALTED job, with its full retry budget.",
+    Command.STOP: "Start nothing more, let what is running end, and end the job. Nothing is published.",
+    Command.CANCEL: "Interrupt what is running and end the job. At the deadline it ends without its workers.",
+    Command.FORCE_STOP: "End the job at once, whatever its workers do; they can change nothing any more.",
+}
+
+
 class Answer(StrEnum):
     DONE = "DONE"  # the intent is written; a coordinator acts on it
     ALREADY = "ALREADY"  # it was so before; nothing changed

@@ -31,6 +31,15 @@ class ScheduleCommand(StrEnum):
     STOP = "stop"
 
 
+# What each does, for people.
+MEANS = {
+    ScheduleCommand.PAUSE: "Start no run any more, until it is resumed. A run that goes on may end.",
+    ScheduleCommand.RESUME: "Go on with a PAUSED or HALTED schedule, with its full retry budget, from now on.",
+    ScheduleCommand.RUN: "Run now: try at once what has failed, or make a run that belongs to no tick.",
+    ScheduleCommand.STOP: "End the schedule for good. A run that goes on may end.",
+}
+
+
 class BackfillCommand(StrEnum):
     PAUSE = "pause"
     RESUME = "resume"

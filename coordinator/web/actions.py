@@ -20,10 +20,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, LEGAL, RETRY_LEGAL, Answer, Command
+from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, LEGAL, MEANS, RETRY_LEGAL, Answer, Command
 from unstuck.coordinator.documents.retry_answer import retry_job
 from unstuck.coordinator.errors import NoSuchReport
 from unstuck.coordinator.model.status import GROUP_MOVES_REQUESTED, GroupState, Status
+from unstuck.coordinator.schedules import schedule_commands
 from unstuck.coordinator.schedules.schedule_commands import ScheduleCommand, legal_commands
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.store.dead_letter_store import DeadLetterAnswer
@@ -33,19 +34,6 @@ from unstuck.tasks.identity import user_here
 T = TypeVar("T", bound=str)
 MOST_REASON = 500  # characters
 REMEMBERED = 1000  # actions whose forms may be sent again, and change nothing
-MEANS = {
-    Command.PAUSE: "Start nothing more; what is running may end.",
-    Command.RESUME: "Go on, with the full retry budget.",
-    Command.STOP: "Start nothing more, let what is running end, and end the job. Nothing is published.",
-    Command.CANCEL: "Interrupt what is running and end the job.",
-    Command.FORCE_STOP: "End the job at once, whatever its workers do; they can change nothing any more.",
-}
-SCHEDULE_MEANS = {
-    ScheduleCommand.PAUSE: "Start no run any more, until it is resumed. A run that goes on may end.",
-    ScheduleCommand.RESUME: "Go on, with the full retry budget, from now on.",
-    ScheduleCommand.RUN: "Run now: try at once what has failed, or make a run that belongs to no tick.",
-    ScheduleCommand.STOP: "End the schedule for good. A run that goes on may end.",
-}
 ENDS = (Command.STOP, Command.CANCEL, Command.FORCE_STOP, ScheduleCommand.STOP)
 
 
@@ -106,7 +94,7 @@ def schedule_actions(view: ScheduleView) -> list[Action]:
     return [
         Action(
             _label(given),
-            SCHEDULE_MEANS[given],
+            schedule_commands.MEANS[given],
             f"/schedules/{quote(one.name, safe='')}/{given}",
             shlex.join(["unstuck", "schedule", given, one.name]),
             given in ENDS,

@@ -42,7 +42,7 @@ from unstuck.coordinator.cli.render.terminal import (
 )
 from unstuck.coordinator.client.client import Client
 from unstuck.coordinator.client.find_job import find_job
-from unstuck.coordinator.commands.job_commands import LEGAL, RETRY_LEGAL, Command
+from unstuck.coordinator.commands.job_commands import LEGAL, MEANS, RETRY_LEGAL, Command
 from unstuck.coordinator.documents.fleet_documents import DeadLetterAnswerDocument
 from unstuck.coordinator.documents.job_documents import JobAnswerDocument
 from unstuck.coordinator.documents.retry_answer import retry_job
@@ -79,9 +79,7 @@ BAD = {
 }
 
 
-def _command(given: Command, summary: str) -> Callable[..., None]:
-    """The command ``given``, with ``summary`` as its help."""
-
+def _command(given: Command) -> Callable[..., None]:
     def run(
         jobs: Jobs = None,
         status: Statuses = None,
@@ -97,7 +95,7 @@ def _command(given: Command, summary: str) -> Callable[..., None]:
 
         _ask_each(given, LEGAL[given], ask, Selection(jobs, status, name, since, yes), as_json)
 
-    run.__doc__ = summary
+    run.__doc__ = MEANS[given]
     return run
 
 
@@ -112,22 +110,14 @@ def pause(
     now: Annotated[bool, typer.Option("--now", help="Interrupt what is running; it is charged to nobody.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start nothing more; what is running may end."""
-
     def ask(client: Client, job: str) -> CommandResult:
         return client.pause(job, now=now, reason=reason, by=by)
 
     _ask_each("pause", LEGAL[Command.PAUSE], ask, Selection(jobs, status, name, since, yes), as_json)
 
 
-resume = _command(Command.RESUME, "Go on with a PAUSED or HALTED job, with its full retry budget.")
-stop = _command(Command.STOP, "Start nothing more, let what is running end, and end the job. Nothing is published.")
-cancel = _command(
-    Command.CANCEL, "Interrupt what is running and end the job. At the deadline it ends without its workers."
-)
-force_stop = _command(
-    Command.FORCE_STOP, "End the job at once, whatever its workers do; they can change nothing any more."
-)
+pause.__doc__ = MEANS[Command.PAUSE]
+resume, stop, cancel, force_stop = map(_command, (Command.RESUME, Command.STOP, Command.CANCEL, Command.FORCE_STOP))
 
 
 def retry(

@@ -26,7 +26,7 @@ from unstuck.coordinator.errors import NoSuchSchedule, Refused
 from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.model.schedule_record import Redo
 from unstuck.coordinator.schedules.explain import backlog_facts
-from unstuck.coordinator.schedules.schedule_commands import BackfillCommand, ScheduleCommand
+from unstuck.coordinator.schedules.schedule_commands import MEANS, BackfillCommand, ScheduleCommand
 from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
 from unstuck.coordinator.views.words import count_of, one_line
 
@@ -156,15 +156,13 @@ def print_event(event: dict[str, Any]) -> None:
     stdout.print(f"  {clock(event['at'])}  {event['kind']}  {one_line(said)}")
 
 
-def _command(given: ScheduleCommand, summary: str) -> Callable[..., None]:
-    """The command ``given``, with ``summary`` as its help."""
-
+def _command(given: ScheduleCommand) -> Callable[..., None]:
     def run(names: Names, reason: Because = "", by: By = None, as_json: AsJson = False) -> None:
         with connected() as connection:
             asked = [(name, _asked(connection.client, name, given, reason, by)) for name in names]
         _answer(asked, as_json)
 
-    run.__doc__ = summary
+    run.__doc__ = MEANS[given]
     return run
 
 
@@ -175,13 +173,8 @@ def _asked(client: Client, name: str, given: ScheduleCommand, reason: str, by: s
         return str(error)
 
 
-for _given, _summary in {
-    ScheduleCommand.PAUSE: "Start no run any more, until `resume`. A run that goes on may end.",
-    ScheduleCommand.RESUME: "Go on with a schedule that is PAUSED or HALTED, with its full retry budget, from now on.",
-    ScheduleCommand.RUN: "Run now: try at once what has failed, or make a run that belongs to no tick.",
-    ScheduleCommand.STOP: "End a schedule for good. A run that goes on may end.",
-}.items():
-    schedule.command(str(_given), epilog=f"Example: unstuck schedule {_given} nightly")(_command(_given, _summary))
+for _given in ScheduleCommand:
+    schedule.command(str(_given), epilog=f"Example: unstuck schedule {_given} nightly")(_command(_given))
 
 
 @schedule.command("backfill", epilog="Example: unstuck schedule backfill nightly --from 2026-01-01 --to 2026-01-31")
