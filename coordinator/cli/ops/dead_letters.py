@@ -34,11 +34,6 @@ Reports = Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Ids,
 All = Annotated[bool, typer.Option("--all", help="Every dead letter.")]
 
 
-@dead.callback()
-def _reports() -> None:
-    """Reports that nobody could apply, notices that could not be sent, and Celery submits that were refused."""
-
-
 @dead.command("list", epilog="Example: unstuck dead list --limit 20")
 def list_dead(
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many.")] = 100, as_json: AsJson = False

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.render.terminal import stderr, stdout
 from unstuck.coordinator.exits import ExitCode
+from unstuck.coordinator.views.words import count_of
 from unstuck.tasks.duration import parse_duration
-
-ROLES = ("coordinator", "worker")
 
 
 def health(
-    role: Annotated[str, typer.Argument(metavar="ROLE", help="coordinator or worker: of which processes.")],
+    role: Annotated[
+        Literal["coordinator", "worker"],
+        typer.Argument(metavar="ROLE", help="Of which processes."),
+    ],
     max_age: Annotated[
         str, typer.Option(metavar="TIME", help="How long a process may have done nothing that others see.")
     ] = "30s",
@@ -25,8 +27,6 @@ def health(
 
     Exit code 1: one of them is not, or there is none; 5: Redis, where they say what they do, cannot be asked.
     """
-    if role not in ROLES:
-        raise typer.BadParameter(f"expected {' or '.join(ROLES)}, not {role!r}")
     try:
         seconds = parse_duration(max_age)
     except ValueError as error:
@@ -34,8 +34,7 @@ def health(
     from unstuck.coordinator.doctor.process_health import health_of
 
     with connected() as connection:
-        settings = connection.client.settings
-        found = health_of(connection.redis, settings, role, os.uname().nodename, seconds)  # type: ignore[arg-type]
+        found = health_of(connection.redis, connection.client.settings, role, os.uname().nodename, seconds)
     for sentence in found.ailing:
         stderr.print(sentence, soft_wrap=True)
     if found.ailing:
@@ -44,4 +43,4 @@ def health(
     if not found.well:
         stderr.print(f"no {noun} of this host has been heard of", soft_wrap=True)
         raise typer.Exit(ExitCode.NOT_WELL)
-    stdout.print(f"{found.well} {noun}{'' if found.well == 1 else 's'} of this host at work")
+    stdout.print(f"{count_of(found.well, noun)} of this host at work")

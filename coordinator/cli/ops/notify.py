@@ -23,11 +23,6 @@ from unstuck.tasks.identity import user_here
 notify = typer.Typer(help="Notices: who is told of what.", no_args_is_help=True)
 
 
-@notify.callback()
-def _notices() -> None:
-    """Notices: who is told of what."""
-
-
 @notify.command("test", epilog="Example: unstuck notify test ops")
 def try_target(
     target: Annotated[str, typer.Argument(metavar="NAME", help="Of a target in UNSTUCK_NOTIFY.")],

@@ -11,6 +11,7 @@ from unstuck.coordinator.cli.options import AsJson
 from unstuck.coordinator.cli.render.terminal import emit, stderr, stdout, table
 from unstuck.coordinator.documents.fleet_documents import PoolDocument
 from unstuck.coordinator.exits import ExitCode
+from unstuck.coordinator.views.words import count_of
 
 pool = typer.Typer(help="Pools of slots, which groups take with `pool: NAME`.", no_args_is_help=True)
 
@@ -42,7 +43,7 @@ def set_pool(
     """Make a pool, or change its size; 0 lets nothing begin. What runs goes on."""
     with connected() as connection:
         connection.client.pools.set(name, slots)
-    stdout.print(f"pool {name} has {slots:,} slot{'' if slots == 1 else 's'}")
+    stdout.print(f"pool {name} has {count_of(slots, 'slot')}")
 
 
 @pool.command("remove", epilog="Example: unstuck pool remove jdbc")

@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import promql_parser
 import pytest
@@ -16,7 +16,7 @@ from typer.main import get_command
 
 from tests.support.paths import ROOT
 from unstuck.coordinator.cli.app import app
-from unstuck.coordinator.cli.ops.health import ROLES
+from unstuck.coordinator.doctor.process_health import Role
 from unstuck.coordinator.metrics.catalog import CATALOG
 from unstuck.coordinator.model.schedule_record import ScheduleStatus
 from unstuck.coordinator.model.status import Status
@@ -157,9 +157,9 @@ def test_the_probes_of_kubernetes_and_compose_are_commands_that_exist() -> None:
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"].values()
     checks = [one["healthcheck"]["test"][1:] for one in services if "healthcheck" in one]
     asked = [line.partition(";")[0].split() for line in lines] + [check for check in checks if check[0] == "unstuck"]
-    assert {words[2] for words in asked} == set(ROLES)
+    assert {words[2] for words in asked} == set(get_args(Role))
     for _, command, role, *options in asked:
         assert command == "health"
-        assert role in ROLES
+        assert role in get_args(Role)
         assert options in ([], ["--max-age", "60s"])
     assert all(line.endswith("; test $? -ne 1") for line in lines), "a Redis that is away restarts no pod"
