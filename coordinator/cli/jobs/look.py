@@ -46,7 +46,7 @@ from unstuck.coordinator.documents.job_documents import (
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.stack_words import stack_lines
-from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.views.jobs.job_facts import altered_while_running
 from unstuck.coordinator.views.jobs.job_pictures import graph_of_job
 from unstuck.coordinator.views.jobs.job_views import JobView, ListedJob, folded
@@ -277,28 +277,17 @@ def _due(view: JobView) -> str:
 
 def errors_of(view: JobView) -> Iterator[Text]:
     """First and last error of every group that failed or is recovering, a few of them in full."""
-    failed = [
-        member
-        for group in view.groups
-        for member in group.members
-        if member.last_error and (member.state is GroupState.FAILED or member.recovering)
-    ]
-    for member in failed[:FAILED_SHOWN]:
+    for member in view.failed[:FAILED_SHOWN]:
         yield Text.assemble("\n", (member.id, "bold"), " ", coloured(member.state), f" in attempt {member.attempt}")
-        first, last = member.first_error, member.last_error
-        errors = {"error": last} if first in (None, last) else {"first error": first, "last error": last}
-        for what, error in errors.items():
-            if error is not None:
-                text, trace = printable(error.text.rstrip()), printable(error.traceback.rstrip())
-                # Python ends a traceback with the error.
-                text = "" if all(part in trace for part in text.split(CUT)) else f" {text}"
-                yield Text.assemble((f"  {what}: ", "dim"), (error.code, "red"), text)
-                if trace:
-                    yield Text(indent(trace, "    "), "dim")
-    if len(failed) > FAILED_SHOWN:
-        yield Text(
-            f"\n… and {len(failed) - FAILED_SHOWN} more groups with errors: unstuck show {view.job.id} --json", "dim"
-        )
+        for what, error in member.errors.items():
+            text, trace = printable(error.text.rstrip()), printable(error.traceback.rstrip())
+            # Python ends a traceback with the error.
+            text = "" if all(part in trace for part in text.split(CUT)) else f" {text}"
+            yield Text.assemble((f"  {what}: ", "dim"), (error.code, "red"), text)
+            if trace:
+                yield Text(indent(trace, "    "), "dim")
+    if more := view.failed[FAILED_SHOWN:]:
+        yield Text(f"\n… and {len(more)} more groups with errors: unstuck show {view.job.id} --json", "dim")
 
 
 def why(job: LookArgument, as_json: AsJson = False) -> None:

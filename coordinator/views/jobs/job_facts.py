@@ -135,6 +135,14 @@ class GroupView:
     progress: Mapping[str, Any]
 
     @property
+    def errors(self) -> dict[str, Failure]:
+        """Its last error, and the first one where that was another, each with a word for it."""
+        first, last = self.first_error, self.last_error
+        if last is None:
+            return {}
+        return {"error": last} if first is None or first == last else {"first error": first, "last error": last}
+
+    @property
     def quality(self) -> dict[str, dict[str, Any]]:
         """Of each output with rules: its good ``rows``, the ``rejected`` ones, and these by rule (``rules``)."""
         rows = self.rows

@@ -82,6 +82,12 @@ class JobView:
         return [member for group in self.groups for member in group.members if member.started_at]
 
     @property
+    def failed(self) -> list[GroupView]:
+        """Groups and members that failed, or are recovering, with an error."""
+        every = (member for group in self.groups for member in group.members)
+        return [one for one in every if one.last_error and (one.state is GroupState.FAILED or one.recovering)]
+
+    @property
     def zones(self) -> list[str]:
         """The time zones that its groups ran with: one, unless workers differ or were set anew meanwhile."""
         return sorted({member.zone for member in self.claimed} - {""})

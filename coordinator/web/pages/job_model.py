@@ -16,7 +16,6 @@ from unstuck.coordinator.views.jobs.job_facts import GroupView
 from unstuck.coordinator.views.jobs.job_lines import Line, lines_of, member_line
 from unstuck.coordinator.views.jobs.job_views import ForkView, JobView
 from unstuck.coordinator.web.paging import Part, part_of
-from unstuck.tasks.protocol.report import Failure
 from unstuck.tasks.spec.outputs import REJECTED
 
 A_PAGE = 100  # groups, or members of a fork
@@ -32,16 +31,6 @@ class Told:
     subjects: tuple[str, ...]
     more: int
     one: Explanation
-
-
-@dataclass(frozen=True, slots=True)
-class Errors:
-    """A group that failed or is recovering, and its errors: the last one, and the first where that was another."""
-
-    group: str
-    state: GroupState
-    attempt: int
-    errors: tuple[tuple[str, Failure], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,22 +102,10 @@ def _fork_of(subject: str) -> str:
     return subject.partition("[")[0]
 
 
-def errors_of(view: JobView, only: str = "") -> tuple[list[Errors], int]:
-    """The errors of groups that failed or are recovering, and how many are not among these. ``only``: as `told_of`."""
-    failed = [
-        member
-        for group in view.groups
-        for member in group.members
-        if member.last_error and (member.state is GroupState.FAILED or member.recovering)
-        if only in ("", member.id, group.name)
-    ]
-    return [_errors(member) for member in failed[:ERRORS]], len(failed[ERRORS:])
-
-
-def _errors(member: GroupView) -> Errors:
-    first, last = member.first_error, member.last_error
-    known = {"error": last} if first in (None, last) else {"first error": first, "last error": last}
-    return Errors(member.id, member.state, member.attempt, tuple((what, one) for what, one in known.items() if one))
+def errors_of(view: JobView, only: str = "") -> tuple[list[GroupView], int]:
+    """Groups that failed or are recovering, and how many are not among these. ``only``: as `told_of`."""
+    failed = [one for one in view.failed if only in ("", one.id, _fork_of(one.id))]
+    return failed[:ERRORS], len(failed[ERRORS:])
 
 
 def outputs_of(members: Sequence[GroupView]) -> list[OutputRows]:
