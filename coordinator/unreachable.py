@@ -103,17 +103,9 @@ def in_sentences(room: T, url: str) -> T:
     """
     for name, method in inspect.getmembers(room, inspect.ismethod):
         if not name.startswith("_"):
-            setattr(room, name, (_telling_generator if inspect.isgeneratorfunction(method) else _telling)(method, url))
+            is_generator = inspect.isgeneratorfunction(method)
+            setattr(room, name, _telling_generator(method, url) if is_generator else _told(url)(method))
     return room
-
-
-def _telling(method: Callable[..., Any], url: str) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def ask(*arguments: Any, **named: Any) -> Any:
-        with _told(url):
-            return method(*arguments, **named)
-
-    return ask
 
 
 def _telling_generator(method: Callable[..., Iterator[Any]], url: str) -> Callable[..., Iterator[Any]]:
