@@ -137,7 +137,7 @@ def judge(
         if done is None:
             forget = given_up and absent >= GIVEN_UP
             to = asked.conditions[key][1]
-            told[key] = Told(found.at, now, to, ends=tuple(target for target in to if target in asked.recovered))
+            told[key] = asked.told_now(found.at, now, to)
             texts[key] = late_text(late, found, zone)
             text = f"{texts[key]}; {_stands(mine)}"
             if forget:

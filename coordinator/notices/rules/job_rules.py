@@ -38,6 +38,10 @@ class Subscriptions:
         """The targets of a condition without a value."""
         return self.conditions[word][1] if word in self.conditions else ()
 
+    def told_now(self, since: float, now: float, to: tuple[str, ...]) -> Told:
+        """A problem that is told ``now``, as it stands on the record."""
+        return Told(since, now, to, ends=tuple(target for target in to if target in self.recovered))
+
 
 @lru_cache(maxsize=1024)
 def subscriptions(name: str, rules: tuple[NotifyRule, ...], fleet: tuple[FleetRule, ...]) -> Subscriptions:
@@ -134,12 +138,12 @@ class _Telling:
 
     def _note_failure(self) -> None:
         """The failure stands until a retry ends well, also for who was told that the job before this one failed."""
-        to, before = self._asked.to("failed"), self.told.get("failed")
-        ends = tuple(target for target in to if target in self._asked.recovered)
-        if before is not None:
-            to, ends = (tuple(dict.fromkeys((*old, *new))) for old, new in ((before.to, to), (before.ends, ends)))
-        if to:
-            self.told["failed"] = Told(self._job.ended_at, self._env.now, to, ends=ends)
+        told = self._asked.told_now(self._job.ended_at, self._env.now, self._asked.to("failed"))
+        if (before := self.told.get("failed")) is not None:
+            to, ends = (dict.fromkeys((*before.to, *told.to)), dict.fromkeys((*before.ends, *told.ends)))
+            told = replace(told, to=tuple(to), ends=tuple(ends))
+        if told.to:
+            self.told["failed"] = told
 
     def halted(self) -> None:
         """Halts end by a person's word only, so each is told."""
@@ -258,8 +262,7 @@ class _Telling:
         usual: float = 0.0,
     ) -> None:
         if targets:
-            ends = tuple(target for target in targets if target in self._asked.recovered)
-            self.told[key] = Told(since, self._env.now, targets, ends=ends)
+            self.told[key] = self._asked.told_now(since, self._env.now, targets)
             self._tell(word, key, targets, since, mark=mark, group=group, limit=usual)
 
     def _close(self, key: str, but: Sequence[str] = ()) -> None:
@@ -285,9 +288,7 @@ class _Telling:
             return
         job = self._job
         root = job.adopts[-1] if job.adopts else job.id
-        text, error, following, commands = words(
-            self._state, self._env, self._due, event, group=group, limit=limit, over=over
-        )
+        told = words(self._state, self._env, self._due, event, group=group, limit=limit, over=over)
         self.notices.append(
             Notice(
                 id=notice_id(job.id, event, key, mark),
@@ -300,9 +301,9 @@ class _Telling:
                 at=self._env.now,
                 since=since,
                 status=job.status,
-                text=text,
-                first_error=error,
-                next=following,
-                commands=commands,
+                text=told.text,
+                first_error=told.first_error,
+                next=told.next,
+                commands=told.commands,
             )
         )

@@ -24,10 +24,13 @@ _OVER = {
 
 
 class Words(NamedTuple):
+    """The words of a notice; ``job``: the one that it is about, if that is not known before."""
+
     text: str
-    first_error: str
-    next: str
-    commands: tuple[str, ...]
+    first_error: str = ""
+    next: str = ""
+    commands: tuple[str, ...] = ()
+    job: str = ""
 
 
 def words(

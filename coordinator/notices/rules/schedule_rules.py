@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from unstuck.coordinator.model.notice import TOLD_AGAIN_AFTER, Notice, Told, notice_id
+from unstuck.coordinator.model.notice import TOLD_AGAIN_AFTER, Notice, notice_id
 from unstuck.coordinator.model.schedule_record import ScheduleRecord, ScheduleStatus
 from unstuck.coordinator.notices.rules.job_rules import Subscriptions, Telling
 from unstuck.coordinator.notices.rules.late_deadlines import Deadlines, deadlines
@@ -107,7 +107,7 @@ class _Telling:
         if one is not None and one.halted is not None and not one.over:
             if to and not self._stands("backfill"):
                 failed = one.last_error.job if one.last_error is not None else str(one.next)
-                self.told["backfill"] = self._now_told(self._now, to)
+                self.told["backfill"] = self._asked.told_now(self._now, self._now, to)
                 self._tell("halted", "backfill", to, self._now, one.at, failed, of_backfill=True)
         elif self._stands("backfill"):
             self._close("backfill")
@@ -212,11 +212,8 @@ class _Telling:
         targets = tuple(target for target in self._asked.conditions[key][1] if target not in but)
         if not targets:
             return
-        self.told[key] = self._now_told(since, targets)
+        self.told[key] = self._asked.told_now(since, self._now, targets)
         self._tell(word, key, targets, since, *marks, late=late, deadline=deadline)
-
-    def _now_told(self, since: float, to: tuple[str, ...]) -> Told:
-        return Told(since, self._now, to, ends=tuple(target for target in to if target in self._asked.recovered))
 
     def _close(self, key: str) -> None:
         self.told[key] = replace(self.told[key], over=self._now)

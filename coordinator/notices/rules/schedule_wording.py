@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import NamedTuple
+from datetime import datetime
 
-from unstuck.coordinator.explain.explanation import AT_WORK
+from unstuck.coordinator.explain.explanation import AT_WORK, Event
 from unstuck.coordinator.model.schedule_record import ScheduleStatus, tick_text
+from unstuck.coordinator.notices.rules.job_wording import MAX_TEXT, Words, event_text
 from unstuck.coordinator.notices.rules.late_deadlines import Deadlines, zone_name
-from unstuck.coordinator.schedules.explain import Fact, explain_schedule
+from unstuck.coordinator.schedules.explain import explain_schedule
 from unstuck.coordinator.schedules.schedule_facts import ScheduleFacts
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.spec.notify_spec import Late
 from unstuck.coordinator.spec.schedule_spec import zone_of
-
-MAX_TEXT = 2000
-
-
-class Words(NamedTuple):
-    text: str
-    first_error: str
-    next: str
-    commands: tuple[str, ...]
-    job: str
 
 
 def words(
@@ -75,7 +65,7 @@ def words(
     return Words(
         text[:MAX_TEXT],
         "" if first is None else f"{first.code}: {first.text}"[:MAX_TEXT],
-        "" if comes is None else _next(comes),
+        "" if comes is None else event_text(Event(what=comes.text, at=comes.at)),
         (f"unstuck schedule why {schedule.name}", *explained.help),
         job or (latest.job if latest is not None else running),
     )
@@ -98,7 +88,3 @@ def _holds(schedule: ScheduleFacts) -> str:
     if schedule.status is ScheduleStatus.PAUSED:
         return f"since {tick_text(int(schedule.intent_at))} "
     return "it is HALTED: " if schedule.status is ScheduleStatus.HALTED else ""
-
-
-def _next(fact: Fact) -> str:
-    return f"{fact.text}, at {datetime.fromtimestamp(int(fact.at), UTC).isoformat().replace('+00:00', 'Z')}"
