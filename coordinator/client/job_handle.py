@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from unstuck.coordinator.errors import NoSuchGroup
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.spec.problems import suggestion
 from unstuck.coordinator.store.answers import Submitted
 from unstuck.coordinator.views.jobs.job_facts import CommandResult
 from unstuck.coordinator.views.jobs.job_logs import find_logs, lines_of
@@ -85,9 +83,8 @@ class JobHandle:
         Raises: NoSuchJob, NoSuchGroup; OSError: the warehouse could not be read.
         """
         view = self.show()
-        names = [one.name for one in view.groups]
-        if group is not None and group.partition("[")[0] not in names:
-            raise NoSuchGroup(f"job {self.id} has no group {group}{suggestion(group, names)}")
+        if group is not None:
+            view.planned(group)
         files = Warehouse(view.job.warehouse).storage
         for log in find_logs(files, view, group, False):
             yield from lines_of(files, log)

@@ -15,13 +15,10 @@ from unstuck.coordinator.cli.render.terminal import clock, emit_line, stderr
 from unstuck.coordinator.client.client import Client
 from unstuck.coordinator.client.find_job import find_job
 from unstuck.coordinator.documents.job_documents import LogLineDocument
-from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.views.dataset_views import warehouse_at
 from unstuck.coordinator.views.jobs.job_logs import LogFile, find_logs, read_from, shown_line
 from unstuck.coordinator.views.jobs.job_views import JobView
-from unstuck.tasks.errors import Malformed
 from unstuck.tasks.log_lines import as_text
-from unstuck.tasks.protocol.token import split_member
 from unstuck.tasks.warehouse.files import Files
 
 EVERY = 0.5  # seconds between two reads
@@ -39,7 +36,7 @@ def logs(
     """Show what a job's attempts logged and printed. Lines of several groups are led by GROUP#ATTEMPT."""
     with connected() as connection:
         view = connection.client.show(find_job(connection.client, job, by_key=True))
-        one_group = _is_one_group(view, group)
+        one_group = group is not None and (not view.planned(group).forked or "[" in group)
         files = warehouse_at(view.job.warehouse).storage
         shown = 0
         for log, line in _lines(connection.client, view, files, group, every, follow):
@@ -79,17 +76,3 @@ def _lines(
             return
         time.sleep(EVERY)
         view = client.show(view.job.id)
-
-
-def _is_one_group(view: JobView, group: str | None) -> bool:
-    """False for a fork, or for the whole job. Raises: BadRequest: the job has no such group."""
-    if group is None:
-        return False
-    forked = {one.name: one.forked for one in view.groups}
-    try:
-        name, ordinal = split_member(group)
-    except Malformed:
-        name, ordinal = group, None
-    if name not in forked:
-        raise BadRequest(f"job {view.job.id} has no group {group!r}; it has: {', '.join([*forked][:20])}")
-    return ordinal is not None or not forked[name]

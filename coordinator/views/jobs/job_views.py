@@ -5,19 +5,23 @@ from __future__ import annotations
 import fnmatch
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import redis
 from pydantic import TypeAdapter
 
+from unstuck.coordinator.errors import NoSuchGroup
 from unstuck.coordinator.explain.explanation import Explanation, FleetFacts, Idle
 from unstuck.coordinator.model.loading import state_of
 from unstuck.coordinator.model.records import GroupRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import DONE, GroupState, Status
 from unstuck.coordinator.spec.job_params import values_of
+from unstuck.coordinator.spec.problems import listed, suggestion
 from unstuck.coordinator.views.jobs.job_facts import GroupView, JobFacts
+from unstuck.tasks.errors import Malformed
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.step_stack import StepStack
 from unstuck.tasks.protocol.token import split_member
@@ -91,6 +95,16 @@ class JobView:
     def zones(self) -> list[str]:
         """The time zones that its groups ran with: one, unless workers differ or were set anew meanwhile."""
         return sorted({member.zone for member in self.claimed} - {""})
+
+    def planned(self, group: str) -> ForkView:
+        """The planned group that a name, or the id of a member, means. Raises: NoSuchGroup."""
+        names = [one.name for one in self.groups]
+        with suppress(Malformed, ValueError):
+            name, ordinal = split_member(group)
+            found = self.groups[names.index(name)]
+            if ordinal is None or (found.forked and not (found.expanded and ordinal >= found.total)):
+                return found
+        raise NoSuchGroup(f"job {self.job.id} has no group {group}; it has: {listed(names)}{suggestion(group, names)}")
 
     def why_line(self, subject: str, at: float | None = None) -> str:
         """The reason why the job or group ``subject`` waits, in one line, as of ``at``; empty if it is not known."""

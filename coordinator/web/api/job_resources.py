@@ -24,11 +24,10 @@ from unstuck.coordinator.documents.job_documents import (
     SubmittedDocument,
 )
 from unstuck.coordinator.documents.retry_answer import retry_job
-from unstuck.coordinator.errors import NoSuchGroup
 from unstuck.coordinator.graph.svg import on_paper
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.problems import SpecError, suggestion
+from unstuck.coordinator.spec.problems import SpecError
 from unstuck.coordinator.validation.validate import ValidationDocument, validate_spec
 from unstuck.coordinator.views.jobs.job_facts import CommandResult
 from unstuck.coordinator.views.jobs.job_logs import MOST_READ, find_logs, tail_of
@@ -180,9 +179,8 @@ def logs_of_group(
 def _logs(ask: Asked, job: str, group: str | None, tail: int, every: bool) -> Response:
     """Raises: NoSuchJob; NoSuchGroup; WarehouseSilent."""
     view = ask.client.show(job)
-    names = [one.name for one in view.groups]
-    if group is not None and group.partition("[")[0] not in names:
-        raise NoSuchGroup(f"job {job} has no group {group}{suggestion(group, names)}")
+    if group is not None:
+        view.planned(group)
 
     def read(place: Any) -> list[LogLineDocument]:
         files = place.storage

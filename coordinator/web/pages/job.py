@@ -122,7 +122,8 @@ def job(request: Request) -> Response:
 def group(request: Request) -> Response:
     """One group or member of a fork with its log, or a fork with its members."""
     view, name = _view(request), request.path_params["group"]
-    fork, member = model.group_of(view, name)
+    fork = view.planned(name)
+    member = next((one for one in fork.members if one.id == name), None)  # none: a whole fork, or no record yet
     whole = fork.forked and name == fork.name and member is None
     told_groups, more_told = model.told_of(view, name)
     errors, more_errors = model.errors_of(view, name)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from urllib.parse import quote
 
-from unstuck.coordinator.errors import NoSuchGroup
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.model.status import GroupState, Status
 from unstuck.coordinator.views.jobs.job_facts import GroupView
@@ -121,23 +119,6 @@ def outputs_of(members: Sequence[GroupView]) -> list[OutputRows]:
 
 def _is_rejects(name: str, member: GroupView) -> bool:
     return name.removesuffix(REJECTED) in member.rejected and name.endswith(REJECTED)
-
-
-def group_of(view: JobView, name: str) -> tuple[ForkView, GroupView | None]:
-    """A planned group, and the one group or member that is meant; None: a whole fork, or one that has no record yet.
-
-    Raises: NoSuchGroup.
-    """
-    named, bracket, ordinal = name.partition("[")
-    found = next((group for group in view.groups if group.name == named), None)
-    if found is None or (bracket and not (found.forked and _is_one_of(ordinal, found.total))):
-        has = ", ".join(group.name for group in view.groups[:20])
-        raise NoSuchGroup(f"job {view.job.id} has no group {name!r}; it has: {has}")
-    return found, next((one for one in found.members if one.id == name), None)
-
-
-def _is_one_of(ordinal: str, total: int) -> bool:
-    return re.fullmatch(r"\d{1,9}\]", ordinal, re.ASCII) is not None and int(ordinal[:-1]) < total
 
 
 def finished_text(view: JobView) -> str:
