@@ -36,9 +36,5 @@ def problem(code: str, text: str, cure: str) -> Finding:
     return Finding(code, Level.PROBLEM, text, cure)
 
 
-def count_of(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
 def ago(at: float | None, now: float) -> str:
     return "never" if at is None else f"{format_duration(max(0.0, now - at))} ago"

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from unstuck.coordinator.doctor.finding import Finding, ago, count_of, ok, problem, warning
+from unstuck.coordinator.doctor.finding import Finding, ago, ok, problem, warning
 from unstuck.coordinator.views.fleet_view import FleetView
 from unstuck.coordinator.views.queues import STALLED_AFTER, some, unfit_runners, unread_messages
+from unstuck.coordinator.views.words import count_of
 from unstuck.tasks.identity import RunsOn, minor
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 

@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 
-from unstuck.coordinator.doctor.finding import Finding, count_of, ok, problem, warning
+from unstuck.coordinator.doctor.finding import Finding, ok, problem, warning
 from unstuck.coordinator.doctor.host_facts import WarehouseFacts
 from unstuck.coordinator.doctor.redis_facts import JobWarehouse, RecordFacts, ServerFacts
 from unstuck.coordinator.explain.explanation import longest_gap
 from unstuck.coordinator.views.fleet_view import FleetView
 from unstuck.coordinator.views.queues import some
+from unstuck.coordinator.views.words import count_of
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.host import JAVA, SPARKS, how_to_install
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys

@@ -10,13 +10,14 @@ from typing import Any, cast
 
 import redis
 
-from unstuck.coordinator.doctor.finding import Finding, count_of, ok, problem, warning
+from unstuck.coordinator.doctor.finding import Finding, ok, problem, warning
 from unstuck.coordinator.doctor.redis_facts import open_jobs
 from unstuck.coordinator.notices.outbox import Outbox
 from unstuck.coordinator.spec.problems import suggestion
 from unstuck.coordinator.store.schedule_store import ScheduleStore
 from unstuck.coordinator.views.fleet_view import FleetView
 from unstuck.coordinator.views.queues import some
+from unstuck.coordinator.views.words import count_of
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.protocol.keys import Keys
 

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema,
 from unstuck.coordinator.spec.problems import Loc, Problem, describe, listed, suggestion
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec, zone_of
 from unstuck.tasks.duration import Seconds, parse_duration
-from unstuck.tasks.spec.fields import Listed, Strict
+from unstuck.tasks.spec.fields import Listed, Strict, T
 from unstuck.tasks.spec.group import GroupSpec
 
 PLAIN = ("failed", "halted", "finished", "recovered")
@@ -184,11 +184,8 @@ WrittenCondition = Annotated[
     Discriminator(lambda value: "word" if isinstance(value, str) else "value"),
     BeforeValidator(_written_condition),
 ]
+OneOrMore = Annotated[Listed[T], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 TargetName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
-
-
-def _in_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
 
 
 class NotifyRule(Strict):
@@ -197,7 +194,7 @@ class NotifyRule(Strict):
     on: Annotated[Listed[WrittenCondition], Field(min_length=1, max_length=20)] = Field(
         description="Conditions, such as failed, or retrying_for: 15m."
     )
-    to: Annotated[Listed[TargetName], BeforeValidator(_in_list), Field(min_length=1, max_length=MAX_TARGETS)] = Field(
+    to: Annotated[OneOrMore[TargetName], Field(min_length=1, max_length=MAX_TARGETS)] = Field(
         description="The target, or a list of targets; a setting of the coordinators says where each is."
     )
 

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import logging
 from importlib.util import find_spec
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import BeforeValidator, Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator
 
 from unstuck.coordinator.notices.addresses import Allowed
 from unstuck.coordinator.notices.channels.channel import Channel, Message, SendFailed, shortened
+from unstuck.coordinator.spec.notify_spec import OneOrMore
 from unstuck.tasks.host import how_to_install
-from unstuck.tasks.spec.fields import Listed
-
-
-def _in_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
 
 
 class AppriseTarget(Channel):
     """``apprise: URL``, or a list."""
 
     kind: ClassVar[str] = "apprise"
-    apprise: Annotated[Listed[SecretStr], BeforeValidator(_in_list), Field(min_length=1, max_length=50)]
+    apprise: Annotated[OneOrMore[SecretStr], Field(min_length=1, max_length=50)]
 
     @field_validator("apprise")
     @classmethod

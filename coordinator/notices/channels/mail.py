@@ -11,53 +11,39 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from unstuck.coordinator.notices.addresses import Allowed, Connecting
 from unstuck.coordinator.notices.channels.channel import Channel, Message, SendFailed, shortened
-from unstuck.tasks.spec.fields import Listed
+from unstuck.coordinator.spec.notify_spec import OneOrMore
 
 PORTS = {"starttls": 587, "implicit": 465, "none": 25}
 _OWN = "unstuck.invalid"  # the right half of ids; no mail goes there
 
 
-def _in_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-class _Connected:
-    """Makes the connection of an SMTP client, to an address that is allowed, within the time."""
+class _Client(smtplib.SMTP):
+    """An SMTP client that connects to an address that is allowed, within the time; by TLS if it has a ``context``."""
 
     def __init__(self, connecting: Connecting, allowed: Allowed, context: ssl.SSLContext | None) -> None:
-        self.connecting, self.allowed, self.context = connecting, allowed, context
-
-    def __call__(self, host: str, port: int) -> socket.socket:
-        made = self.connecting.connect(host, port, self.allowed)
-        return made if self.context is None else self.connecting.with_tls(made, self.context, host)
-
-
-class _Client(smtplib.SMTP):
-    """An SMTP client whose connection ``connected`` makes, as ``SMTP_SSL`` makes its own."""
-
-    def __init__(self, connected: _Connected) -> None:
         super().__init__(timeout=1)  # no client without; the socket has its own
-        self._connected = connected
+        self._connecting, self._allowed, self._context = connecting, allowed, context
 
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
         self._host = host  # the name that STARTTLS verifies
-        return self._connected(host, port)
+        made = self._connecting.connect(host, port, self._allowed)
+        return made if self._context is None else self._connecting.with_tls(made, self._context, host)
 
     def watch(self) -> None:
         """Watch the socket that STARTTLS has put in the place of the first."""
         if self.sock is not None:
-            self._connected.connecting.watch(self.sock)
+            self._connecting.watch(self.sock)
 
 
 class Mail(Channel):
     """``mail: ADDRESS``, or a list, by the ``server`` HOST or HOST:PORT."""
 
     kind: ClassVar[str] = "mail"
-    mail: Annotated[Listed[str], BeforeValidator(_in_list), Field(min_length=1, max_length=50)]
+    mail: Annotated[OneOrMore[str], Field(min_length=1, max_length=50)]
     server: str
     sender: str = Field(alias="from")
     tls: Literal["starttls", "implicit", "none"] = "starttls"
@@ -99,8 +85,8 @@ class Mail(Channel):
         try:
             with Connecting(self.timeout) as connecting:
                 try:
-                    connected = _Connected(connecting, allowed, context if self.tls == "implicit" else None)
-                    return self._deliver(_Client(connected), host, int(port or PORTS[self.tls]), context, message)
+                    client = _Client(connecting, allowed, context if self.tls == "implicit" else None)
+                    return self._deliver(client, host, int(port or PORTS[self.tls]), context, message)
                 except (OSError, smtplib.SMTPException) as error:
                     if connecting.over:
                         raise TimeoutError(f"no whole answer within {self.timeout:g}s") from error
