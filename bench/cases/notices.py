@@ -102,7 +102,7 @@ class _Side:
         settings = Settings(redis_url=server.url(), prefix=prefix, warehouse=str(warehouse), notify=notify)
         self._redis, self._keys = connect(settings.redis_url), Keys(prefix)
         self._client = Client(settings)
-        store, publishing, rules = Store.of(settings, self._redis), Background(1), notify_setting(settings).rules
+        store, publishing, rules = Store(settings, self._redis), Background(1), notify_setting(settings).rules
         self._reconciler = Reconciler(
             store, lambda wake_ups: None, Warehouses(), settings, mint, publishing, rules=rules
         )

@@ -91,7 +91,7 @@ class Client(ClientCommands):
         # WAITAOF and WAIT take up to five seconds.
         within = REPLY_WITHIN if self.settings.durability == "everysec" else 6.0
         self._redis = redis_client or connect(self.settings.redis_url, timeout=within)
-        self._store = Store.of(self.settings, self._redis)
+        self._store = Store(self.settings, self._redis)
         self._keys, url = (keys := Keys(self.settings.prefix)), self.settings.redis_url
         self._queries = Queries(self._redis, keys)
         self.pools = in_sentences(Pools(self._redis, keys), url)

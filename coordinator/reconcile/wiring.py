@@ -59,7 +59,7 @@ def send_wake_ups(wake_ups: Mapping[str, int]) -> None:
 def assemble(settings: Settings) -> Consumer:
     """All parts of one coordinator process."""
     client = connect(settings.redis_url)
-    store = Store.of(settings, client)
+    store = Store(settings, client)
     told = notify_setting(settings)
     publishing = Background(PUBLISHERS)
     reconciler = Reconciler(store, send_wake_ups, Warehouses(), settings, mint, publishing, rules=told.rules)

@@ -51,37 +51,18 @@ USUAL_AMONG = 1000  # of the newest jobs that have FINISHED
 class Store:
     """Jobs in one Redis. ``client`` must decode responses."""
 
-    def __init__(
-        self,
-        client: redis.Redis,
-        keys: Keys,
-        *,
-        lock_term: float = 2.5,
-        lease_ttl: float = 15.0,
-        retention: float = 7 * 86400,
-        released_after: float = 25.0,  # seconds until no worker can hold an attempt of a job that has ended
-    ) -> None:
+    def __init__(self, settings: Settings, client: redis.Redis) -> None:
         self._redis = client
-        self._keys = keys
+        self._keys = keys = Keys(settings.prefix)
         self._processes = ProcessRegistry(client, keys)
-        self._lock_ms = max(1, round(lock_term * 1000))
-        self._lease_ttl = lease_ttl
-        self._retention = retention
-        self._released_after = released_after
+        self._lock_ms = max(1, round(settings.lock_term * 1000))
+        self._lease_ttl = settings.lease_ttl
+        self._retention = settings.retention
+        # Seconds until no worker can hold an attempt of a job that has ended.
+        self._released_after = settings.lease_ttl + settings.cancel_grace
         of_passes = ("jobs/lock_job", "jobs/unlock_or_again", "jobs/commit", "reports/acknowledge_reports")
         names = (*of_passes, "jobs/command", "note_sweep", "free_slots")
         self._scripts = {name.rpartition("/")[2]: Script(client, keys, __package__, name) for name in names}
-
-    @classmethod
-    def of(cls, settings: Settings, client: redis.Redis) -> Store:
-        """The store that ``settings`` describe."""
-        return cls(
-            client,
-            Keys(settings.prefix),
-            lock_term=settings.lock_term,
-            **settings.model_dump(include={"lease_ttl", "retention"}),
-            released_after=settings.lease_ttl + settings.cancel_grace,
-        )
 
     # ---- one pass over one job -----------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ class ByHand:
     def __init__(self, url: str, store: redis.Redis, folder: Path) -> None:
         self.settings = Settings(redis_url=url, warehouse=str(folder / "warehouse"))
         self.client = Client(self.settings, redis_client=store)
-        stored = Store.of(self.settings, store)
+        stored = Store(self.settings, store)
         # No wake-up is sent: the tests claim by hand.
         self._reconciler = Reconciler(stored, lambda _: None, Warehouses(), self.settings, mint, AtOnce())
         self._redis, self._keys = store, Keys(self.settings.prefix)

@@ -30,6 +30,7 @@ from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.coordinator.store.job_store import Store
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Offer, Token
+from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.lease import Lease
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
@@ -285,7 +286,7 @@ def _agree_on_the_slot(root: str, rng: random.Random) -> set[tuple[Any, ...]]:
 
 def test_a_pass_that_outlives_its_lock_cannot_swallow_a_wakeup(client: redis.Redis) -> None:
     """Whoever finishes after the term finds the job due already and leaves it so; the late pass must leave it too."""
-    store = Store(client, KEYS, lock_term=0.001)
+    store = Store(Settings(prefix="model", lock_ttl=0.002), client)
     lease = Lease(client, KEYS, 15.0, "c")
     submit(client)
     store.tick(1.0, 0.0)
@@ -316,7 +317,7 @@ def test_a_pass_that_outlives_its_lock_cannot_swallow_a_wakeup(client: redis.Red
 @pytest.mark.parametrize("status", [Status.FINISHED, Status.FAILED, Status.CANCELED, Status.STOPPED])
 def test_a_job_that_has_ended_is_not_halted(client: redis.Redis, status: Status) -> None:
     """A coordinator that could not decide it was frozen meanwhile, and another one brought it to its end."""
-    store = Store(client, KEYS)
+    store = Store(Settings(prefix="model"), client)
     submit(client)
     client.hset(KEYS.of("both").job, "status", status)
     store.halt("both", Reason("UNDECIDABLE", "no"), "late", server_time(client))
@@ -326,7 +327,7 @@ def test_a_job_that_has_ended_is_not_halted(client: redis.Redis, status: Status)
 
 
 def test_a_job_that_cannot_be_decided_is_halted(client: redis.Redis) -> None:
-    store = Store(client, KEYS)
+    store = Store(Settings(prefix="model"), client)
     submit(client)
     store.halt("both", Reason("UNDECIDABLE", "no"), "late", server_time(client))
     state = store.load("both")

@@ -78,7 +78,7 @@ class Coordinator:
         self.settings = Settings(redis_url=url, warehouse=str(warehouse), **settings)
         self.redis = client or connect(url)
         self.keys = Keys(self.settings.prefix)
-        self.store = Store.of(self.settings, self.redis)
+        self.store = Store(self.settings, self.redis)
         self.wake_ups: Counter[str] = Counter()  # wake-ups per queue, which went here instead of to Celery
         self.warehouses = WatchedWarehouses()
         background = background or AtOnce()

@@ -20,7 +20,7 @@ WHY = "the coordinator could not decide this job: KeyError: 'clean'"
 
 @pytest.fixture
 def store(hand: ByHand, client: redis.Redis) -> Store:
-    return Store.of(hand.settings, client)
+    return Store(hand.settings, client)
 
 
 def halt(store: Store, job: str) -> None:

@@ -128,7 +128,7 @@ def test_submit_with_retry_and_the_first_spec_of_the_key_runs_that_and_not_the_o
 def test_a_halted_job_of_a_key_is_said_and_not_retried(cli: Cli, hand: ByHand, spec: Path, client: redis.Redis) -> None:
     job = cli.json("submit", spec, "--key", "k")["id"]
     hand.decide(job)
-    Store.of(hand.settings, client).halt(job, Reason("UNDECIDABLE", "as a test wants it"), "halted", time.time())
+    Store(hand.settings, client).halt(job, Reason("UNDECIDABLE", "as a test wants it"), "halted", time.time())
     for more in ([], ["--retry"]):
         again = cli("submit", spec, "--key", "k", *more)
         assert again.returncode == 1

@@ -31,7 +31,7 @@ def test_a_tick_begins_when_the_term_of_a_coordinator_that_was_killed_with_it_is
     arms, keys = tmp_path / "arms", Keys(settings.prefix)
     arms.mkdir()
     shot = order(arms, point, Effect.KILL)
-    Store.of(settings, client).tick(settings.sweep_every, settings.lease_ttl)  # or the first sweep decides everything
+    Store(settings, client).tick(settings.sweep_every, settings.lease_ttl)  # or the first sweep decides everything
     app = Client(settings, redis_client=client)
     app.schedules.set(SPEC)
     app.schedules.run("ticking")

@@ -25,6 +25,7 @@ from unstuck.in_process.worker_scripts import by_turn
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Offer, Token
+from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.lease import Lease
 
 KEYS = Keys("model")
@@ -96,7 +97,7 @@ class Both:
 
     def __init__(self, client: redis.Redis, lease_ttl: float) -> None:
         self.client = client
-        self.real = Store(client, KEYS)
+        self.real = Store(Settings(prefix="model"), client)
         self.model = ModelStore(lambda: server_time(client), _NoStream(), lock_term=2.5, lease_ttl=lease_ttl)
         self.begun: tuple[Begun, Begun] | None = None
         self.held: list[tuple[Any, Any]] = []

@@ -27,6 +27,7 @@ from unstuck.tasks.protocol.keys import Keys, queue_of
 from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Offer, Token
+from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.lease import Claim, FinishAnswer, Lease, RenewAnswer
 
 AGREE = "The model and the real store agree"
@@ -61,7 +62,7 @@ class Mirrored(ModelStore):
         self._redis, self._bytes, self._compared, self._reports = client, bytes_client, compared, stream
         client.flushall()
         client.xgroup_create(KEYS.reports, REPORT_GROUP, id="0", mkstream=True)
-        self._real = Store(client, KEYS, lock_term=lock_term, lease_ttl=lease_ttl)
+        self._real = Store(Settings(prefix="mirrored", lock_ttl=2 * lock_term, lease_ttl=lease_ttl), client)
         self._submissions = Submissions(client, KEYS)
         self._entries: dict[str, str] = {}  # ids on the model's stream → on the real one
         self._due_seen: dict[str, str] = {}

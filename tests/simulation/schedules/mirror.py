@@ -20,6 +20,7 @@ from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.settings import Settings
 
 KEYS = Keys("mirrored-schedules")
 
@@ -40,7 +41,8 @@ class MirroredSchedules(ModelSchedules):
         self._seen: dict[str, str] = {}  # dues as the model writes them → as Redis does
         client.flushall()
         self._real = ScheduleStore(client, KEYS)
-        self._jobs_store, self._submissions = Store(client, KEYS), Submissions(client, KEYS)
+        self._jobs_store = Store(Settings(prefix="mirrored-schedules"), client)
+        self._submissions = Submissions(client, KEYS)
 
     def _set_real_clock(self) -> None:
         now = self.now

@@ -234,7 +234,7 @@ def consume_reports(url: str, warehouse: str) -> None:
     logging.disable(logging.WARNING)  # it says that nobody swept for a while, which is what is done to it
     settings = _settings(url, warehouse)
     client = connect(url)
-    store = Store.of(settings, client)
+    store = Store(settings, client)
     reconciler = Reconciler(store, lambda _: None, Warehouses(), settings, mint, AtOnce())
     name = f"host:{os.getpid()}:{mint()[:4]}"
     stream, heartbeat = ReportStream(client, KEYS, name), Heartbeat(client, KEYS, name)
