@@ -82,13 +82,6 @@ def assemble(settings: Settings) -> Consumer:
     return Consumer(stream, reconciler, sweep, settings, heartbeat)
 
 
-def assemble_sender(settings: Settings) -> Sender:
-    """The sender of notices of one coordinator process. Raises: SettingsInvalid."""
-    client, keys = connect(settings.redis_url), Keys(settings.prefix)
-    registry = ProcessRegistry(client, keys)
-    return Sender(Outbox(client, keys), notify_setting(settings), mint, registry.targets)
-
-
 _assembling = threading.Lock()
 
 
@@ -104,5 +97,7 @@ def consumer() -> Consumer:
 
 
 def sender() -> Sender:
-    """A sender for this process."""
-    return assemble_sender(settings())
+    """The sender of notices of this process. Raises: SettingsInvalid."""
+    known = settings()
+    client, keys = connect(known.redis_url), Keys(known.prefix)
+    return Sender(Outbox(client, keys), notify_setting(known), mint, ProcessRegistry(client, keys).targets)
