@@ -230,7 +230,7 @@ def _traceback(error: BaseException) -> traceback.TracebackException:
 
 
 def _told_cause(cause: BaseException, error: BaseException) -> traceback.TracebackException | None:
-    """What has caused an error of ours: with frames if code of the user was imported; None if ``error`` says it all."""
+    """The cause of an error of ours: with frames if code of the user was imported; None if ``error`` says it all."""
     told = _traceback(cause)
     if any(frame.name == "<module>" for frame in _users_frames(told.stack)):
         return told
