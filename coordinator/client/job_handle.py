@@ -45,7 +45,7 @@ class JobHandle:
     @property
     def status(self) -> Status:
         """Its status now. Raises: NoSuchJob."""
-        return self.show().job.status
+        return self._client.facts(self.id).status
 
     def show(self) -> JobView:
         """Everything there is to know of it now; see `Client.show`. Raises: NoSuchJob."""
@@ -135,7 +135,7 @@ class JobHandle:
 
     def _published(self, dataset: str) -> tuple[Warehouse, int]:
         """Raises: DatasetNotFound."""
-        job = self.show().job
+        job = self._client.facts(self.id)
         if not job.version or dataset not in job.published:
             has = ", ".join(job.published) or "nothing"
             raise DatasetNotFound(f"job {self.id}, which is {job.status}, has published {has}, and not {dataset!r}")

@@ -26,9 +26,9 @@ from unstuck.coordinator.client.find_job import find_job
 from unstuck.coordinator.documents.job_documents import EventDocument
 from unstuck.coordinator.errors import Unreachable
 from unstuck.coordinator.exits import ExitCode
-from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.status import TERMINAL, GroupState, Status
 from unstuck.coordinator.views.event_words import told, told_once
+from unstuck.coordinator.views.jobs.job_facts import JobFacts
 from unstuck.coordinator.views.jobs.job_lines import MEMBERS
 from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.coordinator.views.words import FIRST_LINE, count_of, one_line, shortened
@@ -52,7 +52,7 @@ def events_of(
     job: str,
     *,
     follow: bool = True,
-    until: Callable[[JobRecord], bool] | None = None,
+    until: Callable[[JobFacts], bool] | None = None,
     ask: Ask = lambda question: question(),
     on_quiet: Callable[[], None] | None = None,
 ) -> Iterator[tuple[str, Event]]:
@@ -71,7 +71,7 @@ def events_of(
     while True:
         if follow and time.monotonic() - read_at >= JOB_EVERY:
             # Asked before the events are read, so that the last of them is among those read.
-            ended = until(ask(lambda: client.show(job)).job)
+            ended = until(ask(lambda: client.facts(job)))
             read_at = time.monotonic()
         if found := ask(lambda: list(client.events(job, after))):  # noqa: B023 - asked at once
             after = found[-1][0]
@@ -108,7 +108,7 @@ def events(job: LookArgument, follow: Follow = False, as_json: JsonLines = False
     with connected() as connection:
         client = connection.client
         job_id = find_job(client, job, by_key=True)
-        client.show(job_id)  # a job without events is not the same as no job
+        client.facts(job_id)  # a job without events is not the same as no job
         found = events_of(client, job_id, follow=follow)
         if not as_json:
             for event in told_once(found):
@@ -218,7 +218,7 @@ def _live(client: Client, job_id: str, console: Console, footer: Footer | None) 
 
 def _lines(client: Client, job_id: str, console: Console) -> JobView:
     """One line per event from the first on, and one line each time that nothing happens for a while."""
-    client.show(job_id)  # an error now is an answer, and later an outage to wait out
+    client.facts(job_id)  # an error now is an answer, and later an outage to wait out
     ask = _through_outages(console.print)
 
     def say_why() -> None:
