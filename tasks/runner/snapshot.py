@@ -197,6 +197,11 @@ def _decimals() -> list[str]:
     return [repr(context), repr(decimal.DefaultContext)]
 
 
+def _cpus() -> set[int]:
+    """The CPUs that this process may run on; empty on macOS, which binds no process."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+
+
 def _leave_it(before: Any) -> None:
     """Our own code works without it, and the next runner has it as it was."""
 
@@ -236,8 +241,8 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "the decimal context": (_decimals, _leave_it),
     "the garbage collector": (lambda: (gc.isenabled(), gc.get_threshold()), _leave_it),
     "the priority": (lambda: os.getpriority(os.PRIO_PROCESS, 0), _leave_it),
-    "the user": (lambda: (os.getresuid(), os.getresgid()), _leave_it),
-    "the CPUs": (lambda: os.sched_getaffinity(0), _leave_it),
+    "the user": (lambda: (os.getuid(), os.geteuid(), os.getgid(), os.getegid()), _leave_it),
+    "the CPUs": (_cpus, _leave_it),
 }
 
 
