@@ -29,7 +29,7 @@ from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.spec.schemas import closed, fields_of, joined, schema_after, schema_of
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry, State, version_for
+from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry, State
 from unstuck.tasks.warehouse.marker import (
     DataFile,
     Marker,
@@ -164,10 +164,7 @@ def _append_package(warehouse: Warehouse, request: PublishRequest, package: _Pac
             datasets[name] = with_checkpoint(name, change, output, standing)
         more: dict[str, Any] = {"tokens": package.tokens, "inputs": package.inputs, "steps": package.steps}
         more["made_on"] = package.made_on
-        if tables:
-            made = {name: table.made_by(n, name, state.get(name)) for name, table in tables.items()}
-            more["tables"] = made
-        more["version"] = version_for(datasets.values(), tables=bool(tables))
+        more["tables"] = {name: table.made_by(n, name, state.get(name)) for name, table in tables.items()}
         return request.entry(n, "package", params=dict(request.params), datasets=datasets, **more)
 
     while True:

@@ -29,7 +29,7 @@ from unstuck.tasks.errors import (
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.report import in_short
 from unstuck.tasks.warehouse.files import Files
-from unstuck.tasks.warehouse.log_entry import ENTRY_VERSION, DatasetState, Entry, State, fold, version_for
+from unstuck.tasks.warehouse.log_entry import ENTRY_VERSION, DatasetState, Entry, State, fold
 from unstuck.tasks.warehouse.view_file import rewrite_kept_views
 
 SNAPSHOT_EVERY = 50
@@ -333,12 +333,6 @@ class Warehouse:
         if n > 1 and self.storage.size(_entry_path(n - 1)) is None:
             raise LogBroken(f"number {n} of the log at {self.storage.uri('')} cannot be taken: {n - 1} is free")
         body = _ENTRY.dump_python(entry, mode="json")
-        if not entry.tables:
-            del body["tables"]
-        for change in body["datasets"].values():
-            for late in ("checkpoint", "replaces", "replaced"):
-                if not change[late]:
-                    del change[late]
         return self.storage.create(_entry_path(n), json.dumps(body, ensure_ascii=False).encode())
 
     def tables_written(self, n: int) -> bool:
@@ -385,14 +379,8 @@ class Warehouse:
 
     def write_snapshot(self, n: int) -> None:
         """Write down the state at version ``n``, to spare readers the entries up to it. Raises: as ``state``."""
-        state = self._state_at(n, self._listing())
-        datasets = _STATE.dump_python(state, mode="json")
-        for one in datasets.values():
-            for late in ("table", "checkpoint"):
-                if one[late] is None:
-                    del one[late]
-        version = version_for(state.values(), tables=any(one.table is not None for one in state.values()))
-        body = {"version": version, "n": n, "datasets": datasets}
+        datasets = _STATE.dump_python(self._state_at(n, self._listing()), mode="json")
+        body = {"version": ENTRY_VERSION, "n": n, "datasets": datasets}
         self.storage.write_durable(_snapshot_path(n), json.dumps({**body, "sha256": _digest(body)}).encode())
 
     def _snapshot_if_due(self, n: int) -> None:

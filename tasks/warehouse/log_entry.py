@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
@@ -13,9 +13,7 @@ from unstuck.tasks.protocol.replaced import Replaced
 from unstuck.tasks.warehouse.files import WarehousePath
 from unstuck.tasks.warehouse.marker import Checkpoint, DataFile, NamedPartitions
 
-# The newest that is read. 2 names Delta tables, which a reader of 1 would take for files. 3 names checkpoints of
-# streams, which an older release would leave out of its snapshots.
-ENTRY_VERSION = 3
+ENTRY_VERSION = 1  # raised when an older release could no longer read what this one writes
 Moment = Annotated[float, Field(ge=0, le=253_402_300_799)]  # up to the year 9999, the last that Python can show
 MANY, SMALL = 500, 1 << 20  # files of a dataset from which on readers feel their number, if they have fewer bytes each
 
@@ -91,7 +89,7 @@ class Entry:
     inputs: dict[str, list[int]] = field(default_factory=dict)
     steps: dict[str, str] = field(default_factory=dict)
     made_on: dict[str, list[str]] = field(default_factory=dict)
-    version: int = 1
+    version: int = ENTRY_VERSION
     tables: dict[str, Table] = field(default_factory=dict)
 
 
@@ -140,8 +138,3 @@ def fold(state: Mapping[str, DatasetState], entry: Entry) -> State:
         kept = [file for file in state[name].files if file.path not in gone] if name in state else []
         folded[name] = DatasetState([*kept, *change.added], *about, None, checkpoint)
     return folded
-
-
-def version_for(parts: Iterable[Change | DatasetState], *, tables: bool) -> int:
-    """The oldest version whose readers understand ``parts``; ``tables``: whether Delta tables are among them."""
-    return 3 if any(part.checkpoint is not None for part in parts) else 2 if tables else 1

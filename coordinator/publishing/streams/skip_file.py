@@ -19,7 +19,7 @@ from unstuck.tasks.streams.arrived.listing import fixed_folder, found_as
 from unstuck.tasks.streams.arrived.position import FilesPosition, read_position, write_position
 from unstuck.tasks.streams.arrived.skipped import Skipped, note_skipped
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.tasks.warehouse.log_entry import Change, Entry, State, version_for
+from unstuck.tasks.warehouse.log_entry import Change, Entry, State
 
 SKIP = "skip"
 _TRIES = 10  # of jobs that publish at the same time
@@ -107,11 +107,7 @@ def _skip(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -
             raise _Moved
         about = {"file": path, "reason": reason} if reason else {"file": path}
         change = Change(SKIP, [], [], 0, stands.schema, checkpoint=made)
-        more: dict[str, Any] = {
-            "datasets": {dataset: change},
-            "tokens": [staging],
-            "version": version_for([change], tables=False),
-        }
+        more: dict[str, Any] = {"datasets": {dataset: change}, "tokens": [staging]}
         name = f"{SKIP} of a file by {by}"
         return Entry(n, n - 1, publish_id, "package", publish_id, name, time.time(), about, **more)
 

@@ -252,8 +252,8 @@ def test_a_snapshot_edited_by_hand_is_passed_over(warehouse: Warehouse, tmp_path
 def test_an_entry_of_a_later_release_is_refused_with_the_advice(warehouse: Warehouse, tmp_path: Path) -> None:
     publish(warehouse, "a", "flights")
     path = tmp_path / "warehouse/_log/000000000001.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 4, "shape": "unknown"}))
-    with pytest.raises(WarehouseNewer, match="version 4, this release reads up to 3; upgrade"):
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2, "shape": "unknown"}))
+    with pytest.raises(WarehouseNewer, match="version 2, this release reads up to 1; upgrade"):
         warehouse.state()
 
 
