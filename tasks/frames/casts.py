@@ -15,7 +15,7 @@ from unstuck.tasks.errors import OutputInvalid
 from unstuck.tasks.frames.columns import check_spark_schema
 from unstuck.tasks.frames.spark import empty_table, is_frame, java_message, spark_schema
 from unstuck.tasks.spec.schemas import VOID, Fields, fields_of, schema_of
-from unstuck.tasks.spec.types import field, parse_type, quoted, type_text
+from unstuck.tasks.spec.types import field, parse_type, quoted, type_in_sql, type_text
 from unstuck.tasks.spec.types import shown as named
 
 _NUMBER = re.compile(r"byte|short|integer|long|float|double|decimal\(\d+,\d+\)")
@@ -212,14 +212,7 @@ def _sql_inside(value: str, kind: Any, wanted: Any, path: str, row: str, depth: 
 
 def _sql_type(kind: Any) -> str:
     """A type in SQL: a conf may give the name ``timestamp`` another meaning."""
-    if isinstance(kind, str):
-        return "timestamp_ltz" if kind == "timestamp" else type_text(kind)
-    if kind["type"] == "array":
-        return f"array<{_sql_type(kind['elementType'])}>"
-    if kind["type"] == "map":
-        return f"map<{_sql_type(kind['keyType'])}, {_sql_type(kind['valueType'])}>"
-    fields = (f"{quoted(one['name'])}: {_sql_type(one['type'])}" for one in kind["fields"])
-    return f"struct<{', '.join(fields)}>"
+    return type_in_sql(kind, timestamp="timestamp_ltz")
 
 
 def _literal(text: str) -> str:

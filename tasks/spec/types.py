@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 MAX_DIGITS = 38  # of a decimal, in Spark, DuckDB and Polars
@@ -120,20 +120,6 @@ def field(name: str, kind: Any) -> dict[str, Any]:
     return {"name": name, "type": kind, "nullable": True, "metadata": {}}
 
 
-def type_text(kind: Any) -> str:
-    """A type in Spark's JSON as `parse_type` reads it."""
-    if isinstance(kind, str):
-        return _DDL.get(kind, kind)
-    if kind["type"] == "array":
-        return f"array<{type_text(kind['elementType'])}>"
-    if kind["type"] == "map":
-        return f"map<{type_text(kind['keyType'])}, {type_text(kind['valueType'])}>"
-    if kind["type"] == "struct":
-        fields = (f"{shown(one['name'])}: {type_text(one['type'])}" for one in kind["fields"])
-        return f"struct<{', '.join(fields)}>"
-    return str(kind.get("class") or kind["type"])  # a user-defined type
-
-
 def quoted(name: str) -> str:
     """The name of a column as SQL takes it, whatever is in the name."""
     return f"`{name.replace('`', '``')}`"
@@ -142,3 +128,22 @@ def quoted(name: str) -> str:
 def shown(name: str) -> str:
     """The name of a column for people, quoted only where a word would not do."""
     return name if _WORD.fullmatch(name) else quoted(name)
+
+
+def type_text(kind: Any, words: Mapping[str, str] = _DDL, named: Callable[[str], str] = shown) -> str:
+    """A type in Spark's JSON as `parse_type` reads it. ``named``: writes the name of a field of a struct."""
+    if isinstance(kind, str):
+        return words.get(kind, kind)
+    if kind["type"] == "array":
+        return f"array<{type_text(kind['elementType'], words, named)}>"
+    if kind["type"] == "map":
+        return f"map<{type_text(kind['keyType'], words, named)}, {type_text(kind['valueType'], words, named)}>"
+    if kind["type"] == "struct":
+        fields = (f"{named(one['name'])}: {type_text(one['type'], words, named)}" for one in kind["fields"])
+        return f"struct<{', '.join(fields)}>"
+    return str(kind.get("class") or kind["type"])  # a user-defined type
+
+
+def type_in_sql(kind: Any, **words: str) -> str:
+    """A type in Spark's JSON as Spark's SQL takes it, whatever the names of fields are. ``words``: of plain types."""
+    return type_text(kind, {**_DDL, **words}, quoted)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.spec.types import quoted as in_backticks
+from unstuck.tasks.spec.types import type_in_sql
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import DatasetState, State
 
@@ -21,37 +21,20 @@ log = logging.getLogger(__name__)
 Kind = Literal["duckdb", "spark"]
 FOLDER = "_views"
 _HEAD = re.compile(rb"-- unstuck: version (\d+) of ")
-_WORDS: dict[Kind, Mapping[str, str]] = {
-    "duckdb": {
-        "string": "VARCHAR",
-        "byte": "TINYINT",
-        "short": "SMALLINT",
-        "integer": "INTEGER",
-        "long": "BIGINT",
-        "float": "FLOAT",
-        "double": "DOUBLE",
-        "boolean": "BOOLEAN",
-        "date": "DATE",
-        "binary": "BLOB",
-        "timestamp": "TIMESTAMP WITH TIME ZONE",
-        "timestamp_ntz": "TIMESTAMP",
-        "void": "INTEGER",
-    },
-    "spark": {
-        "string": "STRING",
-        "byte": "TINYINT",
-        "short": "SMALLINT",
-        "integer": "INT",
-        "long": "BIGINT",
-        "float": "FLOAT",
-        "double": "DOUBLE",
-        "boolean": "BOOLEAN",
-        "date": "DATE",
-        "binary": "BINARY",
-        "timestamp": "TIMESTAMP",
-        "timestamp_ntz": "TIMESTAMP_NTZ",
-        "void": "INT",
-    },
+_IN_DUCKDB = {
+    "string": "VARCHAR",
+    "byte": "TINYINT",
+    "short": "SMALLINT",
+    "integer": "INTEGER",
+    "long": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "boolean": "BOOLEAN",
+    "date": "DATE",
+    "binary": "BLOB",
+    "timestamp": "TIMESTAMP WITH TIME ZONE",
+    "timestamp_ntz": "TIMESTAMP",
+    "void": "INTEGER",
 }
 _HINTS: dict[Kind, str] = {
     "duckdb": "duckdb -init FILE, or .read FILE",
@@ -86,7 +69,7 @@ def _in_duckdb(name: str, state: DatasetState, storage: Files) -> str:
         return f"{view}\nSELECT * FROM delta_scan({_text(state.table)});"
     typed, casts = [], []
     for field in json.loads(state.schema)["fields"]:
-        column, kind = _name(field["name"]), _type("duckdb", field["type"], _name)
+        column, kind = _name(field["name"]), _duckdb_type(field["type"])
         typed.append(f"NULL::{kind} AS {column}" if kind else "")
         stored = kind and field["type"] != "void"
         casts.append(f"CAST({column} AS {kind}) AS {column}" if stored else typed[-1] or column)
@@ -104,9 +87,7 @@ def _in_spark(name: str, state: DatasetState, storage: Files) -> str:
     if state.table is not None:
         return f"{view} USING delta OPTIONS (path {_spark_text(_hadoop(state.table))});"
     fields = [field for field in json.loads(state.schema)["fields"] if field["type"] != "void"]
-    columns = [
-        (in_backticks(field["name"]), kind) for field in fields if (kind := _type("spark", field["type"], in_backticks))
-    ]
+    columns = [(in_backticks(field["name"]), type_in_sql(field["type"], void="int")) for field in fields]
     if not state.files:
         empty = ", ".join(f"CAST(NULL AS {kind}) AS {column}" for column, kind in columns)
         return f"{view} AS\nSELECT {empty or 'NULL AS x'} WHERE false;"
@@ -117,29 +98,17 @@ def _in_spark(name: str, state: DatasetState, storage: Files) -> str:
     return f"{view} ({listed})\nUSING parquet\nOPTIONS (path {_spark_text(place)}, datetimeRebaseMode 'CORRECTED');"
 
 
-def _type(dialect: Kind, kind: Any, quote: Callable[[str], str]) -> str:
-    """A type of Spark's JSON in SQL; empty if ``dialect`` has no word for it."""
+def _duckdb_type(kind: Any) -> str:
+    """A type of Spark's JSON in the SQL of DuckDB; empty if it has no word for it."""
     if isinstance(kind, str):
-        return kind.upper() if kind.startswith("decimal(") else _WORDS[dialect].get(kind, "")
-    parts = list(_parts(dialect, kind, quote))
-    if not all(found for _, found in parts):
+        return kind.upper() if kind.startswith("decimal(") else _IN_DUCKDB.get(kind, "")
+    fields = [(field["name"], _duckdb_type(field["type"])) for field in kind.get("fields", ())]
+    parts = [_duckdb_type(kind[part]) for part in ("keyType", "valueType", "elementType") if part in kind]
+    if not all([found for _, found in fields] + parts):
         return ""
     if kind["type"] == "struct":
-        mark = " " if dialect == "duckdb" else ": "
-        fields = ", ".join(f"{quote(name)}{mark}{found}" for name, found in parts)
-        return f"STRUCT({fields})" if dialect == "duckdb" else f"STRUCT<{fields}>"
-    inner = ", ".join(found for _, found in parts)
-    if kind["type"] == "map":
-        return f"MAP({inner})" if dialect == "duckdb" else f"MAP<{inner}>"
-    return f"{inner}[]" if dialect == "duckdb" else f"ARRAY<{inner}>"
-
-
-def _parts(dialect: Kind, kind: Mapping[str, Any], quote: Callable[[str], str]) -> Iterator[tuple[str, str]]:
-    for field in kind.get("fields", ()):
-        yield field["name"], _type(dialect, field["type"], quote)
-    for name in ("keyType", "valueType", "elementType"):
-        if name in kind:
-            yield name, _type(dialect, kind[name], quote)
+        return f"STRUCT({', '.join(f'{_name(name)} {found}' for name, found in fields)})"
+    return f"MAP({', '.join(parts)})" if kind["type"] == "map" else f"{parts[0]}[]"
 
 
 def _name(name: str) -> str:

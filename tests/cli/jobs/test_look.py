@@ -552,7 +552,7 @@ def test_views_for_bi_tools_are_printed_written_or_kept_in_the_warehouse(
     one = cli("datasets", "monthly", "--version", "1", "--export-views", "spark", "--to", tmp_path / "views.sql")
     assert (one.returncode, one.stdout) == (0, "")
     text = (tmp_path / "views.sql").read_text()
-    assert ("VIEW `monthly` (`n` BIGINT)" in text, "`report`" in text, "version 1 of" in text) == (True, False, True)
+    assert ("VIEW `monthly` (`n` bigint)" in text, "`report`" in text, "version 1 of" in text) == (True, False, True)
     assert [path.name for path in tmp_path.glob(".views*")] == []
     assert "Each publish rewrites it" in cli("datasets", "--export-views", "duckdb", "--keep").stdout
     assert Path(published.storage.uri("_views/duckdb.sql")).read_text() == printed
