@@ -321,7 +321,7 @@ class JobRecord:
         """The stored plans for the runners of this job, whose spec is compiled to ``plan``."""
         known = (self.warehouse, self.warehouse_id, self.reruns, self.adopts)
         return plan.group_plans(
-            *known, any_code=self.any_code, base=self.base, mixed=self.mixed, schedule=self.schedule
+            *known, any_code=self.any_code, base=self.base or 0, mixed=self.mixed, schedule=self.schedule
         )
 
     def written(self) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class Plan:
         adopts: tuple[str, ...] = (),
         *,
         any_code: bool = False,
-        base: int | None = None,
+        base: int = 0,
         mixed: bool = False,
         schedule: str = "",
     ) -> dict[str, str]:

@@ -67,7 +67,7 @@ class GroupPlan(Strict):
     mixed: bool = False
     partition_by: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     forks: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    base: int | None = None
+    base: int = 0
     checks: dict[str, Checks] = Field(default_factory=dict)
     appended: tuple[str, ...] = ()
     for_python: tuple[str, ...] = ()

@@ -125,8 +125,8 @@ class PublishedDatasets:
         reads: what was read, each once, in order.
     """
 
-    def __init__(self, warehouse: Warehouse, base: int | None) -> None:
-        """``base``: the version at which the job was submitted; None if it is not known."""
+    def __init__(self, warehouse: Warehouse, base: int) -> None:
+        """``base``: the version at which the job was submitted."""
         self._warehouse = warehouse
         self._base = base
         self._states: dict[int, State] = {}
@@ -149,7 +149,7 @@ class PublishedDatasets:
                 changes that.
             LogBroken, WarehouseNewer, OSError: the log could not be read.
         """
-        at = self._version(version)
+        at = self._base if version is None else version
         state = self._state(at, kept=version is None or in_spec)
         found = state.get(dataset)
         self._note(Read(dataset, version or 0, found.changed if found else 0))
@@ -173,7 +173,7 @@ class PublishedDatasets:
 
         Raises: as `read`.
         """
-        found = self._state(self._version(None), kept=True).get(dataset)
+        found = self._state(self._base, kept=True).get(dataset)
         self._note(Read(dataset, 0, found.changed if found else 0))
         return found.checkpoint if found else None
 
@@ -184,17 +184,15 @@ class PublishedDatasets:
 
         Raises: LogBroken, WarehouseNewer, OSError: the log could not be read.
         """
-        if newest:
-            return self._warehouse.state().get(dataset)
-        return None if self._base is None else self._state(self._base, kept=True).get(dataset)
+        return (self._warehouse.state() if newest else self._state(self._base, kept=True)).get(dataset)
 
     def versions(self, dataset: str) -> Iterator[Entry]:
         """The entries that changed ``dataset`` before the job was submitted, the newest first: of the last 1,000.
 
         Not noted as read. Raises: LogBroken, WarehouseNewer, OSError: the log could not be read.
         """
-        standing, base = self.standing(dataset), self._base or 0
-        for n in range(standing.changed if standing is not None else 0, max(base - MAX_RUNS, 0), -1):
+        standing = self.standing(dataset)
+        for n in range(standing.changed if standing is not None else 0, max(self._base - MAX_RUNS, 0), -1):
             if dataset in (entry := self._warehouse.existing_entry(n)).datasets:
                 yield entry
 
@@ -209,17 +207,10 @@ class PublishedDatasets:
         """
         for read in reads:
             if not read.asked:
-                found = self._state(self._version(None), kept=True).get(read.dataset)
+                found = self._state(self._base, kept=True).get(read.dataset)
                 if read.version != (found.changed if found else 0):
                     return read.dataset
         return ""
-
-    def _version(self, version: int | None) -> int:
-        if version is None and self._base is None:
-            raise InputNotPublished(
-                "an older release stored this job without the version that it reads; submit it again"
-            )
-        return version if version is not None else self._base or 0
 
     def _state(self, version: int, *, kept: bool) -> State:
         """``kept``: a vacuum that was to remove the version has kept its files if it found the job in time."""

@@ -56,7 +56,7 @@ def make_offer(
     value: Any = None,
     collect: Sequence[Collect] = (),
     warehouse_id: str | None = None,
-    base: int | None = None,
+    base: int = 0,
     send: bool = True,
 ) -> Offer:
     """Make one attempt claimable, as a commit would, and send its offer to the group's queue."""
