@@ -150,27 +150,24 @@ class WorkOrder(Strict):
         parameters of the names ``read``; None: all. Not timeouts, retries or queues. Which version of a published input
         was read, the marker says.
         """
-        # Without a field that came later and is not used: work from before it counts as before.
-        used = {
-            "after": self.frozen.after,
-            "empty": self.frozen.empty,
-            "cleans": self.frozen.cleans,
-            "members": self.frozen.members,
-            "published": {name: one.model_dump() for name, one in self.group.inputs.items()},
-            "rerun": self.plan.rerun,
-            "partition_by": self.plan.partition_by,
-            "checks": {name: one.model_dump(mode="json") for name, one in self.plan.checks.items()},
-        }
         what = {
             "steps": [
-                step.model_dump(mode="json", exclude={"timeout"} if step.compact else {"timeout", "compact"})
-                for step in self.group.steps
+                step.model_dump(mode="json", exclude={"timeout"}, exclude_defaults=True) for step in self.group.steps
             ],
             "spark": self.group.spark,
             "conf": self.group.conf,
             "params": self.used_params(read),
-            "collect": [c.model_dump(mode="json") for c in self.plan.collect],
+            "collect": [one.model_dump(mode="json") for one in self.plan.collect],
             "inputs": self.frozen.inputs,
-            **{name: one for name, one in used.items() if one},
+            "published": {name: one.model_dump(exclude_defaults=True) for name, one in self.group.inputs.items()},
+            "after": self.frozen.after,
+            "empty": self.frozen.empty,
+            "cleans": self.frozen.cleans,
+            "members": self.frozen.members,
+            "rerun": self.plan.rerun,
+            "partition_by": self.plan.partition_by,
+            "checks": {n: one.model_dump(mode="json", exclude_defaults=True) for n, one in self.plan.checks.items()},
         }
-        return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:32]
+        # Without what is empty or as by default: a field to come leaves the work of before as it was.
+        used = {name: one for name, one in what.items() if one}
+        return hashlib.sha256(json.dumps(used, sort_keys=True, default=str).encode()).hexdigest()[:32]
