@@ -233,14 +233,6 @@ def spark_schema(arrow_schema: Any) -> str:
     return str(from_arrow_schema(arrow_schema, prefer_timestamp_ntz=True).json())
 
 
-def comparable(schema: str) -> str:
-    """A schema such that two with the same columns, types and order are equal, whether or not they may be null."""
-    from pyspark.sql.types import StructType
-
-    text = StructType.fromJson(json.loads(schema)).json()
-    return re.sub(r'"(nullable|containsNull|valueContainsNull)":false', r'"\1":true', text)
-
-
 def empty_table(schema: str) -> Any:
     """An Arrow table without rows, of a schema in Spark's JSON of a struct."""
     from pyspark.sql.pandas.types import to_arrow_schema

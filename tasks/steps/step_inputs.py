@@ -13,10 +13,10 @@ from typing import Any
 
 from unstuck.tasks.errors import DatasetNotFound, InputMissing, InputNotPublished, OutputInvalid, VersionRemoved
 from unstuck.tasks.frames.casts import declared_fields
-from unstuck.tasks.frames.spark import comparable, read_parquet
+from unstuck.tasks.frames.spark import read_parquet
 from unstuck.tasks.spec.inputs import DatasetInput, GroupInput
 from unstuck.tasks.spec.outputs import MAX_RUNS, Checks
-from unstuck.tasks.spec.schemas import schema_of
+from unstuck.tasks.spec.schemas import fields_of, schema_of
 from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
@@ -46,7 +46,7 @@ class Dataset:
         """Each schema with the URIs of its files and their bytes, so that most datasets are one plain read."""
         groups: dict[str, tuple[str, dict[str, int]]] = {}
         for part in self.parts:
-            _, found = groups.setdefault(comparable(part.schema), (part.schema, {}))
+            _, found = groups.setdefault(schema_of(fields_of(part.schema)), (part.schema, {}))
             found.update(bytes_by_uri(files, part.files))
         return list(groups.values())
 

@@ -22,7 +22,7 @@ from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.driver.driver import local_master, temporary_conf
 from unstuck.tasks.errors import BadStepCall, ForkValuesInvalid, InputMissing, OutputInvalid, SqlInvalid, StepNotFound
 from unstuck.tasks.frames.output import collect, read_table, stage
-from unstuck.tasks.frames.spark import comparable, hadoop_uri
+from unstuck.tasks.frames.spark import hadoop_uri
 from unstuck.tasks.process.tree import ProcessState, Tree, describe_status, process_state, working_folder
 from unstuck.tasks.protocol.failure import MAX_TEXT, failure_of, shorten
 from unstuck.tasks.protocol.keys import Keys
@@ -253,12 +253,6 @@ def test_the_cores_of_a_machine_are_shared_by_its_runners() -> None:
 
 def test_uris_are_spelled_as_hadoop_does() -> None:
     assert (hadoop_uri("s3://b/k"), hadoop_uri("/w/x")) == ("s3a://b/k", "/w/x")
-
-
-def test_nullability_is_no_difference_between_schemas_and_a_type_is() -> None:
-    column = '{"type":"struct","fields":[{"name":"n","type":"%s","nullable":%s,"metadata":{}}]}'
-    assert comparable(column % ("long", "true")) == comparable(column % ("long", "false"))
-    assert comparable(column % ("long", "true")) != comparable(column % ("integer", "true"))
 
 
 # -- processes -------------------------------------------------------------------------------------------------
