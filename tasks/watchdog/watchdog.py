@@ -10,7 +10,6 @@ import logging
 import os
 import select
 import shutil
-import signal
 import subprocess
 import time
 from contextlib import suppress
@@ -30,7 +29,7 @@ from unstuck.tasks.process.stack_dump import StackDump
 from unstuck.tasks.process.tree import ProcessState, Tree, describe_status, exit_status, is_watchdog, process_state
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
-from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
+from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.settings import Settings, settings
 from unstuck.tasks.transport.lease import Lease, RenewAnswer
@@ -349,21 +348,6 @@ def _pidfd(pid: int) -> int | None:
         return None
 
 
-def _report_dead_runner(hello: dict[str, Any], settings: Settings) -> None:
-    """Report a runner that died while this watchdog started. A fresh runner holds its attempt from its start."""
-    token = SharedHolding(int(hello["shared"])).read().token
-    if token is None:
-        return
-    if not psutil.pid_exists(hello["pid"]):
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(hello["pid"], signal.SIGKILL)  # what the runner left in its process group
-    process_is_about(**Token.parse(token).work)
-    why = f"the runner {hello['worker']} died right after it had begun; how is not known"
-    client, caller = connect(settings.redis_url), f"{hello['runner']}/{os.getpid()}"
-    lease = Lease(client, Keys(settings.prefix), settings.lease_ttl, caller)
-    _report(lease, Token.parse(token), Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", why)))
-
-
 def run(hello: dict[str, Any]) -> None:
     """Be the watchdog of a runner, until it has ended and is reported."""
     handler = NonBlockingHandler(2)
@@ -374,7 +358,7 @@ def run(hello: dict[str, Any]) -> None:
         try:
             watchdog = Watchdog(hello, settings())
         except psutil.NoSuchProcess:
-            _report_dead_runner(hello, settings())
+            log.warning("the runner %s died while its watchdog started: its lease, if any, lapses", hello["worker"])
         else:
             watchdog.watch()
         if folder := hello.get("temporary"):
