@@ -84,12 +84,6 @@ def _as_written(files: Iterable[ArrivedFile]) -> list[ArrivedFile]:
     return sorted(files, key=lambda file: (file.written or 0.0, file.path))
 
 
-def is_as_listed(file: ArrivedFile) -> bool:
-    """Whether a file of this machine has its content still. Raises: OSError: such as FileNotFoundError."""
-    about = os.stat(file.path.encode())
-    return content_of(about.st_size, about.st_mtime_ns) == file.content
-
-
 def listing(stream: StreamInput) -> Listing:
     """All files that lie in the folder of ``stream`` and below it. Raises: as `arrivals`."""
     _check_address(stream.stream)
@@ -132,14 +126,11 @@ def found_as(path: str) -> str:
             return content_of(about.st_size, about.st_mtime_ns)
         scheme, _, rest = path.partition("://")
         bucket, _, key = rest.partition("/")
-        for one, size, version, _ in ObjectStore(f"{scheme}://{bucket}").listed(key.rpartition("/")[0]):
-            if one == key:
-                return content_of(size, version)
+        return content_of(*ObjectStore(f"{scheme}://{bucket}").about(key))
     except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as error:
         raise SourceUnavailable(f"{path} cannot be read: {error}") from error
-    raise FileNotFoundError(path)
 
 
 def _split(stream: str) -> tuple[str, list[str]]:

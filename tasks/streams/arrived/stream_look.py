@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from unstuck.tasks.errors import SourceUnavailable, Unrecoverable, WarehouseUnsupported
-from unstuck.tasks.formats.arrived import ArrivedFile
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.streams.arrived.kafka import TopicClient, lag, reach_of
-from unstuck.tasks.streams.arrived.listing import Listing, Seen, compare, is_as_listed, listing
+from unstuck.tasks.streams.arrived.listing import Listing, Seen, compare, found_as, listing
 from unstuck.tasks.streams.arrived.position import FilesPosition, KafkaPosition, checkpoint_of, goes_on, read_position
 from unstuck.tasks.streams.arrived.skipped import skipped
 from unstuck.tasks.warehouse.checkpoint import files_read
@@ -180,6 +179,6 @@ class _Idle:
                 return False
             some = self.files[self.turn : self.turn + _COMPARED]
             self.turn = self.turn + _COMPARED if len(some) == _COMPARED else 0
-            return all(is_as_listed(ArrivedFile(path, content)) for path, content in some)
-        except OSError:
+            return all(found_as(path) == content for path, content in some)
+        except (OSError, SourceUnavailable):
             return False  # the listing tells why
