@@ -13,10 +13,9 @@ from functools import partial
 from typing import Any, NoReturn
 
 from unstuck.tasks.errors import OutputInvalid
+from unstuck.tasks.spec.types import MAX_DIGITS
 
 Values = Callable[[], Iterator[tuple[int, Any]]]  # each with its row, counted from 1; iterated over if need be
-
-MAX_DIGITS = 38  # of a decimal, in Spark, DuckDB and Polars
 
 _PLAIN_IN_SPARK = re.compile(
     r"(void|boolean|byte|short|integer|long|float|double|decimal\(\d+,\d+\)|string( collate \w+)?|char\(\d+\)"

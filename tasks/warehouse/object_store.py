@@ -124,11 +124,7 @@ class ObjectStore:
 
     def paths(self, folder: str = "") -> Iterator[str]:
         """All objects in ``folder`` and below it, page by page. Raises: OSError."""
-        with self._errors(folder):
-            for page in self._api.list(self._store, folder or None):
-                # S3A makes an empty object ``folder/`` for a folder, which the library lists as ``folder``: no file.
-                found = ((str(one["path"]), one["size"]) for one in page)
-                yield from (path for path, size in found if size or self.size(path) is not None)
+        return (path for path, *_ in self.listed(folder))
 
     def listed(self, folder: str) -> Iterator[tuple[str, int, str, float]]:
         """All objects in ``folder`` and below it: path, bytes, etag and when written, page by page. Raises: OSError."""
@@ -136,7 +132,8 @@ class ObjectStore:
             for page in self._api.list(self._store, folder or None):
                 for one in page:
                     path, size = str(one["path"]), int(one["size"])
-                    if size or self.size(path) is not None:  # else as in `paths`
+                    # S3A makes an empty object ``folder/`` for a folder, which the library lists as ``folder``.
+                    if size or self.size(path) is not None:
                         at = one["last_modified"]
                         yield path, size, str(one["e_tag"] or at.isoformat()), at.timestamp()
 

@@ -36,7 +36,6 @@ class StackWatch:
         self._token: str | None = None
         self._next = 0.0
         self._asked_at = self._stands_since = 0.0
-        self._frames: tuple[Frame, ...] = ()
         self._raw: list[RawFrame] = []
         self._sources: dict[tuple[str, int], str] = {}
         self._secrets = Secrets()
