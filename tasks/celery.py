@@ -17,7 +17,7 @@ from unstuck.tasks.host import lacking
 from unstuck.tasks.process.shutdown_flag import ShutdownLevel
 from unstuck.tasks.settings import leave, settings
 from unstuck.tasks.time_zone import use_zone
-from unstuck.tasks.transport.celery_app import app, refuse_other_pools
+from unstuck.tasks.transport.celery_app import app, at_worker_start, refuse_other_pools
 from unstuck.tasks.transport.kombu_fixes import Acknowledging
 from unstuck.tasks.transport.stall_detector import StallDetector
 from unstuck.tasks.worker.pool import TaskPool
@@ -82,10 +82,7 @@ refuse_other_pools(
 )
 
 
-@signals.worker_init.connect  # type: ignore[untyped-decorator]
-def _refuse_unfit_host(sender: Any, **_: Any) -> None:
-    if sender.app is not app:
-        return
+def _refuse_unfit_host(_worker: Any) -> None:
     queues = sorted(app.amqp.queues.consume_from)
     try:
         use_zone(settings().time_zone)  # one for all lines of its log
@@ -93,6 +90,9 @@ def _refuse_unfit_host(sender: Any, **_: Any) -> None:
         leave(f"This worker does not start: {error}.")
     if lacks := lacking(settings(), queues, WITHOUT_JAVA):
         leave(f"This worker does not start, since its host cannot run what {', '.join(queues)} may bring.\n{lacks}")
+
+
+at_worker_start(app, _refuse_unfit_host)
 
 
 @signals.celeryd_after_setup.connect  # type: ignore[untyped-decorator]

@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 from celery import Celery, signals
@@ -86,34 +87,23 @@ def celery_app(name: str, queues: tuple[str, ...], settings: Settings) -> Celery
             "global_keyprefix": Keys(settings.prefix).broker,
         },
     )
-    check_requests(made)
-    _ignore_neighbours(made)
-    _refuse_unfit_redis(made, settings)
+    at_worker_start(made, lambda _: check_requests(made))
+    # Celery's mingle and gossip ask all other workers at each reconnect. One reply that is lost meanwhile is an error
+    # that Celery does not recover from: a healthy worker ends. Revoked tasks and logical clocks are not used here.
+    at_worker_start(made, lambda worker: worker.options.update(without_mingle=True, without_gossip=True))
+    # Celery would try for ever with a Redis that refuses it, or listen to nothing.
+    at_worker_start(made, lambda _: fit_or_leave(settings))
     if settings.log == "json":
         _print_json_alone(made)
     return made
 
 
-def _ignore_neighbours(app: Celery) -> None:
-    """Workers of ``app`` never begin Celery's mingle and gossip, as with ``--without-mingle --without-gossip``.
-
-    They ask all other workers at each reconnect. One reply that is lost meanwhile is an error that Celery does not
-    recover from: a healthy worker ends. What they would exchange, revoked tasks and logical clocks, is not used here.
-    """
-
-    def leave_out(sender: Any, **_: Any) -> None:
-        if sender.app is app:
-            sender.options.update(without_mingle=True, without_gossip=True)  # Celery has no setting for it
-
-    signals.worker_init.connect(leave_out, weak=False)
-
-
-def _refuse_unfit_redis(app: Celery, settings: Settings) -> None:
-    """Workers of ``app`` end at once where Redis refuses them; Celery would try for ever, or listen to nothing."""
+def at_worker_start(app: Celery, act: Callable[[Any], None]) -> None:
+    """Call ``act`` with a worker of ``app`` when it starts."""
 
     def look(sender: Any, **_: Any) -> None:
-        if sender.app is app:
-            fit_or_leave(settings)
+        if sender.app is app:  # signals are global to a process, and a coordinator's worker knows both apps
+            act(sender)
 
     signals.worker_init.connect(look, weak=False)
 
@@ -147,12 +137,11 @@ def refuse_other_pools(app: Celery, sentence: str) -> None:
     ``-P prefork`` is not another one: Celery takes it for no choice at all, and ``worker_pool`` for what is wanted.
     """
 
-    def look(sender: Any, **_: Any) -> None:
-        if sender.app is app and get_implementation(sender.pool_cls) is not get_implementation(app.conf.worker_pool):
+    def look(worker: Any) -> None:
+        if get_implementation(worker.pool_cls) is not get_implementation(app.conf.worker_pool):
             leave(sentence)
 
-    # Signals are global to a process, and a coordinator's worker knows both apps.
-    signals.worker_init.connect(look, weak=False)
+    at_worker_start(app, look)
 
 
 def _log_printably(logger: logging.Logger, **_: Any) -> None:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import kombu
 import redis
-from celery import Celery, bootsteps, signals
+from celery import Celery, bootsteps
 from celery.exceptions import InvalidTaskError
 from celery.worker.request import Request
 from kombu import pidbox
@@ -278,14 +278,9 @@ class ControlNode(pidbox.Node):  # type: ignore[misc]
 
 
 def check_requests(app: Celery) -> None:
-    """Workers of ``app`` take tasks and commands with these classes; its other programs leave them as they are."""
-
-    def look(sender: Any, **_: Any) -> None:
-        if sender.app is app:
-            app.Task.Request = CheckedRequest
-            app.control.mailbox.node_cls = ControlNode
-
-    signals.worker_init.connect(look, weak=False)
+    """A worker of ``app`` that starts takes tasks and commands with these classes; other programs leave them."""
+    app.Task.Request = CheckedRequest
+    app.control.mailbox.node_cls = ControlNode
 
 
 def _nested(value: Any, levels: int) -> bool:
