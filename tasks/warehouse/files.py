@@ -29,19 +29,6 @@ _NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 _PATTERN = set("*?[]{}\\")
 _NO_PART = re.compile(r"/\.{0,2}(?=/)|[\x00-\x1f\x7f]")  # an empty one, . and .., and what Spark escapes in names
 
-_survives = True  # what is written outlives the machine
-
-
-@contextmanager
-def for_a_test() -> Iterator[None]:
-    """Files that this process writes in the block may be lost if the machine dies, and cost less."""
-    global _survives
-    _survives = False
-    try:
-        yield
-    finally:
-        _survives = True
-
 
 class Files:
     """The files below one warehouse URI. Every ``path`` is relative to it, with ``/`` between its parts."""
@@ -392,8 +379,7 @@ def _write_temp(target: str, data: bytes) -> str:
         with open(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            if _survives:
-                os.fsync(file.fileno())
+            os.fsync(file.fileno())
     except BaseException:
         _remove(temp)
         raise
@@ -406,8 +392,6 @@ def _remove(path: str) -> None:
 
 
 def _sync(path: str) -> None:
-    if not _survives:
-        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

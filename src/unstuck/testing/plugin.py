@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,19 +26,20 @@ def _unstuck_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedS
 
 
 @pytest.fixture
-def unstuck(request: pytest.FixtureRequest, tmp_path: Path, _unstuck_spark: SharedSpark) -> Iterator[Unstuck]:
+def unstuck(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, _unstuck_spark: SharedSpark
+) -> Unstuck:
     """Jobs and steps of this test, with a warehouse that is empty and goes with the test."""
-    from unstuck.tasks.warehouse.files import for_a_test
     from unstuck.testing.fixture import Unstuck
 
     # As a worker does with its working folder, for the modules that a spec names.
     for folder in (str(request.config.rootpath), str(Path.cwd())):
         if folder not in sys.path:
             sys.path.insert(0, folder)
-    with for_a_test():
-        yield Unstuck(
-            tmp_path,
-            _unstuck_spark,
-            root=request.config.rootpath,
-            tell=lambda text: request.node.add_report_section("call", "unstuck", text),
-        )
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # such a warehouse need not outlive the machine
+    return Unstuck(
+        tmp_path,
+        _unstuck_spark,
+        root=request.config.rootpath,
+        tell=lambda text: request.node.add_report_section("call", "unstuck", text),
+    )

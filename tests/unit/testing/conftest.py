@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.support.paths import ROOT
-from unstuck.tasks.warehouse.files import for_a_test
 from unstuck.testing import Unstuck
 from unstuck.testing.shared_spark import SharedSpark
 
@@ -20,6 +19,6 @@ def told() -> list[str]:
 
 
 @pytest.fixture
-def unstuck(tmp_path: Path, told: list[str]) -> Iterator[Unstuck]:
-    with for_a_test():
-        yield Unstuck(tmp_path, SharedSpark(tmp_path / "jvm"), root=ROOT, tell=told.append)
+def unstuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: list[str]) -> Unstuck:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    return Unstuck(tmp_path, SharedSpark(tmp_path / "jvm"), root=ROOT, tell=told.append)
