@@ -40,7 +40,7 @@ from unstuck.tasks.runner.attempt_host import WAREHOUSE_TIMEOUT, AttemptHost, He
 from unstuck.tasks.runner.done_before import DoneBefore, on_record
 from unstuck.tasks.runner.logs.attempt_log import AttemptLog, logging_restored
 from unstuck.tasks.runner.logs.stdio_filter import filtered
-from unstuck.tasks.runner.outcome import Finish, record_outcome, success
+from unstuck.tasks.runner.outcome import success
 from unstuck.tasks.runner.snapshot import ProcessSnapshot, environment
 from unstuck.tasks.runner.spark_session import open_session
 from unstuck.tasks.spec.group import Step
@@ -55,7 +55,7 @@ from unstuck.tasks.steps.loaded import loaded
 from unstuck.tasks.steps.step_inputs import PublishedDatasets, of_empty_forks, read_inputs, with_published
 from unstuck.tasks.steps.work import Work
 from unstuck.tasks.streams.arrived.fork_share import Share
-from unstuck.tasks.transport.lease import Claim
+from unstuck.tasks.transport.lease import Claim, Finish, record_outcome
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.marker import Marker, joined_versions, write_marker

@@ -8,7 +8,9 @@ every race.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, lru_cache
@@ -27,8 +29,12 @@ from unstuck.tasks.protocol.token import Offer, Token
 from unstuck.tasks.settings import whoami
 from unstuck.tasks.spec.fields import STORED
 from unstuck.tasks.spec.work_order import FrozenInputs, GroupPlan, WorkOrder
+from unstuck.tasks.transport.redis_client import persistently
 
-ANSWER_KEPT = 900  # seconds; longer than any process goes on trying to finish (outcome.FINISH_FOR, watchdog.REPORT_FOR)
+log = logging.getLogger(__name__)
+
+FINISH_FOR = 600.0  # seconds of trying to record an outcome; its lease has lapsed by then, and its marker stands anyway
+ANSWER_KEPT = 900  # seconds; longer than FINISH_FOR
 
 
 class TakeAnswer(StrEnum):
@@ -49,6 +55,9 @@ class FinishAnswer(StrEnum):
     DUPLICATE = "DUPLICATE"
     STALE = "STALE"
     UNKNOWN_JOB = "UNKNOWN_JOB"
+
+
+Finish = Callable[[Token, Outcome, str], FinishAnswer]  # as `Lease.finish`
 
 
 @dataclass(frozen=True)
@@ -247,6 +256,30 @@ class Lease:
 def _finished(token: Token, word: str) -> FinishAnswer:
     reach(Point.AFTER_FINISH, token.job)
     return FinishAnswer(word)
+
+
+def record_outcome(finish: Finish, token: Token, outcome: Outcome) -> str:
+    """Record the outcome. Returns it with the answer, for people.
+
+    If Redis refuses it nothing is removed, because another attempt may adopt the files.
+    """
+    event = secrets.token_hex(8)  # one for all tries
+    try:
+        answer: FinishAnswer = persistently(FINISH_FOR, finish, token, outcome, event)
+    except redis.RedisError as error:
+        log.error(
+            "%s %s, but Redis did not answer for %gs: %s. Its lease will lapse and the next attempt takes over what "
+            "stands in %s",
+            token,
+            outcome.kind,
+            FINISH_FOR,
+            error,
+            token.staging,
+        )
+        return f"{outcome.kind} UNREACHABLE"
+    level = logging.INFO if answer in (FinishAnswer.APPLIED, FinishAnswer.DUPLICATE) else logging.WARNING
+    log.log(level, "%s %s: %s", token, outcome.kind, answer)
+    return f"{outcome.kind} {answer}"
 
 
 def _fence(token: Token) -> dict[str, str | int]:

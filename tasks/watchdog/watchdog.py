@@ -29,11 +29,10 @@ from unstuck.tasks.process.stack_dump import StackDump
 from unstuck.tasks.process.tree import ProcessState, Tree, describe_status, exit_status, is_watchdog, process_state
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
-from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.settings import Settings, settings
-from unstuck.tasks.transport.lease import Lease, RenewAnswer
-from unstuck.tasks.transport.redis_client import connect, persistently
+from unstuck.tasks.transport.lease import Lease, RenewAnswer, record_outcome
+from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.transport.stack_store import StackStore
 from unstuck.tasks.warehouse.probe import WarehouseProbe
 from unstuck.tasks.watchdog.cancel_channel import CancelChannel
@@ -48,7 +47,6 @@ SHOWN_WITHIN = 1.0  # seconds until a runner that runs one short attempt after t
 FLAG_EVERY = 0.2  # seconds between looks at a shutdown flag that is raised, because it may be raised higher
 RENEW_AGAIN = 0.5  # seconds until a renewal is tried again that Redis refused at once
 STACK_KEPT = 60.0  # seconds
-REPORT_FOR = 600.0  # seconds to go on trying to report for a dead runner; the lease has long lapsed by then
 
 
 # It is told a JSON object: runner, pid, worker, worker_pid, queues; temporary is the folder of the runner's temporary
@@ -205,7 +203,8 @@ class Watchdog:
             if left := self._tree.kill():
                 log.error("%s: these processes do not end: %s", self._token, [p.pid for p in left])
         if action.outcome is not None:
-            _report(self._lease, self._token, action.outcome)
+            reach(Point.BEFORE_LOSS_REPORT, self._token.job)
+            record_outcome(self._lease.finish, self._token, action.outcome)
         return not action.kill_reason
 
     def _read_flag(self) -> None:
@@ -319,17 +318,6 @@ class Watchdog:
         line = one_line(self._settings.log, "watchdog", "ERROR", text)
         if not run_with_deadline(_append, path, f"{line}\n"):
             log.warning("%s cannot be written: it hangs", path)
-
-
-def _report(lease: Lease, token: Token, outcome: Outcome) -> None:
-    """Report for the dead runner. If Redis stays away, the lease lapses."""
-    event = os.urandom(8).hex()
-    reach(Point.BEFORE_LOSS_REPORT, token.job)
-    try:
-        answer = persistently(REPORT_FOR, lease.finish, token, outcome, event)
-        log.info("%s: finished as %s for its runner: %s", token, outcome.kind, answer)
-    except redis.RedisError as error:
-        log.error("%s: %s could not be reported: %s", token, outcome.kind, error)
 
 
 def _append(path: str, line: str) -> None:
