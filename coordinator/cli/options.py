@@ -47,6 +47,14 @@ def since_time(text: str) -> float:
         raise typer.BadParameter(str(error)) from None
 
 
+def host_and_port(address: str) -> tuple[str, int]:
+    """The host and the port of ``HOST:PORT`` or ``:PORT``; the host is empty for all interfaces. Raises: BadRequest."""
+    host, colon, port = address.rpartition(":")
+    if not (colon and port.isascii() and port.isdecimal() and int(port) <= 65535):
+        raise BadRequest(f"{address!r} is no address to listen at; expected HOST:PORT or :PORT, as 127.0.0.1:8620")
+    return host.strip("[]"), int(port)
+
+
 def params_of(texts: list[str], option: str = "--param", form: str = "NAME=VALUE") -> dict[str, str]:
     """``{"year": "2013"}`` of ``["year=2013"]``. Raises: typer.BadParameter."""
     params = {}

@@ -20,8 +20,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from unstuck.coordinator.client.retry_answer import retry_job
 from unstuck.coordinator.commands.job_commands import GROUPS_LEGAL, LEGAL, MEANS, RETRY_LEGAL, Answer, Command
-from unstuck.coordinator.documents.retry_answer import retry_job
 from unstuck.coordinator.errors import NoSuchReport
 from unstuck.coordinator.model.status import GROUP_MOVES_REQUESTED, GroupState, Status
 from unstuck.coordinator.schedules import schedule_commands

@@ -42,10 +42,10 @@ from unstuck.coordinator.cli.render.terminal import (
 )
 from unstuck.coordinator.client.client import Client
 from unstuck.coordinator.client.find_job import find_job
+from unstuck.coordinator.client.retry_answer import retry_job
 from unstuck.coordinator.commands.job_commands import LEGAL, MEANS, RETRY_LEGAL, Command
 from unstuck.coordinator.documents.fleet_documents import DeadLetterAnswerDocument
 from unstuck.coordinator.documents.job_documents import JobAnswerDocument
-from unstuck.coordinator.documents.retry_answer import retry_job
 from unstuck.coordinator.errors import BadRequest, NoSuchGroup, NoSuchJob
 from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.model.status import Status

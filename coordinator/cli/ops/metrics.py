@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unstuck.coordinator.cli.connection import connected, settings_here
+from unstuck.coordinator.cli.options import host_and_port
 from unstuck.coordinator.cli.render.terminal import stderr
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.unreachable import ANSWER_TIMEOUT
@@ -55,7 +56,7 @@ def serve_at(address: str, exporter: Exporter) -> tuple[WSGIServer, threading.Th
     """A server that listens at ``address``, and the thread in which it serves.
 
     Args:
-        address: ``HOST:PORT``, ``:PORT`` or ``PORT``; without a host all interfaces, and port 0 is one that is free.
+        address: as of `host_and_port`; port 0 is one that is free.
 
     Raises: BadRequest.
     """
@@ -63,8 +64,8 @@ def serve_at(address: str, exporter: Exporter) -> tuple[WSGIServer, threading.Th
 
     registry = CollectorRegistry()
     registry.register(exporter)
-    host, _, port = address.rpartition(":")
+    host, port = host_and_port(address)
     try:
-        return start_http_server(int(port), host.strip("[]") or "0.0.0.0", registry)
-    except (ValueError, OverflowError, OSError) as error:
-        raise BadRequest(f"metrics cannot be served at {address!r}: {error}; expected HOST:PORT or :PORT") from error
+        return start_http_server(port, host or "0.0.0.0", registry)
+    except OSError as error:
+        raise BadRequest(f"the metrics cannot be served at {address}: {error.strerror or error}") from error

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from unstuck.coordinator.cli.connection import settings_here
+from unstuck.coordinator.cli.options import host_and_port
 from unstuck.coordinator.cli.render.terminal import stderr
 from unstuck.coordinator.client.client import Client
 from unstuck.coordinator.errors import BadRequest
@@ -51,7 +52,7 @@ def web(
     from unstuck.coordinator.web.safety import Access
 
     token = "" if token_file is None else _token(token_file)
-    host, port = _place(address)
+    host, port = host_and_port(address)
     access = Access.of(host, token, tuple(allow_host or ()))
     settings = settings_here()
     store = connect(settings.redis_url, timeout=ANSWER_TIMEOUT, repeats=0)
@@ -83,13 +84,6 @@ def _token(file: Path) -> str:
     if not token:
         raise BadRequest(f"{file} is empty; it is to hold the token of the page")
     return token
-
-
-def _place(address: str) -> tuple[str, int]:
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
-        raise BadRequest(f"{address!r} is no address of the page; expected HOST:PORT, as {ADDRESS}")
-    return host.strip("[]"), int(port)
 
 
 def _listening(host: str, port: int, address: str) -> socket.socket:

@@ -10,6 +10,7 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Query, Response
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from unstuck.coordinator.client.retry_answer import retry_job
 from unstuck.coordinator.client.waits import waits_of
 from unstuck.coordinator.commands.job_commands import Answer, Command
 from unstuck.coordinator.documents.job_documents import (
@@ -23,7 +24,6 @@ from unstuck.coordinator.documents.job_documents import (
     LogLineDocument,
     SubmittedDocument,
 )
-from unstuck.coordinator.documents.retry_answer import retry_job
 from unstuck.coordinator.graph.svg import on_paper
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec
