@@ -33,7 +33,7 @@ from unstuck.coordinator.notices.outbox import Notices
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.publishing.restore import Restored, restore
 from unstuck.coordinator.publishing.streams.skip_file import SkippedFile, skip_file
-from unstuck.coordinator.spec.checks.unused import unbound_markers, unused_params
+from unstuck.coordinator.spec.checks.unused import doubts
 from unstuck.coordinator.spec.job_params import check_key
 from unstuck.coordinator.spec.model import JobSpec, Spec
 from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submitted
@@ -162,7 +162,7 @@ class Client(ClientCommands):
         except KeyTaken as taken:
             found, other = Submitted(str(taken), new=False), True
         unknown = unknown_targets(job_spec.notify, ProcessRegistry(self._redis, self._keys))
-        warnings = tuple(map(str, (*unused_params(job_spec), *unbound_markers(job_spec), *unknown)))
+        warnings = tuple(map(str, (*doubts(job_spec), *unknown)))
         if found.new:
             return JobHandle(self, replace(found, warnings=warnings))
         job = self._job_record(found.id)

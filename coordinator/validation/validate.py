@@ -8,7 +8,7 @@ from typing import Self
 from unstuck.coordinator.documents.document import Document
 from unstuck.coordinator.documents.problem import PlaceDocument
 from unstuck.coordinator.model.size import compile_to_store
-from unstuck.coordinator.spec.checks.unused import unbound_markers, unused_params
+from unstuck.coordinator.spec.checks.unused import doubts
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import Plan
 from unstuck.coordinator.spec.problems import Problem, SpecError, Written
@@ -63,7 +63,7 @@ def validate_spec(
     problems += [problem for problem in (*code.problems, *wrong) if problem.loc not in told]
     if problems or job is None or plan is None:
         raise SpecError([written.located(problem) for problem in problems])
-    warnings += [*unused_params(job, code.takes), *unbound_markers(job), *doubtful]
+    warnings += [*doubts(job, code.takes), *doubtful]
     located = sorted(map(written.located, warnings), key=lambda one: (one.line or 0, one.column or 0))
     forks = [group.spec for group in plan.groups.values() if group.spec.for_each is not None]
     dynamic = any(fork.fork_from is not None for fork in forks)

@@ -113,6 +113,8 @@ def _how_to_make_one(value: Any) -> str:
     """By what a ``value`` that is no frame becomes one, if Arrow takes it: results of DuckDB, Polars frames, rows."""
     by = "pyarrow.table" if hasattr(type(value), "__arrow_c_stream__") else ""
     by = by or ("pyarrow.Table.from_pylist" if isinstance(value, list) else "")
+    if hasattr(value, "reset_index"):  # a series, as groupby(…).size() answers it
+        return ". reset_index() makes a pandas frame of it, with columns of its index"
     return f". {by}(frame) makes an Arrow table of it" if by else ""
 
 

@@ -21,11 +21,12 @@ from unstuck.coordinator.cli.jobs.watch import FRAMES, event_text, outcome
 from unstuck.coordinator.cli.options import AsJson, Params, read_spec
 from unstuck.coordinator.cli.render.job_tree import job_tree
 from unstuck.coordinator.cli.render.terminal import PrintedConsole, can_live, emit, for_people, hanging, stderr
-from unstuck.coordinator.cli.specs.submit import SPEC
+from unstuck.coordinator.cli.specs.submit import SPEC, warn
 from unstuck.coordinator.documents.job_documents import JobDocument
 from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.staging_gc import folder_of
+from unstuck.coordinator.spec.checks.unused import doubts
 from unstuck.coordinator.spec.selection import select
 from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.tasks.log_lines import work_here
@@ -64,6 +65,7 @@ def run(
     groups = only or (), after or (), until or ()
     for sentence in told(job_spec, select(job_spec, *groups) if any(groups) else None):
         stderr.print(f"Note: {sentence}", soft_wrap=True)
+    warn([str(doubt) for doubt in doubts(job_spec)])
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # the reader of a pipe sees at once what a step prints
     here = InProcess(warehouse or settings.warehouse, settings=settings)

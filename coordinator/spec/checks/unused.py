@@ -1,4 +1,4 @@
-"""Finds the parameters that nothing in a job uses, and the markers of SQL that nothing gives: one may be misspelled.
+"""Finds what is right and may be a slip: parameters that nothing uses, markers of SQL that nothing gives or fills in.
 
 SQL, conditions and forks name their parameters; which of them Python takes, only a process can tell that imports it.
 """
@@ -9,9 +9,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 
 from unstuck.coordinator.spec.model import JobSpec
-from unstuck.coordinator.spec.problems import Problem, suggestion
+from unstuck.coordinator.spec.problems import Problem, shorten, suggestion
 from unstuck.tasks.spec.group import ForkFrom, GroupSpec
-from unstuck.tasks.spec.sql_tokens import markers_in
+from unstuck.tasks.spec.sql_tokens import markers_in, tokens
 
 Takes = Mapping[str, Collection[str] | None]
 """Per group, the parameters that its Python steps take; None: any."""
@@ -19,6 +19,15 @@ Takes = Mapping[str, Collection[str] | None]
 _WORDS = re.compile(r"[A-Za-z_]\w*")
 # Also in strings and comments: each load of a job asks, and the tokenizer of SQL takes 800 times as long.
 _MARKERS = re.compile(r":([A-Za-z_]\w*)")
+_QUOTED = re.compile(r"[rR]?['\"]:(\w+)['\"]")
+_TEMPLATES = re.compile(r"(\{\{.*?\}\})|\$?\{(\w+)\}")
+
+
+def doubts(spec: JobSpec, takes: Takes | None = None) -> Iterator[Problem]:
+    """The warnings about a spec that is right. ``takes``: as of `unused_params`."""
+    yield from unused_params(spec, takes)
+    yield from unbound_markers(spec)
+    yield from quoted_markers(spec)
 
 
 def unused_params(spec: JobSpec, takes: Takes | None = None) -> Iterator[Problem]:
@@ -56,6 +65,26 @@ def unbound_markers(spec: JobSpec) -> Iterator[Problem]:
             for name in sorted(markers_in(step.sql or "") - given - {*step.params, "results"}):
                 near = suggestion(name, {*given, *step.params})
                 yield Problem(f"nothing gives :{name} a value{near}", ("groups", i, "steps", j, "sql"))
+
+
+def quoted_markers(spec: JobSpec) -> Iterator[Problem]:
+    """Find texts in statements that look as if a parameter were put in: each compares as the text that it is."""
+    for i, group in enumerate(spec.groups):
+        for j, step in enumerate(group.steps):
+            sql, loc = step.sql or "", ("groups", i, "steps", j, "sql")
+            if not (_QUOTED.search(sql) or _TEMPLATES.search(sql)):
+                continue
+            given = {*spec.params, *group.params, *(group.for_each or ()), *step.params}
+            for text in (token.text for token in tokens(sql) if token.kind == "string"):
+                if (found := _QUOTED.fullmatch(text)) and found[1] in given:
+                    name = found[1]
+                    yield Problem(f"':{name}' is text in quotes, and no parameter; write :{name} without quotes", loc)
+                for one in _TEMPLATES.finditer(text):
+                    names = [name for name in _WORDS.findall(one[0]) if name in given]
+                    if one[1] or names:
+                        what = f"{shorten(one[0], quote='')} in {shorten(text, quote='')}"
+                        use = f":{names[0] if names else 'NAME'}"
+                        yield Problem(f"{what} is text, and no parameter; write {use}, outside of quotes", loc)
 
 
 def for_python_alone(spec: JobSpec) -> dict[str, tuple[str, ...]]:

@@ -66,6 +66,14 @@ def test_submit_tells_what_can_be_known_without_the_code(shop: Cli) -> None:
     assert "Warning: groups[1].params.day: nothing" in done.stderr
 
 
+def test_run_tells_the_same_before_it_begins(shop: Cli) -> None:
+    quoted = SPEC.replace("MODULE", "shop").replace("SELECT 1 AS one", "SELECT ':day' AS one")
+    (shop.folder / "shop.yaml").write_text(quoted)
+    done = shop("run", "shop.yaml", "--only", "prices")
+    assert "Warning: groups[1].steps[0].sql: ':day' is text in quotes, and no parameter; write" in done.stderr
+    assert done.returncode == 0
+
+
 def test_an_attempt_warns_of_a_parameter_that_its_steps_ignore(
     shop: Cli, client: redis.Redis, redis_server: RedisServer
 ) -> None:

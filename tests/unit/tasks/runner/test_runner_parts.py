@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import psutil
 import pyarrow as pa
 import pytest
@@ -167,6 +168,9 @@ def test_what_could_be_a_table_is_refused_with_how_to_make_one(files: Files) -> 
         stage(files, "_staging/x", pa.table({"n": [1]}).to_reader())
     with pytest.raises(OutputInvalid, match=r"not builtins.list. pyarrow.Table.from_pylist\(frame\) makes an Arrow"):
         stage(files, "_staging/x", [{"n": 1}])
+    by_name = pd.DataFrame({"name": ["a", "a"]}).groupby("name").size()
+    with pytest.raises(OutputInvalid, match=r"not pandas.*Series. reset_index\(\) makes a pandas frame of it"):
+        stage(files, "_staging/x", by_name)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from unstuck import JobSpec
-from unstuck.coordinator.spec.checks.unused import unbound_markers, unused_params
+from unstuck.coordinator.spec.checks.unused import doubts, quoted_markers, unbound_markers, unused_params
 from unstuck.coordinator.spec.plan import compile_plan
 
 SQL = {"sql": "SELECT :day AS day, ':no' AS text, x::int FROM t", "output": "o"}
@@ -56,3 +58,29 @@ def test_a_marker_of_sql_to_which_nothing_gives_a_value_is_told() -> None:
         ("groups[1].steps[0].sql", "nothing gives :odd a value"),
         ("groups[1].steps[0].sql", "nothing gives :path a value"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "messages"),
+    [
+        (
+            "SELECT * FROM t WHERE day = ':day'",
+            ["':day' is text in quotes, and no parameter; write :day without quotes"],
+        ),
+        ("SELECT \":day\", ':day'", ["':day' is text in quotes, and no parameter; write :day without quotes"] * 2),
+        (
+            "SELECT * FROM t WHERE day = '{{ day }}' AND path LIKE '/in/${day}/%' AND n = '{day}'",
+            [
+                "{{ day }} in '{{ day }}' is text, and no parameter; write :day, outside of quotes",
+                "${day} in '/in/${day}/%' is text, and no parameter; write :day, outside of quotes",
+                "{day} in '{day}' is text, and no parameter; write :day, outside of quotes",
+            ],
+        ),
+        ("SELECT '{{ ds }}'", ["{{ ds }} in '{{ ds }}' is text, and no parameter; write :NAME, outside of quotes"]),
+        ("SELECT date_format(at, 'HH:day'), ':dya', '{dya}' -- ':day'\n, `':day'` FROM t", []),
+    ],
+)
+def test_a_parameter_in_quotes_or_in_the_form_of_a_template_is_told(text: str, messages: list[str]) -> None:
+    spec = job({"steps": [{"sql": text, "output": "o"}]}, params={"day": 1})
+    assert [problem.message for problem in quoted_markers(spec)] == messages
+    assert [problem.message for problem in doubts(spec)] == [*(p.message for p in unused_params(spec)), *messages]
