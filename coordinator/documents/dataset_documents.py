@@ -53,6 +53,18 @@ class DatasetDocument(Document):
         )
 
 
+class RestoredDocument(Document):
+    """A dataset that stands as it did before; ``new`` is false if it stood so already."""
+
+    dataset: str
+    version: int
+    new: bool
+    rows: int
+    files: int
+    replaced: Replaced | None
+    stream: str | None
+
+
 class DatasetVersionDocument(Document):
     """One version of a dataset: what it changed, the job that made it, and what that job read."""
 

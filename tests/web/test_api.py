@@ -271,6 +271,11 @@ def test_each_action_is_taken_and_its_answer_fits_its_schema(site: Site) -> None
         Step("/schedules/{name}/backfill", {"name": "weekly"}, days, 200, "DONE"),
         Step("/schedules/{name}/backfill/{command}", {"name": "weekly", "command": "cancel"}, by, 200, "DONE"),
         Step("/schedules/{name}/backfill", {"name": "weekly"}, {"from": "soon", "to": "2026"}, 422, "BAD_REQUEST"),
+        Step("/pools/{pool}", {"pool": "new"}, {"slots": 2}, 200, ""),
+        Step("/pools/{pool}", {"pool": "new"}, {"slots": -1}, 422, "BAD_REQUEST"),
+        Step("/datasets/{name}/restore", {"name": "rows"}, {"version": 1, **by}, 200, ""),
+        Step("/datasets/{name}/restore", {"name": "rows"}, {"version": 999}, 404, "DATASET_NOT_FOUND"),
+        Step("/datasets/{name}/restore", {"name": "nobody"}, {"version": 1}, 404, "DATASET_NOT_FOUND"),
         Step("/dead/{letter}/{command}", {"letter": letter, "command": "replay"}, None, 409, "REFUSED"),
         Step("/dead/{letter}/{command}", {"letter": letter, "command": "drop"}, None, 200, "DROPPED"),
         Step("/dead/{letter}/{command}", {"letter": letter, "command": "drop"}, None, 200, "ALREADY"),
@@ -282,6 +287,7 @@ def test_each_action_is_taken_and_its_answer_fits_its_schema(site: Site) -> None
         assert response.status_code == step.status, (step, response.text)
         answer = site.fits("post", step.route, response)
         assert step.answer in (answer.get("answer", ""), answer.get("code", "")), (step, answer)
+    assert {one.name: one.slots for one in site.client.pools.all()}["new"] == 2
     assert any(event.get("by") == "api-test" and event.get("text") for _, event in site.client.events(held))
     wait_until(lambda: _removed(site), 30, "the schedule to be without runs, and removed")
     routes = {route for route, methods in site.document["paths"].items() if "post" in methods}

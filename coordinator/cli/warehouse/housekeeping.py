@@ -16,6 +16,7 @@ from rich.progress import Progress
 from unstuck.coordinator.cli.connection import connected, settings_here
 from unstuck.coordinator.cli.options import AsJson, By
 from unstuck.coordinator.cli.render.terminal import emit, stderr, stdout
+from unstuck.coordinator.documents.dataset_documents import RestoredDocument
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.publishing.vacuum import vacuum as remove_old_versions
 from unstuck.coordinator.store.staging_index import StagingIndex
@@ -121,7 +122,7 @@ def restore(
     with connected(settings) as connection:
         done = connection.client.restore(name, version, by=by, reason=reason)
     if as_json:
-        emit(asdict(done) | {"dataset": name})
+        emit(RestoredDocument.of(done, dataset=name))
         return
     if done.new:
         message = f"is published as it was at version {version}, with {done.rows:,} rows, as version {done.version}"

@@ -6,9 +6,15 @@ from enum import StrEnum
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, ConfigDict, Field
 
 from unstuck.coordinator.doctor.examine import Doctor
-from unstuck.coordinator.documents.dataset_documents import DatasetDocument, DatasetVersionDocument, SourceDocument
+from unstuck.coordinator.documents.dataset_documents import (
+    DatasetDocument,
+    DatasetVersionDocument,
+    RestoredDocument,
+    SourceDocument,
+)
 from unstuck.coordinator.documents.fleet_documents import (
     DeadLetterAnswerDocument,
     DeadLetterDocument,
@@ -19,10 +25,11 @@ from unstuck.coordinator.documents.fleet_documents import (
     WholeDeadLetterDocument,
 )
 from unstuck.coordinator.errors import NoSuchReport
+from unstuck.coordinator.publishing.restore import Restored
 from unstuck.coordinator.publishing.streams.sources_read import sources_of
 from unstuck.coordinator.store.dead_letter_store import DeadLetterAnswer
 from unstuck.coordinator.views.dataset_views import versions_of
-from unstuck.coordinator.web.api.asked import Ask, refused
+from unstuck.coordinator.web.api.asked import Ask, Why, refused
 from unstuck.tasks.redis_url import without_password
 from unstuck.tasks.warehouse.log import Warehouse
 
@@ -52,6 +59,21 @@ def examine(ask: Ask) -> Response:
 def pools(ask: Ask) -> Response:
     """The pools of slots: as `unstuck pool list --json`."""
     return ask.answer([PoolDocument.model_validate(one) for one in ask.client.pools.all()])
+
+
+class PoolBody(BaseModel):
+    """The size of a pool."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    slots: int = Field(description="Attempts that may hold one at once; 0 lets nothing begin. What runs goes on.")
+
+
+@fleet.post("/pools/{pool}", response_model=PoolDocument)
+def set_pool(ask: Ask, pool: str, body: PoolBody) -> Response:
+    """Make a pool, or change its size: as `unstuck pool set POOL SLOTS`."""
+    ask.client.pools.set(pool, body.slots)
+    return ask.answer(next(PoolDocument.model_validate(one) for one in ask.client.pools.all() if one.name == pool))
 
 
 @fleet.get("/notices", response_model=NoticesDocument)
@@ -122,6 +144,24 @@ def history(ask: Ask, name: str, limit: Limit = 20) -> Response:
         return [DatasetVersionDocument.of_entry(name, one.entry) for one in found]
 
     return ask.answer(ask.in_warehouse(ask.client.settings.warehouse, f"versions of {name} cannot be shown", read))
+
+
+class RestoreBody(Why):
+    """The version that a dataset goes back to."""
+
+    version: int = Field(ge=1, lt=2**53, description="Of the warehouse.")
+
+
+@datasets.post("/datasets/{name}/restore", response_model=RestoredDocument)
+def restore(ask: Ask, name: str, body: RestoreBody) -> Response:
+    """Publish an older version of a dataset again: as `unstuck restore NAME --version VERSION --json`."""
+    uri, by = ask.client.settings.warehouse, ask.by(body.by)
+
+    def act(place: Warehouse) -> Restored:
+        return ask.client.restore(name, body.version, reason=body.reason, by=by)
+
+    done = ask.in_warehouse(uri, f"whether dataset {name} is restored cannot be told", act)
+    return ask.answer(RestoredDocument.of(done, dataset=name))
 
 
 @datasets.get("/datasets/{name}/sources", response_model=list[SourceDocument])
