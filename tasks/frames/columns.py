@@ -7,6 +7,7 @@ type with the same values, or the output is refused before anything is written.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime
 from functools import partial
@@ -85,10 +86,27 @@ def arrow_table(frame: Any) -> Any:
             columns[str(name)] = pa.array(column, from_pandas=True)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             kind = column.dtype
-            raise OutputInvalid(f"the column {name} ({kind}) cannot be stored: {error}. {_advice(kind)}") from error
+            what = f"the column {name} ({kind}) cannot be stored: {error}; {_first_unfit(column)}"
+            raise OutputInvalid(f"{what}. {_advice(kind)}") from error
         if column.dtype == object or column.dtype == "category":
             _check_times(str(name), columns[str(name)].type, partial(enumerate, column, 1))
     return pa.table(columns)
+
+
+def _first_unfit(column: Any) -> str:
+    """The first value of a pandas column that no Arrow type holds together with those before it, with its row."""
+    import pyarrow as pa
+
+    def fails(rows: int) -> bool:
+        try:
+            pa.array(column.iloc[:rows], from_pandas=True)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            return True
+        return False
+
+    row = bisect_left(range(len(column)), True, key=fails)
+    value = column.iloc[row - 1]
+    return f"row {row:,} is the first that does not fit: {repr(value)[:60]} ({type(value).__name__})"
 
 
 def _check_index(frame: Any) -> None:

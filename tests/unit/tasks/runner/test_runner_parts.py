@@ -173,6 +173,16 @@ def test_what_could_be_a_table_is_refused_with_how_to_make_one(files: Files) -> 
         stage(files, "_staging/x", by_name)
 
 
+def test_the_first_value_that_does_not_fit_those_before_it_is_shown_with_its_row(files: Files) -> None:
+    column = pd.Series([None, 1, 2.5, "n/a", 3, "x"], dtype=object, index=range(7, 13))
+    with pytest.raises(
+        OutputInvalid, match=r"cannot be stored: .*; row 4 is the first that does not fit: 'n/a' \(str\)"
+    ):
+        stage(files, "_staging/x", pd.DataFrame({"n": column}))
+    with pytest.raises(OutputInvalid, match=r"too large.*; row 1 is the first that does not fit: 12\d+ \(int\)"):
+        stage(files, "_staging/x", pd.DataFrame({"n": [2**90]}))
+
+
 @pytest.mark.parametrize(
     ("values", "distinct", "says"),
     [
