@@ -235,6 +235,7 @@ def _told_cause(cause: BaseException, error: BaseException) -> traceback.Traceba
     if any(frame.name == "<module>" for frame in _users_frames(told.stack)):
         return told
     _keep(told, [])
+    told.__cause__ = told.__context__ = None
     return None if _within(cause, error) else told
 
 
