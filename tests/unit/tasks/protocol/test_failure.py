@@ -105,6 +105,7 @@ def test_of_an_error_that_we_raised_in_a_call_of_the_user_our_own_causes_are_lef
     ours = OutputInvalid("it is no JSON value: it holds a set")
     ours.__cause__ = raised(OURS, "/lib/json/encoder.py", error=TypeError("it holds a set"))
     assert files_of(describe_in_time(raised("/app/mine.py", OURS, error=ours)).whole) == ["/app/mine.py"]
+    ours = OutputInvalid("it cannot be stored")
     ours.__cause__ = raised(OURS, error=TypeError("what the sentence leaves out"))
     ours.__cause__.__context__ = raised(OURS, error=KeyError("x"))
     whole = describe_in_time(raised("/app/mine.py", OURS, error=ours)).whole
