@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,16 @@ def hand(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> ByHa
 
 
 @pytest.fixture
-def site(hand: ByHand) -> Callable[..., TestClient]:
+def site(hand: ByHand) -> Iterator[Callable[..., TestClient]]:
     """Makes pages; ``token``, ``hosts`` and ``read_only`` are those of `unstuck web`."""
+    with ExitStack() as opened:  # a client that is not opened starts a thread and an event loop for each request
 
-    def make(token: str = "", hosts: tuple[str, ...] = (), **more: Any) -> TestClient:
-        app = create_app(hand.client, Access.of("127.0.0.1", token, hosts), **more)
-        return TestClient(app, f"http://{HOST}", raise_server_exceptions=False, follow_redirects=False)
+        def make(token: str = "", hosts: tuple[str, ...] = (), **more: Any) -> TestClient:
+            app = create_app(hand.client, Access.of("127.0.0.1", token, hosts), **more)
+            made = TestClient(app, f"http://{HOST}", raise_server_exceptions=False, follow_redirects=False)
+            return opened.enter_context(made)
 
-    return make
+        yield make
 
 
 @pytest.fixture
