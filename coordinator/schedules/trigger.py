@@ -12,7 +12,7 @@ from cronsim import CronSim
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_SPANS = tuple(timedelta(hours=8**n) for n in range(8))  # up to 239 years
+_SPANS = tuple(timedelta(minutes=8**n) for n in range(10))  # up to 255 years
 
 
 def next_tick(schedule: ScheduleSpec, after: datetime) -> datetime | None:
@@ -35,6 +35,10 @@ def ticks(schedule: ScheduleSpec, after: datetime, to: datetime) -> Iterator[dat
 def previous_tick(schedule: ScheduleSpec, before: datetime) -> datetime | None:
     """The last tick strictly earlier than ``before``; None: there is none, or none that a clock makes."""
     end = before.astimezone(UTC) - timedelta(microseconds=1)
+    if schedule.every is not None:
+        latest = end if schedule.until is None else min(end, schedule.until - timedelta(microseconds=1))
+        every = timedelta(seconds=schedule.every)
+        return _EPOCH + (latest - _EPOCH) // every * every
     for span in _SPANS:  # each at most eight times as long as one that had none, so few ticks are passed over
         if last := deque(ticks(schedule, end - span, end), maxlen=1):
             return last[0]

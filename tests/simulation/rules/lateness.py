@@ -33,7 +33,6 @@ from unstuck.tasks.protocol.token import split_member
 from unstuck.tasks.settings import Settings
 
 S = GroupState
-LOOK_EVERY = 0.1  # virtual seconds between two looks
 SLACK = 0.5  # seconds that passes over a few jobs take
 CLOCK_SLACK = 1.0  # seconds by which two readings of the clock may differ
 PUBLISH_WAIT = 60.0  # seconds between two tries at most
@@ -66,7 +65,6 @@ class Lateness:
         self.beaten = False  # beat fires the sweep
         self.undecidable: Callable[[JobRecord], bool] = lambda job: False  # by some coordinator (a rolling upgrade)
         self._since: dict[tuple[str, str], float] = {}
-        self._next_look = 0.0
         self._busy: dict[str, float] = {}  # job → since when somebody who met its lock busy waits for a pass
         self._decided: set[str] = set()  # jobs whose last pass has set the due
         self._answers: dict[str, float] = {}  # job → since when a publisher knows what came of it
@@ -119,9 +117,6 @@ class Lateness:
     def look(self) -> None:
         """Raises: Broken."""
         now = self._stage.now
-        if now < self._next_look:
-            return
-        self._next_look = now + LOOK_EVERY
         before, self._since = self._since, {}
         quiet = self._trouble.quiet_since + self._settings.lock_term
         for promise, what, bound in self._ripe():

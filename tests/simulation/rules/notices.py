@@ -5,7 +5,8 @@ What begins without ``_`` goes back with the store. Each function answers what i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 
 from tests.simulation.model.store import ModelStore
 from tests.simulation.model.stored import StoredJob
@@ -121,6 +122,11 @@ class Notices:
         return ""
 
 
-def asked_for(job: JobRecord) -> dict[str, object]:
+def asked_for(job: JobRecord) -> Mapping[str, object]:
     """The conditions of the rules of a job, each with its value."""
-    return {one.word: one.value for rule in plan_of(job.spec).notify for one in rule.conditions}
+    return _asked_for(job.spec)
+
+
+@lru_cache(maxsize=1024)
+def _asked_for(spec: str) -> Mapping[str, object]:
+    return {one.word: one.value for rule in plan_of(spec).notify for one in rule.conditions}

@@ -6,6 +6,7 @@ import datetime
 import json
 import random
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from tests.simulation.rules.broken import FORGOTTEN, ONE, SHOWN
@@ -130,8 +131,13 @@ def _deadline(text: str, record: ScheduleRecord, now: float) -> tuple[float, flo
     hour, minute = (int(part) for part in text.split()[0].split(":"))
     of_day = hour * 3600.0 + minute * 60.0
     deadline = ((now - of_day) // DAY) * DAY + of_day
-    tick = previous_tick(policy_of(record.policy), datetime.datetime.fromtimestamp(deadline, datetime.UTC))
+    tick = _tick_before(record.policy, deadline)
     if tick is None:
         return deadline, deadline - DAY, deadline
     at = tick.timestamp()
     return deadline, deadline - DAY if at > deadline - DAY else at - 1e-6, at
+
+
+@lru_cache(maxsize=1024)
+def _tick_before(policy: str, at: float) -> datetime.datetime | None:
+    return previous_tick(policy_of(policy), datetime.datetime.fromtimestamp(at, datetime.UTC))

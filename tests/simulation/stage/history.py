@@ -34,6 +34,7 @@ SETTINGS = Settings(redis_url="redis://nowhere", prefix="simulated", warehouse="
 # Virtual seconds from the end of all trouble by which every job has ended. A storm leaves at most a lease, a grace and
 # a publish to wait for; the rest is the jobs' own work, with all its retries. For each kind of wait, see ``lateness``.
 BOUND = 400.0
+LOOK_EVERY = 0.1  # virtual seconds between two looks at what is late: each bound is of seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,23 +275,22 @@ def _run(
     # From when on leases and graces from the storm are over.
     fault_free = trouble.ends + SETTINGS.lease_ttl * 2 + SETTINGS.lock_term
     left_paused: list[str] = []
+    next_look = stage.now
 
     def done() -> bool:
+        nonlocal next_look
         promises.every_job_is_due()
-        promises.lateness.look()
-        if stage.now > fault_free:
-            promises.nothing_lies_about()
-        if not trouble.on:
-            promises.what_is_ended_ends(trouble.ends)
-        if len(core.jobs) < len(jobs):
+        if stage.now >= next_look:
+            next_look = stage.now + LOOK_EVERY
+            promises.lateness.look()
+            if stage.now > fault_free:
+                promises.nothing_lies_about()
+            if not trouble.on:
+                promises.what_is_ended_ends(trouble.ends)
+        if len(core.jobs) < len(jobs) or user.busy or store_fault_actor.pending:
             return False
-        open_jobs = [job_id for job_id, job in core.jobs.items() if not job.record.terminal]
-        left_paused[:] = open_jobs
-        return (
-            not user.busy
-            and not store_fault_actor.pending
-            and all(promises.waits_for_a_person(job_id) for job_id in open_jobs)
-        )
+        left_paused[:] = [job_id for job_id, job in core.jobs.items() if not job.record.terminal]
+        return all(map(promises.waits_for_a_person, left_paused))
 
     while True:
         began = stage.now
