@@ -16,7 +16,7 @@ from unstuck.tasks.protocol.processes import RunnerStatus
 
 SEEDS = 200
 LEAST = 20
-SECONDS = 8.0  # .ci/run plays more of them: make mirror SEEDS=150
+SECONDS = 8.0  # .ci/run plays more of them: make mirror SEEDS=100
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.simulation.rules.broken import COSTS, FORGOTTEN, NOTICES, ONE, SHOWN,
 from tests.simulation.stage.history import simulate
 from tests.simulation.stage.shrink import explained, shrink
 
-SEEDS = 60  # CI runs 2000 by `make simulate`
+SEEDS = 60  # .ci/run plays 1,500: make simulate SEEDS=1500
 FULL_OF_EVENTS = (9, 7, 163, 235, 151, 204, 295, 183)
 
 

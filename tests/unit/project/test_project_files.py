@@ -96,10 +96,11 @@ def test_the_ci_script_runs_the_tests_last_and_can_be_run() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     assert os.access(ROOT / "scripts" / "setup.sh", os.X_OK)
+    assert re.search(r'^make lint >"\$lint_output" 2>&1 &$', script.read_text(), re.MULTILINE)
     assert re.findall(r"^stage \w+ (.*)$", script.read_text(), re.MULTILINE) == [
-        "make lint",
         "make simulate SEEDS=1500",
         "make mirror SEEDS=100",
+        "lint_of_now",
         "make chaos MINUTES=1",
         "make test",
     ]
