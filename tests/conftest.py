@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import weakref
@@ -26,6 +27,17 @@ pytest_plugins = [f"tests.support.suite.{name}" for name in ("logging_kept", "or
 os.environ.setdefault("JAVA_TOOL_OPTIONS", java_options())
 settings.register_profile("busy machine", deadline=None)  # a test is not wrong because it was slow once
 settings.load_profile("busy machine")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What was imported and collected stays until the end: it is not looked through, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,6 +8,7 @@ import re
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -87,6 +88,7 @@ def intent(store: Client, job: str) -> str:
     return str(store.show(job).job.intent)
 
 
+@cache
 def routes() -> list[tuple[str, set[str]]]:
     """Path and methods of all that the page serves, with a value for each parameter."""
 
