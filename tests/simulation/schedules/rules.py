@@ -190,7 +190,7 @@ class Rules:
             if more and held:
                 self.broken(PAUSED, f"the backfill of {after.name} is {old.status}, and {more} begin")
         if new.over and not new.canceled and new.had + new.well + new.failed != new.total:
-            self.broken(LOST_BACKFILL, f"the backfill of {after.name} has ended: {new.told}")
+            self.broken(LOST_BACKFILL, f"the backfill of {after.name} has ended: {new.progress}")
 
     # ---- every moment ------------------------------------------------------------------------------------------------
 
