@@ -116,6 +116,7 @@ def _removable(warehouse: Warehouse, removed: int, oldest: int, head: int) -> li
             taken_out.update(dict.fromkeys(change.removed))
             if change.checkpoint is not None:
                 taken_out[change.checkpoint.after] = None  # a later job goes on from a later one
+                taken_out[change.checkpoint.after_state] = None
     live = {file.path for dataset in warehouse.state(oldest, removed=True).values() for file in dataset.files}
     for n in range(oldest + 1, head + 1):
         for change in warehouse.existing_entry(n).datasets.values():

@@ -112,8 +112,6 @@ def stage_checked(
         split = _split_spark if is_frame(frame) else _split_table
         staged = split(files, folder, frame, checks, partition_by)
         files.remove_tree(whole)
-        if stored is not None:
-            staged[folder] = replace(staged[folder], checkpoint=stored.checkpoint)
     if checks.partitions is not None:
         named = named_in(checks.partitions, staged[folder].schema)
         if checks.outside != "append":

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from unstuck.tasks.errors import OutputInvalid
 from unstuck.tasks.protocol.failure import describe
 from unstuck.tasks.spec.types import quoted
+from unstuck.tasks.warehouse.files import Files
 
 log = logging.getLogger(__name__)
 # By Spark's own defaults, or by a group's conf, timestamps would lose their zone, their microseconds or whole centuries
@@ -40,6 +41,11 @@ def is_frame(value: Any) -> bool:
     from pyspark.sql import DataFrame
 
     return isinstance(value, DataFrame)
+
+
+def plan_of(frame: Any) -> str:
+    """The plan of a frame of Spark Classic in words; it names the folder of a streaming source."""
+    return str(frame._jdf.queryExecution().analyzed().toString())
 
 
 def hadoop_uri(uri: str) -> str:
@@ -142,8 +148,12 @@ def _read(session: Any, schema: str, files: Mapping[str, int]) -> Any:
 
 
 def _reader(session: Any, schema: Any) -> Any:
-    # As written: a conf, or Spark 3.5 by itself, would move dates of before 1582 or refuse them.
-    return session.read.schema(schema).option("datetimeRebaseMode", "CORRECTED")
+    return _as_written(session.read.schema(schema))
+
+
+def _as_written(reader: Any) -> Any:
+    # A conf, or Spark 3.5 by itself, would move dates of before 1582 or refuse them.
+    return reader.option("datetimeRebaseMode", "CORRECTED")
 
 
 def _read_listed(session: Any, schema: Any, files: Mapping[str, int]) -> Any:
@@ -153,14 +163,12 @@ def _read_listed(session: Any, schema: Any, files: Mapping[str, int]) -> Any:
     """
     if len(files) <= _LOOKED_AT or session.__class__.__module__.startswith("pyspark.sql.connect"):
         return None
-    known = {"isDir": False, "modificationTime": 0, "blockReplication": 1, "blockSize": 2**27, "action": "add"}
-    lines = ({"path": _encoded(uri), "size": size, **known} for uri, size in files.items())
     try:
         temporary = session._jvm.java.lang.System.getProperty("java.io.tmpdir")  # removed with the runner
         with TemporaryDirectory(prefix="list-", dir=temporary) as folder:
             listed = Path(folder, "_spark_metadata", "0")
             listed.parent.mkdir()
-            listed.write_text("\n".join(["v1", *map(json.dumps, lines)]), encoding="utf-8")
+            listed.write_bytes(_as_list(files))
             frame = _reader(session, schema).option("recursiveFileLookup", "true").parquet(f"file://{folder}")
             found: int | str = len(frame._jdf.inputFiles())  # a conf may tell Spark to pass over the list
     except Exception as error:  # noqa: BLE001 - such a conf may also be one that no list can be read with
@@ -169,6 +177,26 @@ def _read_listed(session: Any, schema: Any, files: Mapping[str, int]) -> Any:
         return frame
     log.info("Spark read a list of %d files as %s, and looks at each of them", len(files), found)
     return None
+
+
+def _as_list(files: Mapping[str, int]) -> bytes:
+    """``files`` as a list for Spark. All have one time, so it takes none of them for too old."""
+    known = {"isDir": False, "modificationTime": 0, "blockReplication": 1, "blockSize": 2**27, "action": "add"}
+    lines = ({"path": _encoded(uri), "size": size, **known} for uri, size in files.items())
+    return "\n".join(["v1", *map(json.dumps, lines)]).encode()
+
+
+def stream_parquet(session: Any, schema: str, found: Mapping[str, int], files: Files, folder: str) -> Any:
+    """A streaming frame of the Parquet files ``found`` below ``folder`` of the warehouse, all of which are new to it.
+
+    Spark gets them as a list: what a task wrote that Spark ran twice lies in the folder as well. Raises: OSError.
+    """
+    from pyspark.sql.types import StructType
+
+    files.write_durable(f"{folder}/_spark_metadata/0", _as_list(found))
+    session.conf.set("spark.sql.streaming.fileStreamSink.ignoreMetadata", "false")
+    reader = _as_written(session.readStream.schema(StructType.fromJson(json.loads(schema))))
+    return reader.option("recursiveFileLookup", "true").parquet(hadoop_uri(files.uri(folder)))
 
 
 def _encoded(uri: str) -> str:

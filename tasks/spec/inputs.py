@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, StrictStr, Tag, field_validator, model_validator
 
 from unstuck.tasks.settings import plain_path, without_user
 from unstuck.tasks.spec.fields import MAX_COUNT, DatasetName, Strict
 from unstuck.tasks.spec.streams.kafka_input import KAFKA, KafkaInput
-from unstuck.tasks.spec.streams.stream_columns import columns_of, declared
+from unstuck.tasks.spec.streams.stream_columns import declared
 from unstuck.tasks.spec.streams.stream_options import check_columns, file_options
 
 
@@ -40,12 +40,12 @@ class DatasetInput(Strict):
 
 
 _PLACES = ("/", "file:///", "s3://")
-# By these Spark reads another place, or removes what it has read before the rows are published.
-_NOT_OPTIONS = {"path": "the place is stream:", "cleansource": "files stay where they are, since a job may read again"}
 
 
 class StreamInput(Strict):
     """A folder in which files arrive; a job reads those that no job before it has published."""
+
+    kind: ClassVar[Literal["files"]] = "files"  # of its position
 
     stream: str = Field(
         strict=True,
@@ -62,7 +62,7 @@ class StreamInput(Strict):
         description="The columns of the files and their types in SQL, such as id BIGINT, at STRING.",
     )
     options: dict[StrictStr, StrictStr] = Field(
-        default_factory=dict, description="Options of the format, such as header; with state: true those of Spark's."
+        default_factory=dict, description="Options of the format, such as header."
     )
     generation: int = Field(
         default=1, ge=1, le=MAX_COUNT, strict=True, description="Another number reads all files again."
@@ -70,7 +70,7 @@ class StreamInput(Strict):
     state: bool = Field(
         default=False,
         strict=True,
-        description="True if the query needs state or a watermark: Spark Structured Streaming reads the files.",
+        description="True if the query needs state or a watermark: the input is a frame of Spark Structured Streaming.",
     )
     ignore: list[Annotated[str, Field(strict=True, min_length=1, max_length=255)]] = Field(
         default=["*.part", "*.tmp"], max_length=20, description="Patterns of names that do not count until renamed."
@@ -100,24 +100,14 @@ class StreamInput(Strict):
         return self.stream
 
     @property
-    def kind(self) -> Literal["spark", "files"]:
-        """Of its position."""
-        return "spark" if self.state else "files"
-
-    @property
     def skips(self) -> bool:
         """Whether bad ones are put aside."""
         return self.on_bad_file == "skip"
 
     @model_validator(mode="after")
-    def _is_read_by_one_of_two(self) -> StreamInput:
-        own = ("ignore", "changed", "on_bad_file", "on_other_columns", "max_files_per_run", "max_bytes_per_run")
-        given = [name for name in own if getattr(self, name) != type(self).model_fields[name].default]
-        if self.state and given:
-            raise ValueError(f"with state: true Spark chooses the files by itself; leave out {', '.join(given)}")
-        if not self.state:
-            file_options(self.format, self.options)
-            check_columns(self.format, declared(self.columns))
+    def _can_be_read(self) -> StreamInput:
+        file_options(self.format, self.options)
+        check_columns(self.format, declared(self.columns))
         return self
 
     @field_validator("stream")
@@ -135,16 +125,7 @@ class StreamInput(Strict):
     @field_validator("columns")
     @classmethod
     def _are_columns(cls, value: str) -> str:
-        for _ in columns_of(value):
-            pass
-        return value
-
-    @field_validator("options")
-    @classmethod
-    def _are_options(cls, value: dict[str, str]) -> dict[str, str]:
-        for name in value:
-            if why := _NOT_OPTIONS.get(name.lower()):
-                raise ValueError(f"the option {name} cannot be set: {why}")
+        declared(value)
         return value
 
 

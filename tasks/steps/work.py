@@ -43,7 +43,7 @@ from unstuck.tasks.streams.arrived.fork_share import WHOLE, Share
 from unstuck.tasks.streams.read.arriving_files import ArrivingFiles
 from unstuck.tasks.streams.read.group_stream import GroupStream, Reader, Source
 from unstuck.tasks.streams.read.kafka_read import KafkaTopic
-from unstuck.tasks.streams.read.structured import Resume, is_streaming, open_stream, stage_stream
+from unstuck.tasks.streams.read.structured import is_remote, is_streaming, stage_stream
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
 
@@ -105,8 +105,6 @@ class Work:
     def _arrived(self, name: str) -> Any:
         """The frame of the stream ``name``, whose counts are a result of the group."""
         stream = self.streams[name]
-        if isinstance(stream, StreamInput) and stream.state:
-            return open_stream(self.session, name, stream)
         assert self.published is not None
         with self._streaming:
             if self._stream is None:
@@ -125,6 +123,10 @@ class Work:
             return self._stream.open(self.published).frame
 
     def _source(self, name: str, stream: StreamInput | KafkaInput) -> Source:
+        if stream.state and is_remote(self.session):
+            raise Unrecoverable(
+                f"the input {name} is a stream, with state: true, which is not supported with Spark Connect yet"
+            )
         reader = Reader(self.session, self.files, f"{self.token.staging}/{name}.arrived", self.share)
         if isinstance(stream, StreamInput):
             return ArrivingFiles(stream, reader)
@@ -257,7 +259,7 @@ class Work:
         """The function that stages a streaming ``frame``; None for any other frame. Raises: OutputInvalid."""
         if not is_streaming(frame):
             return None
-        if not any(stream.state for stream in self.streams.values()):
+        if self._stream is None or not self._stream.is_read_by(frame):
             raise OutputInvalid(
                 f"the output {name} reads a stream that is no input of the group; name it in inputs:, with state: true"
             )
@@ -267,11 +269,8 @@ class Work:
                 f"Say outputs: {{{name}: {{mode: append}}}}, and name it under publish: if other groups need this one"
             )
         assert self.published is not None
-        (stream,) = self.streams.values()
-        folder = f"{self.token.staging}/{name}.checkpoint"
-        published = self.published.checkpoint(name)
-        resume = Resume(self.token.job, folder, published, stream.stream, stream.generation)
-        return partial(stage_stream, resume=resume)
+        with self._streaming:
+            return partial(stage_stream, resume=self._stream.resume(name, self.token.job, self.published))
 
     def _checks_of(self, name: str) -> Checks:
         """The checks of the output ``name``. Raises: OutputInvalid: they cannot be made, or the name is taken."""

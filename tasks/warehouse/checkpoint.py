@@ -1,4 +1,4 @@
-"""The checkpoint of a stream, packed: a folder of Spark's becomes one file that is written whole, and the reverse.
+"""The checkpoint of a query of Spark, packed: a folder becomes one file that is written whole, and the reverse.
 
 Spark notes a batch in ``offsets`` before it and in ``commits`` after it, and the files that a source has seen in
 ``sources``. What is packed must be whole, since the next job goes on from it.
@@ -11,9 +11,7 @@ import json
 import tarfile
 import zlib
 from collections.abc import Iterable, Sequence
-from urllib.parse import unquote
 
-from unstuck.tasks.settings import plain_path
 from unstuck.tasks.warehouse.files import Files
 
 
@@ -57,21 +55,6 @@ def unpack(files: Files, source: str, folder: str) -> None:
     for entry in members:  # written while the warehouse was away, they stand elsewhere
         if files.size(f"{folder}/{entry.name}") != entry.size:
             raise OSError(f"{files.uri(folder)}/{entry.name} does not stand there after it was written")
-
-
-def files_read(files: Files, source: str) -> set[str]:
-    """The paths of the files that are noted in the checkpoint packed in ``source``. Raises: as `unpack`."""
-    found = set[str]()
-    try:
-        with tarfile.open(fileobj=io.BytesIO(files.read(source)), mode="r:gz") as archive:
-            for entry in archive:
-                if entry.name.startswith("sources/") and (file := archive.extractfile(entry)) is not None:
-                    lines = file.read().decode().splitlines()
-                    found |= {json.loads(line)["path"] for line in lines if line.startswith("{")}
-    except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise OSError(f"{files.uri(source)} cannot be unpacked: {error}") from error
-    paths = (plain_path(unquote(path)) for path in found)
-    return {"s3://" + path.removeprefix("s3a://") if path.startswith("s3a://") else path for path in paths}
 
 
 def newest_commit(paths: Iterable[str]) -> int:

@@ -72,6 +72,14 @@ def are_named(named: Iterable[NamedPartitions]) -> Callable[[Mapping[str, str | 
 
 
 @dataclass(frozen=True, slots=True)
+class PackedState:
+    """The file into which the checkpoint of a query of Spark is packed: its path in the warehouse, and its bytes."""
+
+    path: WarehousePath
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """The position that a stream was read up to, in one file.
 
@@ -80,7 +88,9 @@ class Checkpoint:
         stream: the folder or topic that was read.
         generation: of the stream; a higher one begins again.
         after: the path of the checkpoint that was published when the attempt began; empty: there was none.
-        kind: what the file holds: the packed checkpoint of Spark, or a position of ours.
+        kind: of the position in the file.
+        state: from which the query of the stream goes on; None without ``state: true``.
+        after_state: the path of the packed state that this one takes the place of; empty: of none.
         held_by: the dataset that holds the position, if this one only notes up to where its rows go; else empty.
         adds_to: of a member of a fork, whose file holds its share alone: the path of the position that the share is
             added to, or empty if the stream begins. None: the file holds the whole position.
@@ -92,11 +102,13 @@ class Checkpoint:
     stream: str
     generation: int
     after: WarehousePath | Literal[""]
-    kind: Literal["spark", "files", "kafka"] = "spark"
+    kind: Literal["files", "kafka"] = "files"
     counts: dict[str, int] = field(default_factory=dict)
     told: str = ""
     held_by: str = ""
     adds_to: WarehousePath | Literal[""] | None = None
+    state: PackedState | None = None
+    after_state: WarehousePath | Literal[""] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +137,10 @@ class StagedOutput:
 
     @property
     def written(self) -> list[DataFile]:
-        """All that the attempt has written for it: its data files, and its checkpoint."""
+        """All that the attempt has written for it: its data files, its position, and its state."""
         one = self.checkpoint
-        return self.files if one is None else [*self.files, DataFile(one.path, 0, one.bytes)]
+        beside: list[Checkpoint | PackedState] = [] if one is None else [one, *([one.state] if one.state else [])]
+        return [*self.files, *(DataFile(file.path, 0, file.bytes) for file in beside)]
 
     def replaced_with(self, beside: Iterable[DataFile] = ()) -> Callable[[Mapping[str, str | None]], bool]:
         """A test for the partitions that ``partition_overwrite`` replaces, with the files ``beside`` in the package."""

@@ -98,7 +98,7 @@ def _skip(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -
     after = FilesPosition({**position.seen, path: about}, {}, {path: why})
     where, told = f"{staging}/{dataset}.position", f"{path} was {why}"
     size = write_position(warehouse.storage, where, after)
-    made = replace(before, path=where, bytes=size, after=before.path, counts={}, told=told)
+    made = replace(before, path=where, bytes=size, after=before.path, after_state="", counts={}, told=told)
 
     def entry(n: int, state: State) -> Entry:
         """Raises: _Moved."""

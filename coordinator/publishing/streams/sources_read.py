@@ -38,8 +38,6 @@ def sources_of(warehouse: Warehouse, dataset: str, entry: Entry) -> list[SourceR
     checkpoint = next((change.checkpoint for change in changes if change.checkpoint is not None), None)
     if dataset not in entry.datasets or checkpoint is None:
         return []
-    if checkpoint.kind == "spark":
-        return [SourceRead(entry.n, f"{checkpoint.stream}: Spark's checkpoint does not say which files")]
     try:
         return [*_of(entry.n, checkpoint, read_position(warehouse.storage, checkpoint.path))]
     except FileNotFoundError:

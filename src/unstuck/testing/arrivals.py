@@ -13,7 +13,7 @@ from typing import Any
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
-from unstuck.tasks.spec.streams.stream_columns import columns_of
+from unstuck.tasks.spec.streams.stream_columns import declared
 from unstuck.tasks.spec.streams.stream_options import FILE_COLUMN, FileOptions, file_options
 from unstuck.testing.given_rows import frame_of
 
@@ -92,12 +92,12 @@ def _write(stream: StreamInput, content: Any, path: Path) -> None:
     text = content if isinstance(content, str | bytes) else _in_format(stream, content)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}")
-    part.write_bytes(text if isinstance(text, bytes) else text.encode(_options(stream).encoding or "utf-8"))
+    part.write_bytes(
+        text
+        if isinstance(text, bytes)
+        else text.encode(file_options(stream.format, stream.options).encoding or "utf-8")
+    )
     part.rename(path)
-
-
-def _options(stream: StreamInput) -> FileOptions:
-    return FileOptions() if stream.state else file_options(stream.format, stream.options)
 
 
 def _in_format(stream: StreamInput, rows: list[Any]) -> bytes | str:
@@ -109,7 +109,7 @@ def _in_format(stream: StreamInput, rows: list[Any]) -> bytes | str:
         table, out = frame_of(rows, None if rows else stream.columns, about=stream.stream), io.BytesIO()
         (pq if stream.format == "parquet" else orc).write_table(table, out)
         return out.getvalue()
-    options = _options(stream)
+    options = file_options(stream.format, stream.options)
     if stream.format == "csv" and not all(isinstance(row, str) for row in rows):
         return _csv(stream, options, rows)
     if stream.format == "text":
@@ -120,9 +120,9 @@ def _in_format(stream: StreamInput, rows: list[Any]) -> bytes | str:
 
 def _csv(stream: StreamInput, options: FileOptions, rows: list[Any]) -> str:
     given = dict.fromkeys(name for row in rows for name in row)
-    declared = [name for name, _ in columns_of(stream.columns) if name != FILE_COLUMN]
+    wanted = [one["name"] for one in declared(stream.columns) if one["name"] != FILE_COLUMN]
     # Without a header, the place says which column it is.
-    names = list(given) if options.header else list(dict.fromkeys([*declared, *given]))
+    names = list(given) if options.header else list(dict.fromkeys([*wanted, *given]))
     text = io.StringIO()
     quoting = {"quotechar": options.quote} if options.quote else {"quoting": csv.QUOTE_NONE, "escapechar": "\\"}
     writer = csv.writer(text, delimiter=options.separator, lineterminator="\n", **quoting)

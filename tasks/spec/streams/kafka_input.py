@@ -52,7 +52,7 @@ _OURS = {
 class KafkaInput(Strict):
     """A Kafka topic; a job reads the messages that no job before it has published."""
 
-    state: ClassVar[bool] = False  # Structured Streaming reads files alone
+    state: ClassVar[bool] = False
     kind: ClassVar[Literal["kafka"]] = "kafka"  # of its position
 
     stream: str = Field(

@@ -4,37 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from unstuck.tasks.spec.schemas import Fields
 from unstuck.tasks.spec.sql_tokens import tokens
 from unstuck.tasks.spec.types import field, parse_type
 
-# The names of Spark's types; after one of them may come its size, `NOT NULL` or a comment.
-_TYPE = re.compile(
-    r"(?:boolean|tinyint|byte|smallint|short|int|integer|bigint|long|float|real|double|decimal|dec|numeric|date"
-    r"|timestamp(?:_ntz|_ltz)?|string|char|character|varchar|binary|variant|interval|(?:array|map|struct)\s*<.*>)(?!\w)",
-    re.IGNORECASE | re.DOTALL,
-)
 _COLUMN = re.compile(r"(`[^`]+`|\w+)(?:\s*:\s*|\s+)(\S.*)", re.DOTALL)
 
 
 def declared(schema: str) -> Fields:
-    """The columns of ``schema``, of types that all readers know. Raises: ValueError: one is none."""
-    return [field(name, parse_type(kind)) for name, kind in columns_of(schema)]
+    """The columns of ``schema``, of types that all readers know.
 
-
-def columns_of(schema: str) -> Iterator[tuple[str, str]]:
-    """Names and types of ``schema``. Raises: ValueError: a part is no column, or two have one name for Spark."""
-    names: set[str] = set()
+    Raises: ValueError: a part is no column, one is of no such type, or two have one name for Spark.
+    """
+    found: dict[str, dict[str, Any]] = {}
     for part in _parts(schema):
         column = _COLUMN.fullmatch(part.strip())
-        if column is None or _TYPE.match(column[2]) is None:
+        if column is None:
             raise ValueError(f"{part.strip()[:100]!r} is no column; expected names and types, as id BIGINT, at STRING")
         name = column[1].strip("`")
-        if name.lower() in names:
+        if name.lower() in found:
             raise ValueError(f"the column {name.lower()} is there twice")
-        names.add(name.lower())
-        yield name, column[2]
+        found[name.lower()] = field(name, parse_type(column[2]))
+    return [*found.values()]
 
 
 def _parts(schema: str) -> Iterator[str]:

@@ -16,6 +16,11 @@ _BY_FORMAT = {
     "parquet": set(),
     "orc": set(),
 }
+_INSTEAD = {
+    "path": "the place is stream:",
+    "maxfilespertrigger": "say max_files_per_run: beside options:",
+    "maxbytespertrigger": "say max_bytes_per_run: beside options:",
+}
 # Spark's reader has these as well. They say what holds here anyway.
 _ALWAYS = {("csv", "multiline", "true"), ("csv", "mode", "failfast"), ("json", "mode", "failfast")}
 FILE_COLUMN = "_file"  # the path of the file, unless the files have such a column
@@ -52,10 +57,8 @@ def file_options(format: str, options: Mapping[str, str]) -> FileOptions:
         del given[name]
     known = _BY_FORMAT[format]
     if unknown := sorted(given.keys() - known):
-        raise ValueError(
-            f"files of the format {format} have no option {unknown[0]} without state: true; there are: "
-            f"{', '.join(sorted(known)) or 'none'}"
-        )
+        there = f"there are: {', '.join(sorted(known)) or 'none'}"
+        raise ValueError(f"files of the format {format} have no option {unknown[0]}; {_INSTEAD.get(unknown[0], there)}")
     for one, other in (("sep", "delimiter"), ("encoding", "charset")):
         if other in given:
             given.setdefault(one, given[other])

@@ -1,4 +1,4 @@
-"""The position of a stream that Spark does not keep: one JSON document by kind, packed, which the package names."""
+"""The position of a stream: one JSON document by kind, packed, which the package names."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _all(parts: Iterable[Mapping[Any, Any]]) -> dict[Any, Any]:
     return {key: value for part in parts for key, value in part.items()}
 
 
-def goes_on(published: Checkpoint | None, stream: str, generation: int, kind: str) -> bool:
+def goes_on(published: Checkpoint | None, stream: str, generation: int, state: bool) -> bool:
     """False if the stream begins again. Raises: Unrecoverable: ``published`` is not of this stream."""
     if published is None or published.generation < generation:
         return False
@@ -92,8 +92,8 @@ def goes_on(published: Checkpoint | None, stream: str, generation: int, kind: st
             f"the dataset was loaded from {published.stream} before, and this job reads {stream}. Publish "
             f"into another dataset, or say generation: {published.generation + 1} to append all that stands there"
         )
-    if published.kind != kind:
-        was = "with" if published.kind == "spark" else "without"
+    if (published.state is not None) != state:
+        was = "without" if state else "with"
         raise Unrecoverable(
             f"the dataset was loaded from {stream} {was} state: true before, and one cannot go on from the other. Say "
             f"state: as before, or generation: {published.generation + 1} to append all that stands there"
@@ -124,7 +124,7 @@ def holder_of(datasets: Mapping[str, DatasetState | None], stream: str, generati
         return own[0]
     taken = [one for one in held.values() if one.generation >= generation and not one.held_by]
     if taken and len(taken) == len(datasets):
-        goes_on(taken[0], stream, generation, taken[0].kind)
+        goes_on(taken[0], stream, generation, taken[0].state is not None)
     return None
 
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from unstuck.tasks.errors import SourceUnavailable, Unrecoverable, WarehouseUnsupported
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.streams.arrived.kafka import TopicClient, lag, reach_of
-from unstuck.tasks.streams.arrived.listing import Listing, Seen, compare, found_as, listing
+from unstuck.tasks.streams.arrived.listing import compare, found_as, listing
 from unstuck.tasks.streams.arrived.position import FilesPosition, KafkaPosition, checkpoint_of, goes_on, read_position
 from unstuck.tasks.streams.arrived.skipped import skipped
-from unstuck.tasks.warehouse.checkpoint import files_read
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import DatasetState
-from unstuck.tasks.warehouse.marker import Checkpoint
 
 _BROKER_WITHIN = "5000"  # milliseconds, for a look
 _REMEMBERED = 64  # streams
@@ -73,16 +71,19 @@ class Looks:
         if isinstance(stream, KafkaInput):
             return _look_at_topic(stream, datasets, files)
         try:
-            checkpoints = _checkpoints(stream, datasets)
-            where = (stream.stream, stream.state, stream.generation, stream.changed, *stream.ignore)
-            key = (*where, *(one.path for one in checkpoints))
+            published = checkpoint_of(datasets, stream.stream, stream.generation)
+            goes = goes_on(published, stream.stream, stream.generation, stream.state)
+            before = published.path if published is not None and goes else ""
+            key = (stream.stream, stream.generation, stream.changed, *stream.ignore, before)
             if (idle := self._idle.pop(key, None)) is not None and idle.stands():
                 self._idle[key] = idle  # the last one now
                 return Look(looked=len(idle.files))
-            found = _as_spark_lists(stream) if stream.state else listing(stream)
-            seen = _seen(checkpoints, found, files)
-            if not checkpoints and not stream.state:
+            found = listing(stream)
+            if not before:
                 seen = {one.path: one.content for one in skipped(files, datasets)}
+            else:
+                position = read_position(files, before)
+                seen = position.seen if isinstance(position, FilesPosition) else {}
         except (Unrecoverable, SourceUnavailable, FileNotFoundError) as error:
             return Look(trouble=str(error))
         except (ValueError, WarehouseUnsupported):
@@ -102,45 +103,6 @@ class Looks:
         return told
 
 
-def _checkpoints(stream: StreamInput, datasets: Mapping[str, DatasetState | None]) -> list[Checkpoint]:
-    """The positions from which a run would go on; several with state, where each output has its own.
-
-    Raises: Unrecoverable: a run could not.
-    """
-    if stream.state:
-        kind, found = "spark", [one.checkpoint for one in datasets.values() if one is not None]
-    else:
-        kind, found = "files", [checkpoint_of(datasets, stream.stream, stream.generation)]
-    own = [one for one in found if one is not None and one.stream == stream.stream]
-    return [one for one in own if goes_on(one, stream.stream, stream.generation, kind)]
-
-
-def _seen(checkpoints: Sequence[Checkpoint], found: Listing, files: Files) -> Seen:
-    """The files that all of ``checkpoints`` know. Spark knows them by their paths alone."""
-    seen: Seen | None = None
-    for one in checkpoints:
-        if one.kind == "spark":
-            known: Seen = {path: found.files[path] for path in files_read(files, one.path) if path in found.files}
-        else:
-            position = read_position(files, one.path)
-            known = position.seen if isinstance(position, FilesPosition) else {}
-        seen = known if seen is None else {path: about for path, about in seen.items() if path in known}
-    return seen or {}
-
-
-def _as_spark_lists(stream: StreamInput) -> Listing:
-    """The files that Spark would find: no name is ignored."""
-    found = listing(stream.model_copy(update={"ignore": []}))
-    if not any(
-        name.lower() == "recursivefilelookup" and value.lower() == "false" for name, value in stream.options.items()
-    ):
-        return found
-    # Then those of partitions are the only folders below that count.
-    level = stream.stream.count("/") + 1
-    files = {path: about for path, about in found.files.items() if all("=" in one for one in path.split("/")[level:-1])}
-    return replace(found, files=files)
-
-
 def _look_at_topic(stream: KafkaInput, datasets: Mapping[str, DatasetState | None], files: Files) -> Look:
     try:
         # In a worker alone: a coordinator would send what is secret here to a broker of the author's choice.
@@ -151,7 +113,7 @@ def _look_at_topic(stream: KafkaInput, datasets: Mapping[str, DatasetState | Non
     position = None
     try:
         checkpoint = checkpoint_of(datasets, stream.identity, stream.generation)
-        if checkpoint is not None and goes_on(checkpoint, stream.identity, stream.generation, "kafka"):
+        if checkpoint is not None and goes_on(checkpoint, stream.identity, stream.generation, stream.state):
             read = read_position(files, checkpoint.path)
             position = read if isinstance(read, KafkaPosition) else None
         with TopicClient(stream, {**options, "socket.timeout.ms": _BROKER_WITHIN}) as client:

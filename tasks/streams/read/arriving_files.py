@@ -1,4 +1,4 @@
-"""A stream without state: the files that have arrived, minus those that were read, as one frame."""
+"""The files that have arrived for a stream, minus those that were read, as one frame."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from unstuck.tasks.formats.arrived import ArrivedFile, PutAside
 from unstuck.tasks.formats.decode import decoded, shown_path
 from unstuck.tasks.formats.file_content import Gone, Unreadable
 from unstuck.tasks.formats.rows import Parts, Rows
-from unstuck.tasks.frames.spark import empty_table, read_parquet
+from unstuck.tasks.frames.spark import empty_table, read_parquet, stream_parquet
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.schemas import schema_of
 from unstuck.tasks.spec.streams.stream_columns import declared
@@ -44,7 +44,7 @@ class ReadFiles:
     """The outcome of a reading.
 
     Attributes:
-        frame: an Arrow table, or a Spark frame.
+        frame: an Arrow table, or a Spark frame; with ``state: true`` a streaming one.
         rows: by path, of each file that was read.
     """
 
@@ -80,7 +80,11 @@ def read_files(
     if done is None:
         done = _read_some(arrived, stream, zone, files, folder)
     found, written = done
-    return _in_order(arrived, read_parquet(session, [(schema, written)]), found)
+    if stream.state:
+        frame = stream_parquet(session, schema, written, files, folder)
+    else:
+        frame = read_parquet(session, [(schema, written)])
+    return _in_order(arrived, frame, found)
 
 
 _Found = PutAside | tuple[str, int]

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 from unstuck.tasks.errors import InputMissing, OutputInvalid
 from unstuck.tasks.formats.arrived import PutAside
+from unstuck.tasks.frames.spark import plan_of
 from unstuck.tasks.spec.outputs import BAD_FILE, BAD_RECORD
 from unstuck.tasks.streams.arrived.fork_share import WHOLE, Share
 from unstuck.tasks.streams.arrived.position import (
@@ -20,9 +21,10 @@ from unstuck.tasks.streams.arrived.position import (
 )
 from unstuck.tasks.streams.arrived.skipped import skipped
 from unstuck.tasks.streams.read.put_aside import with_put_aside
+from unstuck.tasks.streams.read.structured import Resume
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import DatasetState
-from unstuck.tasks.warehouse.marker import Checkpoint, StagedOutput
+from unstuck.tasks.warehouse.marker import Checkpoint, PackedState, StagedOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +70,15 @@ class Spec(Protocol):
         """The address."""
 
     @property
-    def kind(self) -> Literal["spark", "files", "kafka"]:
+    def kind(self) -> Literal["files", "kafka"]:
         """Of its position."""
 
     @property
     def generation(self) -> int: ...
+
+    @property
+    def state(self) -> bool:
+        """Whether Spark keeps a state for it."""
 
 
 class Source(Protocol):
@@ -98,7 +104,8 @@ class Published(Protocol):
 class GroupStream:
     """The stream ``name`` of one attempt. One output of the group holds its position, which all outputs share.
 
-    That is the output whose dataset holds the position already, or else the first one that is written.
+    That is the output whose dataset holds the position already, or else the first one that is written. With state it is
+    the one output that is written from the stream, since Spark keeps the state of one query.
     """
 
     def __init__(
@@ -121,6 +128,8 @@ class GroupStream:
         self.name, self._source, self._files, self._appended, self._skips = name, source, files, appended, skips
         self._spec, self._share = source.spec, share
         self._path, self._folder = f"{staging}/{name}.position", f"{staging}/{name}.arrived"
+        self._resume: Resume | None = None  # of the query, with state
+        self._state = f"{staging}/{name}.state"
         self._holder: str | None = None
         self._before: Checkpoint | None = None
         self._from = ""  # the path of the position that the reading goes on from
@@ -160,13 +169,36 @@ class GroupStream:
 
     def _position(self) -> FilesPosition | KafkaPosition | None:
         before, spec = self._before, self._spec
-        if before is None or not goes_on(before, spec.identity, spec.generation, spec.kind):
+        if before is None or not goes_on(before, spec.identity, spec.generation, spec.state):
             return None
         self._from = before.path
         try:
             return read_position(self._files, before.path)
         except FileNotFoundError as error:
             raise InputMissing(f"the position of a stream is gone: {self._files.uri(before.path)}") from error
+
+    def is_read_by(self, frame: Any) -> bool:
+        """Whether a streaming ``frame`` is made of what has arrived."""
+        return self._folder in plan_of(frame)
+
+    def resume(self, name: str, job: str, published: Published) -> Resume:
+        """From where the query goes on that the output ``name`` is written from.
+
+        Raises: OutputInvalid: another output has the state.
+        """
+        taken = self.open(published)
+        if not self._holds(name, published):
+            has = f"{self._holder} has" if self._holder else "its dataset has"
+            raise OutputInvalid(
+                f"the output {name} cannot be written from the stream {self.name}: {has} "
+                f"{'the state of this stream' if self._holder else 'the position of another stream'}, and with state: "
+                "true one output of a group is written from its stream. Read the stream in a group for each output, "
+                "which says output: at its step"
+            )
+        state = self._before.state if self._before is not None and self._from else None
+        before = "" if state is None else state.path
+        self._resume = Resume(job, name, self._state, before, taken.position is not None)
+        return self._resume
 
     def noted(
         self, folder: str, made: Mapping[str, StagedOutput], partition_by: Sequence[str], published: Published
@@ -181,14 +213,17 @@ class GroupStream:
             return dict(made)
         if self._taken.position is None and not self._skips:
             return self._noted_news(made, self._taken)
-        holds = self._holds(name, published)
+        if self._spec.state:
+            holds = self._resume is not None and self._resume.output == name
+        else:
+            holds = self._holds(name, published)
         bad = [one for one in self._taken.put_aside if not one.gone]
         if self._skips and holds:
             why = BAD_RECORD if self._spec.kind == "kafka" else BAD_FILE
             made = with_put_aside(self._files, folder, made, bad, partition_by, why)
         if self._taken.position is None:
             return self._noted_news(made, self._taken)
-        if self._holder is None:
+        if self._holder is None or (self._spec.state and not holds):
             return dict(made)
         self._written |= holds
         at = replace(self._at(self._taken, self._taken.position), held_by="" if holds else self._holder)
@@ -197,9 +232,20 @@ class GroupStream:
     def _at(self, taken: Taken, position: FilesPosition | KafkaPosition) -> Checkpoint:
         """The position after all that was taken, in its file. Raises: OSError."""
         size = write_position(self._files, self._path, position)
-        spec, after = self._spec, self._before.path if self._before is not None else ""
-        about = (spec.identity, spec.generation, after, spec.kind, dict(taken.counts), taken.told)
-        return Checkpoint(self._path, size, *about, adds_to=self._from if self._share.of > 1 else None)
+        spec, before, resume = self._spec, self._before, self._resume
+        return Checkpoint(
+            self._path,
+            size,
+            spec.identity,
+            spec.generation,
+            after=before.path if before is not None else "",
+            kind=spec.kind,
+            counts=dict(taken.counts),
+            told=taken.told,
+            adds_to=self._from if self._share.of > 1 else None,
+            state=None if resume is None else PackedState(resume.packed, self._files.size(resume.packed) or 0),
+            after_state=before.state.path if before is not None and before.state is not None else "",
+        )
 
     @staticmethod
     def _noted_news(made: Mapping[str, StagedOutput], taken: Taken) -> dict[str, StagedOutput]:
@@ -224,6 +270,11 @@ class GroupStream:
         if self._taken is None or self._taken.position is None or self._written or not outputs:
             return
         wrote = f"the group read the stream {self.name} and wrote {', '.join(outputs)}"
+        if self._spec.state:
+            raise OutputInvalid(
+                f"{wrote}, but none of them from the frame of the stream, so the next job would read the same again. "
+                f"Write {self._holder or 'an output'} from it"
+            )
         if self._holder is not None:
             raise OutputInvalid(
                 f"{wrote}, but not {self._holder}, whose dataset holds the position of the stream, so the next job "

@@ -1,11 +1,11 @@
-"""The checkpoint of a stream as Spark writes it: what is packed is enough to go on from, and is whole or refused."""
+"""The state of a stream as Spark writes it: what is packed is enough to go on from, and is whole or refused."""
 
 from __future__ import annotations
 
 import json
-import os
-import time
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,55 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.failpoints import Once, armed
-from unstuck import InputMissing, Unrecoverable
+from unstuck import InputMissing, OutputInvalid, Quality, Unrecoverable
 from unstuck.tasks.errors import StagingLost
 from unstuck.tasks.failpoints import Point
+from unstuck.tasks.frames.quality import stage_checked
+from unstuck.tasks.frames.spark import stream_parquet
 from unstuck.tasks.spec.inputs import StreamInput
-from unstuck.tasks.streams.arrived.listing import found_as
-from unstuck.tasks.streams.arrived.skipped import Skipped, note_skipped
-from unstuck.tasks.streams.arrived.stream_look import Look, Looks
+from unstuck.tasks.spec.outputs import Checks
 from unstuck.tasks.streams.read import structured
-from unstuck.tasks.streams.read.structured import Resume, open_stream, stage_stream
+from unstuck.tasks.streams.read.arriving_files import ArrivingFiles
+from unstuck.tasks.streams.read.group_stream import GroupStream, Reader
+from unstuck.tasks.streams.read.structured import stage_stream
 from unstuck.tasks.warehouse.checkpoint import newest_commit, unpack, what_is_lost
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import DatasetState
-from unstuck.tasks.warehouse.marker import Checkpoint, StagedOutput
+from unstuck.tasks.warehouse.marker import Checkpoint, PackedState, StagedOutput
+
+
+class Published:
+    """Datasets, as they are published."""
+
+    def __init__(self, checkpoints: Mapping[str, Checkpoint | None]) -> None:
+        self.checkpoints = checkpoints
+
+    def standing(self, dataset: str) -> DatasetState | None:
+        found = self.checkpoints.get(dataset)
+        return found and DatasetState([], "{}", 1, 1.0, "job", "x", checkpoint=found)
+
+    def checkpoint(self, dataset: str) -> Checkpoint | None:
+        return self.checkpoints.get(dataset)
+
+
+class Attempt:
+    """An attempt that loads the files of one folder."""
+
+    def __init__(self, session: Any, files: Files, stream: StreamInput, number: int, published: Published) -> None:
+        self.files, self.published = files, published
+        self.staging = f"_staging/job/load/{number}-n-c"
+        source = ArrivingFiles(stream, Reader(session, files, f"{self.staging}/_events.arrived"))
+        self.stream = GroupStream("_events", source, files, self.staging, ["loads", "others"])
+
+    def write(self, name: str, frame: Any, checks: Checks | None = None) -> StagedOutput:
+        folder, resume = f"{self.staging}/{name}", self.stream.resume(name, "job", self.published)
+        arriving = partial(stage_stream, resume=resume)
+        made = stage_checked(self.files, folder, frame, checks or Checks(), (), frame.sparkSession, arriving)
+        made = self.stream.noted(folder, made, (), self.published)
+        return made[folder]
+
+    def arrived(self) -> Any:
+        return self.stream.open(self.published).frame
 
 
 class Loads:
@@ -35,7 +71,6 @@ class Loads:
         self.session, self.landing, self.files = session, home / "landing", Files(str(home / "warehouse"))
         self.landing.mkdir()
         self.attempts = 0
-        self.options: dict[str, str] = {}
 
     def arrive(self, *ids: int) -> None:
         name = f"{len([*self.landing.iterdir()])}.json"
@@ -44,21 +79,27 @@ class Loads:
 
     @property
     def folder(self) -> str:
-        """Of the newest attempt."""
-        return f"_staging/job/load/{self.attempts}-n-c"
+        """Of Spark's checkpoint in the newest attempt."""
+        return f"_staging/job/load/{self.attempts}-n-c/_events.state"
 
-    @property
-    def stream(self) -> StreamInput:
-        return StreamInput(
-            stream=str(self.landing), format="json", schema="id BIGINT", options=self.options, state=True
-        )
-
-    def load(self, published: Checkpoint | None = None, generation: int = 1) -> StagedOutput:
-        """Stage the ids that no attempt has met before, as far as the state in the checkpoint tells."""
+    def attempt(self, published: Checkpoint | None = None, generation: int = 1) -> Attempt:
         self.attempts += 1
-        frame = open_stream(self.session, "events", self.stream).dropDuplicates(["id"])
-        resume = Resume("job", f"{self.folder}/loads.checkpoint", published, str(self.landing), generation)
-        return stage_stream(self.files, f"{self.folder}/loads", frame, (), resume)
+        stream = StreamInput(
+            stream=str(self.landing), format="json", schema="id BIGINT", generation=generation, state=True
+        )
+        return Attempt(self.session, self.files, stream, self.attempts, Published({"loads": published}))
+
+    def load(
+        self, published: Checkpoint | None = None, generation: int = 1, checks: Checks | None = None
+    ) -> StagedOutput:
+        """Stage the ids that no attempt has met before, as far as the state tells."""
+        attempt = self.attempt(published, generation)
+        return attempt.write("loads", attempt.arrived().dropDuplicates(["id"]), checks)
+
+    def loaded(self, published: Checkpoint | None = None) -> Checkpoint:
+        made = self.load(published).checkpoint
+        assert made is not None
+        return made
 
     def ids(self, staged: StagedOutput) -> list[int]:
         return sorted(row["id"] for f in staged.files for row in pq.read_table(self.files.uri(f.path)).to_pylist())
@@ -69,123 +110,116 @@ def loads(session: Any, tmp_path: Path) -> Loads:
     return Loads(session, tmp_path)
 
 
-def test_the_state_of_a_query_is_a_part_of_its_checkpoint(loads: Loads) -> None:
+def test_the_state_of_a_query_goes_on_from_what_is_published_beside_the_position(loads: Loads) -> None:
     loads.arrive(1, 1, 2)
     first = loads.load()
     assert loads.ids(first) == [1, 2]
+    before = first.checkpoint
+    assert before is not None
+    assert before.state is not None
+    assert before.state == PackedState(before.state.path, loads.files.size(before.state.path) or 0)
+    assert [file.path for file in first.written[-2:]] == [before.path, before.state.path]
     loads.arrive(2, 3)
-    second = loads.load(first.checkpoint)
+    second = loads.load(before)
     assert loads.ids(second) == [3]
     assert second.checkpoint is not None
-    assert first.checkpoint is not None
-    assert second.checkpoint.after == first.checkpoint.path
-    again = loads.load(first.checkpoint)
-    assert loads.ids(again) == [3], "the attempt before has changed nothing that is published"
+    assert (second.checkpoint.after, second.checkpoint.after_state) == (before.path, before.state.path)
+    assert loads.ids(loads.load(before)) == [3], "the attempt before has changed nothing that is published"
+    with_rules = Checks(quality=Quality(rules={"small": "id < 3"}, max_rejected_ratio=1.0))
+    third = loads.load(before, checks=with_rules)
+    assert third.checkpoint is not None
+    assert third.checkpoint.state is not None, "rules hold for all that has arrived, and the state is kept"
 
 
-def test_a_file_that_a_person_skipped_before_the_first_load_is_not_read_in_spite_of_that(loads: Loads) -> None:
-    loads.arrive(1)
-    path = loads.landing / "0.json"
-    note_skipped(loads.files, "loads", Skipped(str(path), found_as(str(path)), "skipped by ann: it is wrong"))
-    with pytest.raises(Unrecoverable, match=r"0\.json was skipped by ann: it is wrong, and with state: true"):
-        loads.load()
-    path.unlink()
-    loads.arrive(2)
-    assert loads.ids(loads.load()) == [2]
-
-
-def test_a_look_without_spark_finds_what_spark_would_read(loads: Loads) -> None:
-    looks = Looks()
-
-    def look(checkpoint: Checkpoint | None) -> Look:
-        datasets = {"loads": DatasetState([], "{}", 1, 1.0, "job", "x", checkpoint=checkpoint), "other": None}
-        return looks.look(loads.stream, datasets, loads.files)
-
-    loads.arrive(1)
-    (loads.landing / "0.json").rename(loads.landing / "ü b%20[1].json")
-    (deep := loads.landing / "deep").mkdir()
-    (deep / "in.json").write_text('{"id": 9}')
-    assert look(None).new == 2
+def test_where_nothing_has_arrived_the_position_and_the_state_stay_and_files_without_rows_move_both(
+    loads: Loads,
+) -> None:
     first = loads.load()
-    assert loads.ids(first) == [1, 9]
-    assert [look(first.checkpoint).arrived for _ in range(2)] == [False, False]
-    loads.arrive(2)
-    assert look(first.checkpoint).new == 1
-    second = loads.load(first.checkpoint)
-    assert loads.ids(second) == [2]
-    assert not look(second.checkpoint).arrived
+    assert (first.rows, first.checkpoint, first.nothing_new[:11]) == (0, None, "nothing new")
+    loads.arrive()
+    before = loads.loaded()
+    assert (before.state is not None, before.counts["files"]) == (True, 1)
+    loads.arrive(1)
+    before = loads.loaded(before)
+    again = loads.load(before)
+    assert (again.rows, again.checkpoint, again.nothing_new[:11]) == (0, None, "nothing new")
+    loads.arrive()
+    moved = loads.loaded(before)
+    loads.arrive(1, 2)
+    assert loads.ids(loads.load(moved)) == [2]
 
 
-def test_a_checkpoint_of_more_batches_than_spark_remembers_is_whole(loads: Loads) -> None:
-    loads.options = {"maxFilesPerTrigger": "1"}
-    loads.session.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
-    try:
-        for n in range(6):
-            loads.arrive(n)
-        first = loads.load()
-    finally:
-        loads.session.conf.unset("spark.sql.streaming.minBatchesToRetain")
-    assert loads.ids(first) == [*range(6)]
-    loads.arrive(6)
-    assert loads.ids(loads.load(first.checkpoint)) == [6]
+def test_what_spark_has_written_twice_is_read_once(loads: Loads) -> None:
+    """Each task writes into a folder of its own, and the one that answered first counts."""
+    loads.arrive(1)
+    attempt = loads.attempt()
+    frame = attempt.arrived()
+    (part,) = (Path(loads.files.uri(attempt.staging)) / "_events.arrived").rglob("*.parquet")
+    (twin := part.parent.parent / "twin").mkdir()
+    (twin / part.name).write_bytes(part.read_bytes())
+    loads.session.conf.set("spark.sql.streaming.fileStreamSink.ignoreMetadata", "true")
+    frame = stream_parquet(
+        loads.session,
+        frame.schema.json(),
+        {str(part): part.stat().st_size},
+        loads.files,
+        f"{attempt.staging}/_events.arrived",
+    )
+    assert loads.ids(attempt.write("loads", frame)) == [1]
+
+
+def test_one_output_of_a_group_is_written_from_a_stream_with_state(loads: Loads) -> None:
+    loads.arrive(1)
+    attempt = loads.attempt()
+    frame = attempt.arrived()
+    attempt.write("others", frame)
+    with pytest.raises(OutputInvalid, match=r"loads cannot be written .*: others has the state .*output:"):
+        attempt.write("loads", frame)
+    attempt.stream.check(["others"])
+    attempt = loads.attempt()
+    attempt.arrived()
+    with pytest.raises(OutputInvalid, match="wrote loads, but none of them from the frame of the stream"):
+        attempt.stream.check(["loads"])
 
 
 def test_a_checkpoint_that_lost_a_commit_is_refused_and_the_next_attempt_stages_all(loads: Loads) -> None:
-    loads.options = {"maxFilesPerTrigger": "1"}
     loads.arrive(1)
+    before = loads.loaded()
     loads.arrive(2)
 
     def lose() -> None:
         """As while the warehouse is away: what Spark writes then stands elsewhere."""
-        loads.files.remove_file(f"{loads.folder}/loads.checkpoint/commits/0")
+        loads.files.remove_file(f"{loads.folder}/offsets/1")
 
-    with armed(Once(lose, [Point.AFTER_BATCH], 1)), pytest.raises(StagingLost, match="does not know of batch 0"):
-        loads.load()
-    assert loads.ids(loads.load()) == [1, 2]
-
-
-def test_a_published_checkpoint_that_is_gone_is_named(loads: Loads) -> None:
-    with pytest.raises(InputMissing, match=r"the checkpoint of a stream is gone: .*/gone\.tar\.gz"):
-        loads.load(Checkpoint("_staging/gone.tar.gz", 1, str(loads.landing), 1, ""))
+    with armed(Once(lose, [Point.AFTER_BATCH], 0)), pytest.raises(StagingLost, match="does not know of batch 1"):
+        loads.load(before)
+    assert loads.ids(loads.load(before)) == [2]
 
 
-def test_a_stream_goes_on_or_begins_again_and_never_goes_back(loads: Loads) -> None:
+def test_a_published_state_that_is_gone_is_named(loads: Loads) -> None:
     loads.arrive(1)
-    second = loads.load(generation=2).checkpoint
-    with pytest.raises(
-        Unrecoverable, match=r"at generation 2 already, and this job has generation 1, .* say generation: 2"
-    ):
-        loads.load(second)
-    assert loads.ids(loads.load(second, generation=3)) == [1]
-
-
-def test_a_checkpoint_of_another_folder_is_refused(loads: Loads) -> None:
-    loads.arrive(1)
-    first = loads.load().checkpoint
-    assert first is not None
-    with pytest.raises(Unrecoverable, match=r"was loaded from /elsewhere before, .* or say generation: 2"):
-        loads.load(replace(first, stream="/elsewhere"))
-
-
-def test_files_are_read_however_old_they_are(loads: Loads) -> None:
-    """Spark passes over files that are a week older than the newest one, unless it is told otherwise."""
-    loads.arrive(1)
-    (first,) = loads.landing.iterdir()
-    os.utime(first, (time.time() + 86400 * 365,) * 2)
-    before = loads.load()
+    before = loads.loaded()
     loads.arrive(2)
-    os.utime(loads.landing / "1.json", (86400, 86400))
-    assert loads.ids(loads.load(before.checkpoint)) == [2]
+    with pytest.raises(InputMissing, match=r"the state of a stream is gone: .*/gone\.tar\.gz"):
+        loads.load(replace(before, state=PackedState("_staging/gone.tar.gz", 1)))
+
+
+def test_a_higher_generation_begins_with_no_state_and_a_stream_without_state_does_not_go_on(loads: Loads) -> None:
+    loads.arrive(1)
+    before = loads.loaded()
+    assert loads.ids(loads.load(before, generation=2)) == [1]
+    with pytest.raises(Unrecoverable, match=r"was loaded from .* without state: true before"):
+        loads.load(replace(before, state=None))
 
 
 @pytest.mark.parametrize("lost", ["metadata", "sources/0/0", "commits/0", "offsets/0"])
 def test_a_checkpoint_that_is_not_whole_is_never_packed(loads: Loads, lost: str) -> None:
     """Also where nothing has arrived, so that no batch was staged."""
     loads.arrive(1)
-    first = loads.load().checkpoint
-    assert first is not None
-    folder = f"{loads.folder}/loads.checkpoint"
-    unpack(loads.files, first.path, folder)
+    first = loads.loaded()
+    assert first.state is not None
+    folder = loads.folder
+    unpack(loads.files, first.state.path, folder)
     paths = loads.files.paths(folder)
     assert what_is_lost(loads.files, folder, paths, 0, [], 100) == ""
     assert what_is_lost(loads.files, folder, paths, -1, [0], 100) == ""
@@ -196,8 +230,8 @@ def test_a_checkpoint_that_is_not_whole_is_never_packed(loads: Loads, lost: str)
 def test_a_batch_that_was_published_is_not_staged_again(loads: Loads) -> None:
     """As where the files of the published checkpoint were written while the warehouse was away."""
     loads.arrive(1)
-    first = loads.load().checkpoint
-    assert first is not None
+    first = loads.loaded()
+    loads.arrive(2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(structured, "newest_commit", lambda paths: _then_empty(loads, paths))
         with pytest.raises(StagingLost, match="batch 0 was staged again"):
@@ -207,5 +241,5 @@ def test_a_batch_that_was_published_is_not_staged_again(loads: Loads) -> None:
 def _then_empty(loads: Loads, paths: list[str]) -> int:
     """The newest commit; afterwards the folder is empty."""
     newest = newest_commit(paths)
-    loads.files.remove_tree(f"{loads.folder}/loads.checkpoint")
+    loads.files.remove_tree(loads.folder)
     return newest

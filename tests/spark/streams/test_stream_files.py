@@ -1,4 +1,4 @@
-"""The files of a stream: each case is a real file, read by Spark and without it, with the same rows or the same error.
+"""The files of a stream: each case is a real file, with the same rows or error by Spark, with state, and without Spark.
 
 Spark reads small inputs through its driver, and large ones in tasks.
 """
@@ -38,6 +38,7 @@ from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.streams.read import files_read, kafka_read
 from unstuck.tasks.streams.read.files_read import ReadFiles, read_files
 from unstuck.tasks.streams.read.group_stream import Reader
+from unstuck.tasks.streams.read.structured import is_streaming
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.object_store import ObjectStore
 
@@ -309,10 +310,11 @@ def driver() -> Iterator[Driver]:
 
 @dataclass
 class Place:
-    """A landing folder, a warehouse, and Spark or none."""
+    """A landing folder, a warehouse, and Spark or none; ``state``: Spark gets a streaming frame."""
 
     home: Path
     session: Any
+    state: bool = False
 
     def read(self, case: Case, **more: Any) -> ReadFiles:
         return self.of(case, self.arrived(case), **more)
@@ -326,7 +328,7 @@ class Place:
         return [ArrivedFile(str(path), content_of(stat.st_size, stat.st_mtime_ns)) for path, stat in found]
 
     def of(self, case: Case, arrived: list[ArrivedFile], **more: Any) -> ReadFiles:
-        words = {"on_other_columns": "allow" if case.allow else "fail", **more}
+        words = {"on_other_columns": "allow" if case.allow else "fail", "state": self.state, **more}
         stream = StreamInput.model_validate(
             {"stream": str(self.home), "format": case.format, "schema": case.schema, "options": case.options, **words}
         )
@@ -335,7 +337,15 @@ class Place:
 
 
 def rows(read: ReadFiles) -> list[dict[str, Any]]:
-    frame = read.frame
+    found: list[dict[str, Any]] = []
+    if not is_streaming(read.frame):
+        return rows_of(read.frame)
+    query = read.frame.writeStream.foreachBatch(lambda batch, _: found.extend(rows_of(batch)))
+    query.trigger(availableNow=True).start().awaitTermination()
+    return found
+
+
+def rows_of(frame: Any) -> list[dict[str, Any]]:
     if not isinstance(frame, pa.Table):
         if not hasattr(frame, "toArrow"):  # Spark 3.5
             return [row for batch in frame._collect_as_arrow() for row in batch.to_pylist()]
@@ -343,18 +353,19 @@ def rows(read: ReadFiles) -> list[dict[str, Any]]:
     return frame.to_pylist()  # type: ignore[no-any-return]
 
 
-@pytest.fixture(params=["spark", "without Spark"], scope="module")
-def session(request: pytest.FixtureRequest) -> Iterator[Any]:
+@pytest.fixture(params=["spark", "state", "without Spark"], scope="module")
+def reader(request: pytest.FixtureRequest) -> Iterator[tuple[Any, bool]]:
+    """A session, or None; and whether Spark gets a streaming frame."""
     if request.param == "without Spark":
-        yield None
+        yield None, False
         return
     with request.getfixturevalue("driver").attempt("a/b/1/n/c", {}) as session:
-        yield session
+        yield session, request.param == "state"
 
 
 @pytest.fixture
-def place(session: Any, tmp_path: Path) -> Place:
-    return Place(tmp_path, session)
+def place(reader: tuple[Any, bool], tmp_path: Path) -> Place:
+    return Place(tmp_path, *reader)
 
 
 @pytest.fixture

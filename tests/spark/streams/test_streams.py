@@ -20,6 +20,7 @@ from tests.support.streams.kafka import mock_broker
 from tests.support.streams.stream_fleet import StreamFleet, published_ids, stream_fleet
 from unstuck import Client, Settings, Status, published_files
 from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.publishing.streams.skip_file import skip_file
 from unstuck.coordinator.publishing.vacuum import vacuum
 from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.tasks.failpoints import Point
@@ -47,6 +48,9 @@ def into(spark, ctx, output):
 
 def own(spark, ctx):
     return spark.readStream.format("rate").load()
+
+def distinct(spark, ctx):
+    return ctx.input("events").dropDuplicates(["id"])
 
 def gate(spark, ctx, path):
     if not Path(path).exists():
@@ -82,19 +86,20 @@ class Stream:
         changed: str = "fail",
         gate: Path | None = None,
         retry: dict[str, Any] | None = None,
-        schema: str = "id BIGINT, at STRING",
+        events: dict[str, Any] | None = None,
         **output: Any,
     ) -> str:
         """A job that loads what has arrived; with ``gate``, it fails unless there is such a file."""
-        events = {
+        stream = {
             "stream": str(self.home / "landing"),
             "format": "json",
-            "schema": schema,
+            "schema": "id BIGINT, at STRING",
             "generation": generation,
             "changed": changed,
-            **({"state": True, "options": {"maxFilesPerTrigger": "1"}} if state else {}),
+            "state": state,
+            **(events or {}),
         }
-        load = {"name": "load", "inputs": {"events": events}, "steps": steps or [SQL]}
+        load = {"name": "load", "inputs": {"events": stream}, "steps": steps or [SQL]}
         check = {"name": "check", "steps": [{"python": "stream_steps:gate", "params": {"path": str(gate)}}]}
         return self.client.submit(
             {
@@ -115,11 +120,11 @@ class Stream:
         assert view.job.status is Status.FINISHED, view
         return view.job.id
 
-    def failed(self, *steps: dict[str, Any], **rest: Any) -> tuple[str, str]:
+    def failed(self, *steps: dict[str, Any], versions: int = 0, **rest: Any) -> tuple[str, str]:
         """Code and text of the failure of a job that cannot load."""
         view = self.ended(self.submit(*steps, **rest))
         assert view.job.status is Status.FAILED, view
-        assert self.warehouse.head() == 0, "nothing was published"
+        assert self.warehouse.head() == versions, "nothing was published"
         failure = view.groups[0].members[0].reason
         assert failure is not None
         return failure.code, failure.text
@@ -173,14 +178,17 @@ def test_each_job_publishes_the_rows_of_the_files_that_no_job_before_it_has_publ
     assert stream.ids() == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_run_that_finds_nothing_new_publishes_no_version_and_says_what_it_looked_at(stream: Stream) -> None:
+@pytest.mark.parametrize("state", [False, True])
+def test_a_run_that_finds_nothing_new_publishes_no_version_and_says_what_it_looked_at(
+    stream: Stream, state: bool
+) -> None:
     stream.arrive(1)
     stream.arrive(2)
-    first = stream.ended(stream.load())
+    first = stream.ended(stream.load(state=state))
     read = first.groups[0].members[0].results["events"]
     assert read == {"looked": 2, "files": 2, "bytes": 48}
     (stream.home / "landing" / "3.json.part").write_text("{")
-    again = stream.ended(stream.load())
+    again = stream.ended(stream.load(state=state))
     nothing = f"nothing new, looked at 2 files in {stream.home}/landing; not counted by name: 1"
     assert again.job.reason is not None
     assert again.job.reason.text == f"all groups are done, and there is no new version: {nothing}"
@@ -188,7 +196,40 @@ def test_a_run_that_finds_nothing_new_publishes_no_version_and_says_what_it_look
     assert again.groups[0].members[0].results["events"] == {"looked": 2, "files": 0, "bytes": 0}
     assert stream.warehouse.head() == 1
     stream.arrive(4)
-    assert stream.rows_of(stream.load()) == 1
+    assert stream.rows_of(stream.load(state=state)) == 1
+
+
+def test_a_query_with_state_remembers_what_it_read_whatever_bounds_skips_and_bad_files_there_are(
+    stream: Stream,
+) -> None:
+    """Each id is published once, by whichever file and job it came."""
+    distinct = {"python": "stream_steps:distinct", "output": "loads"}
+
+    def load(**events: Any) -> None:
+        stream.load(distinct, state=True, events=events)
+
+    landing = stream.home / "landing"
+    stream.arrive(1, 2)
+    load()
+    stream.arrive(2, 3)
+    stream.arrive(3, 4)
+    (landing / "bad.json").write_text('{"id": 9, "at": "\\u00fc", "id": 8}\n')
+    code, text = stream.failed(distinct, state=True, versions=1)
+    assert code == "BAD_FILE"
+    assert f"{landing}/bad.json, line 1: " in text
+    assert skip_file(stream.warehouse, "loads", "bad.json", by="ann").new
+    for _ in range(2):
+        load(max_files_per_run=1)
+    assert stream.ids() == [1, 2, 3, 4]
+    (landing / "worse.json").write_text("{")
+    stream.arrive(4, 5)
+    load(on_bad_file="skip")
+    assert stream.ids() == [1, 2, 3, 4, 5]
+    errors = [row["_error"] for path in stream.paths("loads__rejected") for row in pq.read_table(path).to_pylist()]
+    assert len(errors) == 1
+    (landing / "1-2.json").write_text('{"id": 1, "at": "now"}\n{"id": 6, "at": "now"}\n')
+    load(changed="again")
+    assert stream.ids() == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_folder_that_is_not_there_is_an_error_with_its_path(stream: Stream) -> None:
@@ -387,7 +428,13 @@ def test_a_cancel_in_the_middle_of_a_batch_ends_the_job_and_publishes_nothing(st
     ("step", "output", "code", "text"),
     [
         ({"python": "stream_steps:into", "params": {"output": "other"}}, {}, "OUTPUT_INVALID", "{other: {mode: append"),
-        ({"python": "stream_steps:own", "output": "other"}, {"state": True}, "OUTPUT_INVALID", "{other: {mode: append"),
+        ({"python": "stream_steps:own", "output": "loads"}, {"state": True}, "OUTPUT_INVALID", "name it in inputs:"),
+        (
+            {"python": "stream_steps:into", "params": {"output": "other"}},
+            {"state": True},
+            "OUTPUT_INVALID",
+            "{other: {mode: append",
+        ),
         ({"sql": "SELECT count(*) AS n FROM events", "output": "loads"}, {"state": True}, "SQL_INVALID", "watermark"),
         ({"sql": "SELECT raise_error('odd row') AS n FROM events", "output": "loads"}, {}, "STEP_FAILED", "odd row"),
         (
@@ -409,12 +456,6 @@ def test_what_fails_in_a_stream_is_said_as_it_would_be_without_one(
     assert said[0] == code
     assert text in said[1]
     assert "STREAM_FAILED" not in said[1]
-
-
-def test_a_type_that_spark_does_not_know_fails_the_group_at_once(stream: Stream) -> None:
-    stream.arrive(1)
-    code, text = stream.failed(schema="id INTERVAL FOO", state=True)
-    assert (code, "inputs: events: schema: " in text) == ("SQL_INVALID", True)
 
 
 def test_a_stream_that_a_step_opens_by_itself_is_no_output_of_a_group_without_one(stream: Stream) -> None:

@@ -33,7 +33,15 @@ from unstuck.tasks.warehouse.compact import compact
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import SNAPSHOT_EVERY, Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, DatasetState
-from unstuck.tasks.warehouse.marker import Checkpoint, DataFile, Marker, StagedOutput, find_done_marker, write_marker
+from unstuck.tasks.warehouse.marker import (
+    Checkpoint,
+    DataFile,
+    Marker,
+    PackedState,
+    StagedOutput,
+    find_done_marker,
+    write_marker,
+)
 
 FILE = DataFile("_staging/mine/load/1-n-c/loads/part-0.parquet", 3, 10)
 CHANGE = Change("append", [FILE], [], 3, FLIGHTS)
@@ -44,12 +52,19 @@ WIDER = json.dumps({"type": "struct", "fields": [*json.loads(FLIGHTS)["fields"],
 
 
 def path_of(job: str) -> str:
-    return f"_staging/{job}/load/1-n-c/loads.checkpoint.tar.gz"
+    return f"_staging/{job}/load/1-n-c/loads.position"
+
+
+def state_of(job: str) -> str:
+    return f"_staging/{job}/load/1-n-c/events.state.tar.gz"
 
 
 def output(job: str, after: str, generation: int = 1) -> StagedOutput:
-    before = path_of(after) if after else ""
-    return StagedOutput([FILE], 3, FLIGHTS, checkpoint=Checkpoint(path_of(job), 10, "/landing", generation, before))
+    before, state_before = (path_of(after), state_of(after)) if after else ("", "")
+    state = PackedState(state_of(job), 10)
+    about = ("/landing", generation, before)
+    made = Checkpoint(path_of(job), 10, *about, state=state, after_state=state_before)
+    return StagedOutput([FILE], 3, FLIGHTS, checkpoint=made)
 
 
 def standing(job: str, generation: int = 1) -> DatasetState:
@@ -140,6 +155,7 @@ class Loads:
         made = StagedOutput([DataFile(path, 3, write(path))], 3, FLIGHTS)
         if after is not None:
             self.files.write_durable(path_of(job), b"x" * 10)
+            self.files.write_durable(state_of(job), b"x" * 10)
             made = StagedOutput(made.files, 3, FLIGHTS, checkpoint=output(job, after).checkpoint)
         if position is not None:
             made = StagedOutput(made.files, 3, FLIGHTS, checkpoint=position)
@@ -221,10 +237,12 @@ def test_a_vacuum_takes_the_checkpoints_of_old_versions_and_leaves_those_of_kept
     for job, after in (("one", ""), ("two", "one"), ("three", "two")):
         loads.publish(job, after, loads.bytes)
     done = vacuum(loads.warehouse, lambda path: False, keep=2, before=1001.0)
-    assert (done.oldest, done.files) == (2, 1)
-    assert [Path(loads.root, path_of(job)).exists() for job in ("one", "two", "three")] == [False, True, True]
-    assert vacuum(loads.warehouse, lambda path: False, keep=1, before=1001.0).files == 1
-    assert [Path(loads.root, path_of(job)).exists() for job in ("two", "three")] == [False, True]
+    assert (done.oldest, done.files) == (2, 2)
+    for path in (path_of, state_of):
+        assert [Path(loads.root, path(job)).exists() for job in ("one", "two", "three")] == [False, True, True]
+    assert vacuum(loads.warehouse, lambda path: False, keep=1, before=1001.0).files == 2
+    for path in (path_of, state_of):
+        assert [Path(loads.root, path(job)).exists() for job in ("two", "three")] == [False, True]
 
 
 def test_the_staging_collector_leaves_the_folder_of_a_checkpoint_that_an_entry_names(loads: Loads) -> None:
@@ -232,10 +250,11 @@ def test_the_staging_collector_leaves_the_folder_of_a_checkpoint_that_an_entry_n
     assert "_staging/one/load/1-n-c" in named_by(loads.warehouse.existing_entry(1))
 
 
-def test_a_marker_whose_checkpoint_is_gone_vouches_for_nothing(loads: Loads) -> None:
+@pytest.mark.parametrize("gone", [path_of, state_of])
+def test_a_marker_whose_checkpoint_is_gone_vouches_for_nothing(loads: Loads, gone: Callable[[str], str]) -> None:
     loads.publish("one", "", loads.bytes)
     assert find_done_marker(loads.files, "_staging/one/load", lambda marker: True) is not None
-    loads.files.remove_file(path_of("one"))
+    loads.files.remove_file(gone("one"))
     assert find_done_marker(loads.files, "_staging/one/load", lambda marker: True) is None
 
 
@@ -256,8 +275,11 @@ class Landing:
         assert isinstance(found, FilesPosition)
         return found
 
-    def load(self, job: str, after: str = "") -> PublishResult:
-        """A job publishes all files; it has gone on from the position ``after``."""
+    def load(self, job: str, after: str = "", *states: str) -> PublishResult:
+        """A job publishes all files; it has gone on from the position ``after``.
+
+        ``states``: of which job the packed state is, and of which job it takes the place of.
+        """
         before = FilesPosition()
         if after:
             read = read_position(self.loads.files, after)
@@ -269,6 +291,10 @@ class Landing:
         size = write_position(self.loads.files, path, position)
         counts = {"looked": len(position.seen), "files": len(new)}
         checkpoint = Checkpoint(path, size, str(self.folder), 1, after, "files", counts)
+        if states:
+            state, *before = map(state_of, states)
+            made = PackedState(state, self.loads.bytes(state))
+            checkpoint = replace(checkpoint, state=made, after_state="".join(before))
         return self.loads.publish(job, "", self.loads.bytes, position=checkpoint)
 
 
@@ -344,6 +370,23 @@ def test_a_skip_goes_on_from_what_a_job_publishes_meanwhile(landing: Landing) ->
     assert sorted(Path(path).name for path in landing.position.seen) == ["a.json", "bad.json", "c.json"]
 
 
+def test_a_skip_leaves_the_state_of_spark_where_it_stands_and_the_next_load_replaces_it(landing: Landing) -> None:
+    (landing.folder / "a.json").write_text("{}")
+    landing.load("one", "", "one")
+    (landing.folder / "bad.json").write_text("{{")
+    warehouse = landing.loads.warehouse
+    assert skip_file(warehouse, "loads", "bad.json", by="anna").new
+    stands = warehouse.dataset("loads").checkpoint
+    assert stands is not None
+    assert stands.state == PackedState(state_of("one"), 10)
+    vacuum(warehouse, lambda path: False, keep=1, before=2e9)
+    assert Path(landing.loads.root, state_of("one")).exists()
+    (landing.folder / "b.json").write_text("{}")
+    landing.load("two", landing.loads.checkpoint(), "two", "one")
+    vacuum(warehouse, lambda path: False, keep=1, before=2e9)
+    assert [Path(landing.loads.root, state_of(job)).exists() for job in ("one", "two")] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("file", "text"), [("gone.json", "there is no file"), ("/elsewhere/a.json", "does not lie in /.*/in")]
 )
@@ -355,6 +398,7 @@ def test_a_file_that_is_none_of_the_stream_is_not_skipped(landing: Landing, file
 
 
 def test_a_dataset_that_is_loaded_from_no_list_of_files_has_none_to_skip(loads: Loads) -> None:
-    loads.publish("one", "", loads.bytes)
+    topic = Checkpoint(path_of("one"), 10, "kafka://broker:9092/events", 1, "", "kafka")
+    loads.publish("one", "", loads.bytes, position=topic)
     with pytest.raises(Refused, match="loaded from no list of files"):
         skip_file(loads.warehouse, "loads", "a.json", by="anna")

@@ -14,7 +14,7 @@ from unstuck.tasks.streams.arrived.position import FilesPosition, KafkaPosition,
 from unstuck.tasks.streams.read.group_stream import GroupStream, Taken
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import DatasetState
-from unstuck.tasks.warehouse.marker import Checkpoint, DataFile, StagedOutput
+from unstuck.tasks.warehouse.marker import Checkpoint, DataFile, PackedState, StagedOutput
 
 ROWS = StagedOutput([DataFile("_staging/job/load/1-n-c/loads/part-0.parquet", 2, 10)], 2, "{}")
 NO_ROWS = StagedOutput([DataFile("_staging/job/load/1-n-c/loads/part-0.parquet", 0, 10)], 0, "{}")
@@ -28,6 +28,7 @@ class Numbers:
     generation: int = 1
     identity: str = "/in"
     kind: Literal["files"] = "files"
+    state: bool = False
 
     @property
     def spec(self) -> Numbers:
@@ -186,7 +187,7 @@ def test_a_dataset_of_another_stream_an_older_generation_or_the_other_way_of_rea
         opened(replace(first, generation=2), Numbers(1))
     assert opened(first, Numbers(1, generation=2)).frame == ["/in/0"], "a higher one reads all again"
     with pytest.raises(Unrecoverable, match=r"loaded from /in with state: true before"):
-        opened(replace(first, kind="spark"), Numbers(1))
+        opened(replace(first, state=PackedState("_staging/x.state.tar.gz", 1)), Numbers(1))
     with pytest.raises(InputMissing, match=r"the position of a stream is gone: .*/gone\.position"):
         opened(replace(first, path="_staging/gone.position"), Numbers(1))
 
