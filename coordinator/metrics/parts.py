@@ -26,7 +26,7 @@ from unstuck.coordinator.store.job_store import REPORT_GROUP
 from unstuck.coordinator.store.totals import PUBLISHING, Totals, job_of
 from unstuck.coordinator.views.waiting_offers import HEADS, MOST_LANES, queued_since, record_of
 from unstuck.tasks.protocol.keys import Keys, members_of, pool_of, queue_of
-from unstuck.tasks.protocol.processes import RunnerStatus, status_of
+from unstuck.tasks.protocol.processes import COORDINATOR_SILENCE, RunnerStatus, status_of
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.spec.outputs import REJECTED
 
@@ -34,7 +34,6 @@ Answers = list[Any]
 Part = Generator[None, Answers, None]
 
 OTHER_JOBS = "(other)"  # no name of a job
-COORDINATOR_SILENCE = 10.0  # seconds; one that is well notes itself about once a second
 MOST_TARGETS, PROBLEMS = 50, 10  # of notices; and problems of a target
 
 
