@@ -77,6 +77,7 @@ def test_a_marker_of_sql_to_which_nothing_gives_a_value_is_told() -> None:
             ],
         ),
         ("SELECT '{{ ds }}'", ["{{ ds }} in '{{ ds }}' is text, and no parameter; write :NAME, outside of quotes"]),
+        pytest.param(f"SELECT '{'{{' * 400_000}'", [], id="in time that grows with the length alone"),
         ("SELECT date_format(at, 'HH:day'), ':dya', '{dya}' -- ':day'\n, `':day'` FROM t", []),
     ],
 )
