@@ -15,10 +15,12 @@ import sys
 import tempfile
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from unstuck.tasks.settings import NO_SPARK, Settings
+from unstuck.tasks.identity import NO_SPARK, RunsOn, release_here
+from unstuck.tasks.settings import Settings
 
 JAVA = 17
 SPARKS = ("3.5", "4.0", "4.3")  # of PySpark, with which `make test-matrix` has passed
@@ -31,6 +33,13 @@ _ROOM = 64 << 20  # bytes; a temporary folder with less has none for Spark
 def may_run_spark(settings: Settings, queues: Collection[str]) -> bool:
     """May a worker that listens to ``queues`` be given groups that want Spark?"""
     return settings.spark_master != NO_SPARK and set(queues) != {LIGHT}
+
+
+def worker_here(settings: Settings) -> RunsOn:
+    """What a worker of this host runs: no Spark without Java, which workers of the queue ``light`` need not have."""
+    none = settings.spark_master == NO_SPARK
+    none |= not settings.spark_master.startswith("sc://") and java_program() is None
+    return replace(release_here(), spark=NO_SPARK) if none else release_here()
 
 
 def lacking(settings: Settings, queues: Collection[str], without_java: str = "") -> str:

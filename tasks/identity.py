@@ -21,9 +21,15 @@ LIBRARIES = tuple(sorted({f"{form}{os.sep}" for path in _INSTALLED for form in (
 """The folders of Python and of what is installed into it."""
 
 
+NO_SPARK = "none"  # as UNSTUCK_SPARK_MASTER, and as a version of Spark
+
+
 @dataclass(frozen=True, slots=True)
 class RunsOn:
-    """A release of Unstuck, such as ``0.1.0``, a Python, such as ``3.11.7``, …; each is empty if it is not known."""
+    """A release of Unstuck, such as ``0.1.0``, a Python, such as ``3.11.7``, …; each is empty if it is not known.
+
+    ``spark`` is ``none`` of a worker that runs no Spark.
+    """
 
     release: str = ""
     python: str = ""
@@ -36,6 +42,13 @@ class RunsOn:
     def bound(self) -> dict[str, str]:
         """The minor versions that a job keeps to, by name."""
         return bound_of({"python": self.python, "spark": self.spark})
+
+    def may_run(self, wanted: Mapping[str, str]) -> bool:
+        """Whether a runner may take what needs these minor versions. An empty version of Spark is any Spark."""
+        return all(
+            self.bound.get(name, NO_SPARK) != NO_SPARK if not version else self.bound.get(name) == version
+            for name, version in wanted.items()
+        )
 
     def used(self, *, spark: bool) -> dict[str, str]:
         """The versions that make rows, by name; ``spark``: whether Spark is among them."""

@@ -18,7 +18,6 @@ from unstuck.tasks.log_lines import LogAs, one_line
 from unstuck.tasks.redis_url import redis_address
 from unstuck.tasks.time_zone import UTC, checked_zone, other_zone
 
-NO_SPARK = "none"  # as UNSTUCK_SPARK_MASTER
 DEFAULT = "default"  # in UNSTUCK_KEEP_VERSIONS: all warehouses that are not named
 LAST_STEPS = 5.0  # seconds; for what a worker does once its attempts have ended, such as ending its processes
 

@@ -279,7 +279,7 @@ class Client(ClientCommands):
             busy=nobody_takes(fleet),
             pools=full_pools(self.pools.all()),
             code=different_code_for(state, fleet.runners),
-            unlike=unlike_runners(self._queries.versions(state.job.id), fleet.runners),
+            unlike=unlike_runners({} if state.job.mixed else self._queries.versions(state.job.id), fleet.runners),
         )
 
     def _state(self, job: str) -> tuple[JobState, float, float | None]:

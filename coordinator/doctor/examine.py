@@ -41,11 +41,11 @@ from unstuck.coordinator.spec.problems import suggestion
 from unstuck.coordinator.unreachable import answering
 from unstuck.coordinator.views.fleet_view import FleetView, fleet_of
 from unstuck.tasks.errors import SettingsInvalid, UnstuckError
-from unstuck.tasks.identity import release_here
+from unstuck.tasks.identity import NO_SPARK, release_here
 from unstuck.tasks.process.call_deadlines import call_in_thread
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.redis_url import without_password
-from unstuck.tasks.settings import NO_SPARK, Settings
+from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.refusals import may_not, refusal
 from unstuck.tasks.transport.rights import DOCTOR, lacking_rights
 from unstuck.tasks.warehouse.object_store import lacking_keys

@@ -12,7 +12,7 @@ from unstuck.coordinator.doctor.finding import Finding, ago, ok, problem, warnin
 from unstuck.coordinator.views.fleet_view import FleetView
 from unstuck.coordinator.views.queues import STALLED_AFTER, some, unfit_runners, unread_messages
 from unstuck.coordinator.views.words import count_of
-from unstuck.tasks.identity import RunsOn, minor
+from unstuck.tasks.identity import NO_SPARK, RunsOn, minor
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE
 
 RESTART_COORDINATOR = (
@@ -79,7 +79,8 @@ def _queues(view: FleetView, stalled_after: float) -> Iterator[Finding]:
 def of_versions(view: FleetView, here: RunsOn) -> list[Finding]:
     """Does everybody run one release, on one Python, and do all runners have one Spark, Java, pandas and pyarrow?
 
-    Of what is not ours, the first two numbers of a version count. ``here``: this machine, where we run.
+    Of what is not ours, the first two numbers of a version count. ``here``: this machine, where
+    we run.
     """
     everybody = [
         (f"{one.host}:{one.pid}", one.runs_on) for one in [*view.coordinators, *view.runners] if not one.silent
@@ -96,7 +97,7 @@ def of_versions(view: FleetView, here: RunsOn) -> list[Finding]:
     cure = "Unless an upgrade is under way: install the same versions everywhere, and restart what differs."
     found = []
     for what, versions in seen.items():
-        named = [f"{what} {one}: {some(names)}" for one, names in sorted(versions.items()) if one]
+        named = [f"{what} {one}: {some(names)}" for one, names in sorted(versions.items()) if one not in ("", NO_SPARK)]
         if len(named) > 1:
             found.append(warning("VERSIONS", "; ".join(named), cure))
     same = sum(bool(on.release) for _, on in everybody)

@@ -109,10 +109,16 @@ def stands_still(job: JobRecord) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Unlike:
-    """The runners of a queue that have other versions than the job, in words; ``nobody`` else listens there."""
+    """The runners of a queue that have other versions than the job, or no Spark, in words.
+
+    Attributes:
+        nobody: nobody else listens there.
+        no_spark: none of them runs Spark.
+    """
 
     text: str
     nobody: bool
+    no_spark: bool
 
 
 @dataclass(frozen=True, slots=True)

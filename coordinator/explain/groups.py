@@ -209,11 +209,12 @@ def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Group
         if runners:
             listen = "runners listen" if runners > 1 else "runner listens"
             what = f"queue {queue}: {runners} {listen}, and none has taken it yet"
-            if unlike := None if job.mixed else facts.fleet.unlike.get((queue, planned.spec.spark)):
+            if unlike := facts.fleet.unlike.get((queue, planned.spec.spark)):
                 what = f"{what}; {unlike.text}"
             if unlike and unlike.nobody:
                 what = f"queue {queue}: {unlike.text}, and nobody else listens there"
-                helps = (f"unstuck alter {job.id} --set mixed=true", "unstuck fleet", *helps)
+                cure = _worker(queue) if unlike.no_spark else f"unstuck alter {job.id} --set mixed=true"
+                helps = (cure, "unstuck fleet", *helps)
             elif planned.spec.pool and planned.spec.pool in facts.fleet.pools:
                 what, helps = f"waits for {facts.fleet.pools[planned.spec.pool]}", ("unstuck pool list", *helps)
             elif queue in facts.fleet.unread:

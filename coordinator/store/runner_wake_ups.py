@@ -21,14 +21,11 @@ def idle_runner(runner: RunnerStatus, polled_at: float, now: float) -> bool:
 
 def served(lanes: Iterable[str], listening: Mapping[str, Collection[RunnerStatus]]) -> list[str]:
     """Those of ``lanes`` that some runner may empty: not those of versions that no runner of their queue has."""
-
-    def serves(runner: RunnerStatus, lane: str) -> bool:
-        return all(runner.runs_on.bound.get(name) == version for name, version in versions_of(lane).items())
-
     return sorted(
         lane
         for lane in lanes
-        if not versions_of(lane) or any(serves(one, lane) for one in listening.get(queue_of(lane), ()))
+        if not (wanted := versions_of(lane))
+        or any(one.runs_on.may_run(wanted) for one in listening.get(queue_of(lane), ()))
     )
 
 

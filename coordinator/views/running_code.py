@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from unstuck.coordinator.explain.explanation import Unlike
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.views.queues import some
-from unstuck.tasks.identity import in_words
+from unstuck.tasks.identity import NO_SPARK, RunsOn, in_words
 from unstuck.tasks.protocol.processes import RunnerStatus
 
 SHORT = 8  # characters of a digest that are shown
@@ -47,23 +47,31 @@ def different_code_for(state: JobState, runners: Iterable[RunnerStatus]) -> str:
 def unlike_runners(bound: Mapping[str, str], runners: Iterable[RunnerStatus]) -> dict[tuple[str, bool], Unlike]:
     """By queue, and whether the group runs on Spark: the runners that listen there and may not take it.
 
-    A job keeps to the Spark and the Python of its first claim. ``bound``: those versions, by name.
+    A job keeps to the Spark and the Python of its first claim. ``bound``: those versions, by name. A worker may run no
+    Spark.
     """
     found: dict[tuple[str, bool], Unlike] = {}
     heard = [one for one in runners if not one.silent]
     for queue in {queue for one in heard for queue in one.queues}:
         there = [one for one in heard if queue in one.queues]
         for spark in (False, True):
-            wanted = {name: version for name, version in bound.items() if spark or name == "python"}
-            odd = [
-                f"{one.host}:{one.pid} ({in_words(one.runs_on.bound)})"
+            began = {name: version for name, version in bound.items() if spark or name == "python"}
+            odd = {  # → whether it runs no Spark
+                f"{one.host}:{one.pid} ({_runs(one.runs_on)})": one.runs_on.spark == NO_SPARK
                 for one in there
-                if any(one.runs_on.bound.get(name, version) != version for name, version in wanted.items())
-            ]
+                if not one.runs_on.may_run({"spark": "", **began} if spark else began)
+            }
             if odd:
-                text = f"the job began on {in_words(wanted)} and keeps to it; it may not be taken by {some(odd)}"
-                found[queue, spark] = Unlike(text, nobody=len(odd) == len(there))
+                why = ["the group runs on Spark"] if any(odd.values()) else []
+                why += [] if all(odd.values()) else [f"the job began on {in_words(began)} and keeps to it"]
+                text = f"{', and '.join(why)}; it may not be taken by {some(list(odd))}"
+                nobody = len(odd) == len(there)
+                found[queue, spark] = Unlike(text, nobody=nobody, no_spark=all(odd.values()))
     return found
+
+
+def _runs(on: RunsOn) -> str:
+    return "runs no Spark" if on.spark == NO_SPARK else in_words(on.bound)
 
 
 def _listed(digests: dict[str, set[str]]) -> str:

@@ -24,11 +24,12 @@ from unstuck.tasks.driver.running_stages import running_stages
 from unstuck.tasks.errors import HostUnfit, NotBegun, SparkLacksStore, Unrecoverable
 from unstuck.tasks.frames.spark import hadoop_uri
 from unstuck.tasks.host import lacking_java
+from unstuck.tasks.identity import NO_SPARK
 from unstuck.tasks.process.tree import describe_exit
 from unstuck.tasks.protocol.failure import MAX_TEXT, shorten, spark_condition
 from unstuck.tasks.protocol.report import Failure
 from unstuck.tasks.protocol.step_stack import SparkStage
-from unstuck.tasks.settings import NO_SPARK, Settings, whoami
+from unstuck.tasks.settings import Settings, whoami
 from unstuck.tasks.time_zone import SESSION_ZONE, conf_of_zone, other_zone
 
 log = logging.getLogger(__name__)

@@ -149,9 +149,12 @@ def pool_of(lane: str) -> str:
 
 
 def versions_of(lane: str) -> dict[str, str]:
-    """The versions that runners of a lane must have, such as ``queue@pool#python3.11,spark4.3``; see take.lua."""
+    """The versions that runners of a lane must have, such as ``queue@pool#python3.11,spark4.3``; see take.lua.
+
+    Empty is the version of a Spark that may be any.
+    """
     found = lane.partition("@")[2].partition("#")[2]
-    return dict(re.findall(r"([a-z]+)([0-9.]+)", found))
+    return dict(re.findall(r"([a-z]+)([0-9.]*)", found))
 
 
 def members_of(pool: str) -> tuple[str, str]:

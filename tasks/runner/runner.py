@@ -24,7 +24,7 @@ import redis
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.driver.host_trial import HostTrial
 from unstuck.tasks.errors import HostUnfit, NotBegun
-from unstuck.tasks.host import LIGHT, java_is_gone, lacking, may_run_spark
+from unstuck.tasks.host import LIGHT, java_is_gone, lacking, may_run_spark, worker_here
 from unstuck.tasks.process import hang_alarm
 from unstuck.tasks.process.call_deadlines import run_with_deadline
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
@@ -62,7 +62,7 @@ class Runner(AttemptHost):
         # Made when it is needed. The watchdog removes it after the end of this process.
         temporary = Path(tempfile.gettempdir()) / f"unstuck-runner-{secrets.token_hex(4)}"
         super().__init__(settings, Driver(settings, slots=slots, temporary=temporary), temporary)
-        self.id = f"{self.name}-{secrets.token_hex(3)}"
+        self.id, self.runs_on = f"{self.name}-{secrets.token_hex(3)}", worker_here(settings)
         self.client: redis.Redis = connect(settings.redis_url)
         self.lease = Lease(self.client, Keys(settings.prefix), settings.lease_ttl, self.id, self.runs_on.bound)
         self.queues = tuple(queues)

@@ -20,8 +20,7 @@ import psutil
 import redis
 
 from unstuck.tasks.failpoints import Point, reach
-from unstuck.tasks.host import java_version, may_run_spark
-from unstuck.tasks.identity import release_here
+from unstuck.tasks.host import java_version, may_run_spark, worker_here
 from unstuck.tasks.log_lines import formatter, one_line, process_is_about
 from unstuck.tasks.process.call_deadlines import NonBlockingHandler, run_with_deadline
 from unstuck.tasks.process.shutdown_flag import ShutdownFlag, ShutdownLevel
@@ -89,7 +88,7 @@ class Watchdog:
             with suppress(subprocess.TimeoutExpired):
                 java = java_version()
         # Of its runner, too: both are started by one Python.
-        self._release = replace(release_here(), java=str(java or ""))
+        self._release = replace(worker_here(settings), java=str(java or ""))
         caller = f"{hello['runner']}/{os.getpid()}"
         self._lease = Lease(self._client, self._keys, settings.lease_ttl, caller, self._release.bound)
         self._state = WatchState()

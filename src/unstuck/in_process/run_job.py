@@ -24,9 +24,10 @@ from unstuck.in_process.limits_of_one import refuse_what_needs_a_fleet
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.errors import HostUnfit
 from unstuck.tasks.host import LIGHT, lacking
+from unstuck.tasks.identity import NO_SPARK
 from unstuck.tasks.protocol.report import Outcome
 from unstuck.tasks.protocol.token import Token, split_member
-from unstuck.tasks.settings import NO_SPARK, Settings
+from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.lease import FinishAnswer
 from unstuck.tasks.warehouse.log import Warehouse
 

@@ -69,12 +69,14 @@ end
 
 local function put_attempt(attempts, group, attempt) redis.call('HSET', attempts, group, cjson.encode(attempt)) end
 
--- A job keeps to the versions of its first claim, in the hash `versions`. Those that a runner with the versions `bound`
--- lacks for `attempt`, as a lane ends; else nil.
-local function other_versions(versions, attempt, bound)
+-- A job keeps to the versions of its first claim, in the hash `versions`, unless it is `mixed`. Those that a runner with
+-- the versions `bound` lacks for `attempt`, as a lane ends; else nil. `spark` alone is any Spark, which a runner lacks
+-- whose version is 'none'.
+local function other_versions(versions, attempt, bound, mixed)
     local wanted, differs = {}, false
     for _, name in ipairs({'python', 'spark'}) do
-        local version = (name == 'python' or attempt.spark) and redis.call('HGET', versions, name)
+        local version = (name == 'python' or attempt.spark) and not mixed and redis.call('HGET', versions, name)
+        if name == 'spark' and attempt.spark and bound.spark == 'none' then version = version or '' end
         if version then wanted[#wanted + 1] = name .. version end
         differs = differs or (version and bound[name] and bound[name] ~= version)
     end

@@ -16,11 +16,9 @@ if not attempt or (attempt.claimant and attempt.claimant ~= args.claimant) then 
 
 local time = now()
 if not attempt.claimant then
-    if not mixed then
-        local bound = cjson.decode(args.bound)
-        if other_versions(keys.versions, attempt, bound) then return {'STALE'} end
-        note_versions(keys.versions, attempt, bound)
-    end
+    local bound = cjson.decode(args.bound)
+    if other_versions(keys.versions, attempt, bound, mixed) then return {'STALE'} end
+    if not mixed then note_versions(keys.versions, attempt, bound) end
     attempt.claimant = args.claimant
     attempt.worker = args.worker
     attempt.claimed_at = time

@@ -47,7 +47,7 @@ local function claim_offer(offer)
     if not attempt or (attempt.claimant and attempt.claimant ~= taking.claimant) then return end
     if not attempt.claimant and (intent ~= 'run' or (halted or '') ~= '') then return end
     if not attempt.claimant and avoids(attempt) then return nil, nil, true end
-    local elsewhere = not attempt.claimant and not mixed and other_versions(key('versions'), attempt, taking.bound)
+    local elsewhere = not attempt.claimant and other_versions(key('versions'), attempt, taking.bound, mixed)
     if elsewhere then return nil, elsewhere end
     if not attempt.claimant and attempt.pool and not has_slot(attempt.pool) then return end
     local planned = string.match(group, '^[^%[]+')
@@ -98,6 +98,10 @@ for _, name in ipairs({'python', 'spark'}) do
         lane_end = lane_end .. (lane_end == '#' and '' or ',') .. name .. taking.bound[name]
         ends[lane_end] = true
     end
+end
+if (taking.bound.spark or 'none') ~= 'none' then
+    ends['#spark'] = true
+    if taking.bound.python then ends['#python' .. taking.bound.python .. ',spark'] = true end
 end
 for _, queue in ipairs(taking.queues) do
     -- The first offers of the lanes from which this runner may take. stay: how many of the lane stay for other hosts.

@@ -151,17 +151,17 @@ def test_a_worker_without_the_packages_of_a_worker_takes_nothing(
     [("light", {}), ("heavy", {"UNSTUCK_SPARK_MASTER": "none"})],
     ids=["light", "none"],
 )
-def test_a_worker_of_light_groups_needs_no_java(
+def test_a_worker_of_light_groups_needs_no_java_and_leaves_groups_with_spark(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, queue: str, environ: dict[str, str]
 ) -> None:
     environ = {**NO_JAVA, **environ}
     with fleet.worker(redis_server.url, tmp_path, queues=queue, environ=environ):
         offer = fleet.make_offer(client, tmp_path / "w", "plain", {**PLAIN, "queue": queue})
         assert fleet.outcome(client, offer).kind is OutcomeKind.SUCCEEDED
-        offer = fleet.make_offer(client, tmp_path / "w", "sparks", {**SPARK, "queue": queue})
-        outcome = fleet.outcome(client, offer)
-    assert outcome.failure is not None
-    assert (outcome.kind, outcome.failure.code) == (OutcomeKind.LOST, "NOT_BEGUN"), "charged to us"
+        sparks = fleet.make_offer(client, tmp_path / "w", "sparks", {**SPARK, "queue": queue})
+        plain = fleet.make_offer(client, tmp_path / "w", "more", {**PLAIN, "queue": queue})
+        assert fleet.outcome(client, plain).kind is OutcomeKind.SUCCEEDED, "which was offered after it"
+        assert "claimant" not in fleet.attempt(client, sparks), "it stands for workers with Spark"
 
 
 def test_a_java_that_only_sparks_own_settings_know_is_found(redis_server: RedisServer, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from unstuck.tasks.warehouse.log import Warehouse
 OLD = RunsOn("0.1.0", "3.11.7", "3.5.4")
 NEW = RunsOn("0.1.0", "3.11.7", "4.3.0")
 OTHER_PYTHON = RunsOn("0.1.0", "3.12.1", "4.3.0")
+NO_SPARK = RunsOn("0.1.0", "3.11.7", "none")
 SPARK = {"spark": True, "queue": "light", "steps": NOOP}
 
 
@@ -247,6 +248,45 @@ def test_a_runner_of_the_right_version_is_told_who_may_not_take_it(coordinator: 
     (why,) = [one for one in coordinator.client.explain(job) if one.subject == "f[1]"]
     assert "2 runners listen" in why.what
     assert "may not be taken by old:77 (Spark 3.5, Python 3.11)" in why.what
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_runner_without_spark_leaves_groups_with_spark_to_others_and_takes_the_rest(
+    coordinator: Coordinator, mixed: bool
+) -> None:
+    """It took them, and the job FAILED: three workers in a row seemed to be lost under it."""
+    none = Runner(coordinator, NO_SPARK, "none")
+    job = fork(coordinator, mixed=mixed)
+    other = coordinator.submit({**group("plain"), "queue": "light"}, name="other", mixed=mixed)
+    coordinator.read()
+    assert [none.took(), none.took()] == ["plain", None]
+    assert coordinator.status(other) is Status.FINISHED
+    coordinator.redis.zadd(coordinator.keys.due, {job: 0})
+    woken(coordinator, none)
+    assert none.took() is None
+    assert woken(coordinator, none) == 0, "no runner is woken for what it may not take"
+    why = {one.subject: one for one in coordinator.client.explain(job)}["f[0]"]
+    assert why.what == (
+        "queue light: the group runs on Spark; it may not be taken by "
+        "none:77 (runs no Spark), and nobody else listens there"
+    )
+    assert why.help[0] == "celery -A unstuck.tasks worker -Q light"
+
+    new = Runner(coordinator, NEW, "new")
+    assert woken(coordinator, none, new) > 0
+    assert new.took() == "f[0]"
+    assert none.took() is None
+    assert [new.took(), new.took()] == ["f[1]", "f[2]"]
+    assert coordinator.status(job) is Status.FINISHED
+
+
+def test_a_job_that_began_on_a_runner_without_spark_goes_on_with_any_spark(coordinator: Coordinator) -> None:
+    none, new = Runner(coordinator, NO_SPARK, "none"), Runner(coordinator, NEW, "new")
+    other = Runner(coordinator, OTHER_PYTHON, "other")
+    job = coordinator.submit(group("a"), {**group("b"), **SPARK})
+    coordinator.read()
+    assert [none.took(), none.took(), other.took(), new.took()] == ["a", None, None, "b"]
+    assert coordinator.status(job) is Status.FINISHED
 
 
 def test_the_note_of_the_versions_goes_with_the_job(coordinator: Coordinator) -> None:
