@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from unstuck.tasks.duration import format_duration
-from unstuck.tasks.protocol.step_stack import SparkStage, StepStack
+from unstuck.tasks.protocol.step_stack import SparkStage, StepStack, own_frame
 
 LONG_AGO = 20.0  # seconds after which a look at a step is said to be so long ago
 
 
 def stands_at(stack: StepStack, now: float, *, brief: bool = False) -> str:
     """The line of the user's code at which a step stands, and for how long: ``at etl.py:12 in load for 3m``."""
-    frame = next((one for one in reversed(stack.frames) if one.own), stack.frames[-1])
+    frame = own_frame(stack.frames)
     where = f"{frame.file.rpartition('/')[2]}:{frame.line}" if brief else str(frame)
     seen = max(0.0, now - stack.at)
     ago = f", as seen {format_duration(seen)} ago" if seen > LONG_AGO else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -25,6 +26,11 @@ class Frame:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} in {self.function}"
+
+
+def own_frame(frames: Sequence[Frame]) -> Frame:
+    """The innermost frame of the user's code; the innermost of all if there is none."""
+    return next((one for one in reversed(frames) if one.own), frames[-1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,7 @@ class WatchState:
     instruction: Instruction | None = None
     instructed_at: float = 0.0
     timed_out: Clock | None = None  # the first that ran out
+    stood: str = ""  # where its step was seen last, in words
 
     @property
     def drains(self) -> bool:
@@ -119,7 +120,7 @@ def decide(
     elif state.instruction is None or observation.now - state.instructed_at < grace:
         return Action(state, instruction)
     elif state.timed_out is not None and state.timed_out.leaving:
-        why = f"{who} was killed: {timeout_failure(state.timed_out).text}"
+        why = f"{who} was killed: {timeout_failure(state.timed_out, state.stood).text}"
     else:
         why = f"{who} was killed: it had not left {grace:g}s after it was told to ({state.instruction})"
     return Action(state, None, why, _outcome_for(state, observation, why))
@@ -155,7 +156,7 @@ def _outcome_for(state: WatchState, observation: Observation, why: str) -> Outco
     if state.instruction is Instruction.DRAIN:
         return Outcome(OutcomeKind.RELEASED)
     if state.instruction is Instruction.TIMEOUT and state.timed_out is not None:
-        return Outcome(OutcomeKind.FAILED, failure=timeout_failure(state.timed_out))
+        return Outcome(OutcomeKind.FAILED, failure=timeout_failure(state.timed_out, state.stood))
     if observation.drain_at is not None:
         # Ended with its worker before its time: a supervisor with a shorter grace than ours. No fault of the group.
         return Outcome(OutcomeKind.RELEASED, failure=Failure("RELEASED", f"{why}, while its worker was told to stop"))
@@ -176,8 +177,9 @@ def with_timeouts(clocks: Mapping[str, Clock], group: Mapping[str, Any]) -> dict
     return {code: replace(clock, seconds=seconds(clock)) for code, clock in clocks.items()}
 
 
-def timeout_failure(clock: Clock) -> Failure:
-    """The failure of a group whose time ran out."""
+def timeout_failure(clock: Clock, stood: str = "") -> Failure:
+    """The failure of a group whose time ran out. ``stood``: where its step was seen last; empty if nobody looked."""
+    seen = f"; its step was last seen at {stood}" if stood else ""
     if clock.code == "WAREHOUSE_TIMEOUT":
         text = (
             f"{clock.step}: no answer for {clock.seconds:g}s (UNSTUCK_WAREHOUSE_TIMEOUT). A mount of that host may "
@@ -197,7 +199,9 @@ def timeout_failure(clock: Clock) -> Failure:
     elif clock.code == "STEP_FAILED":
         text = f"{clock.step}: its text could not be made within {clock.seconds:g}s"
     elif clock.step:
-        text = f"{clock.step} ran longer than its timeout of {clock.seconds:g}s; raise its timeout: or make it smaller"
+        text = (
+            f"{clock.step} ran longer than its timeout of {clock.seconds:g}s{seen}; raise its timeout: or mend the step"
+        )
     else:
-        text = f"the group ran longer than its timeout of {clock.seconds:g}s; raise timeout: or make the group smaller"
+        text = f"the group ran longer than its timeout of {clock.seconds:g}s{seen}; raise timeout: or mend its steps"
     return Failure(clock.code, text)

@@ -28,6 +28,7 @@ from unstuck.tasks.process.stack_dump import StackDump
 from unstuck.tasks.process.tree import ProcessState, Tree, describe_status, exit_status, is_watchdog, process_state
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
+from unstuck.tasks.protocol.step_stack import own_frame
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.settings import Settings, settings
 from unstuck.tasks.transport.lease import Lease, RenewAnswer, record_outcome
@@ -195,7 +196,8 @@ class Watchdog:
                 "instruction": str(action.instruction),
             }
             if action.instruction is Instruction.TIMEOUT and action.state.timed_out is not None:
-                line["failure"] = asdict(timeout_failure(action.state.timed_out))  # which of the clocks it was
+                failure = timeout_failure(action.state.timed_out, action.state.stood)
+                line["failure"] = asdict(failure)  # which of the clocks it was
             self._send(line)
         if action.kill_reason:
             self._log_for_attempt(action.kill_reason)
@@ -285,6 +287,7 @@ class Watchdog:
         if self._stack is None or (found := self._stack.look(self._holding)) is None or self._token is None:
             return
         frames, seen, since = found
+        self._state = replace(self._state, stood=str(own_frame(frames)))
         every, held = self._settings.stack_every, self._holding
         stages = held.stages if time.time() - held.stages_at < 2 * every + self._settings.lease_renew else ""
         try:

@@ -56,9 +56,11 @@ class Hung:
 @pytest.fixture
 def hung(coordinator: Coordinator, tmp_path: Path) -> Callable[..., Any]:
     @contextmanager
-    def hang(step: str, *, environ: dict[str, str] | None = None, **params: Any) -> Iterator[Hung]:
+    def hang(
+        step: str, *, timeout: str | None = None, environ: dict[str, str] | None = None, **params: Any
+    ) -> Iterator[Hung]:
         steps = [{"python": f"hanging_steps:{step}", "params": params}]
-        job = coordinator.submit(group("g", steps=steps, spark=False))
+        job = coordinator.submit(group("g", steps=steps, spark=False, timeout=timeout))
         coordinator.read()
         url = coordinator.settings.redis_url
         with single_runner(url, tmp_path, *coordinator.sent, environ={**EVERY, **(environ or {})}) as runner:
@@ -110,6 +112,14 @@ def test_it_is_shown_since_when_a_step_stands_at_the_same_lines(hung: Any, tmp_p
         assert moved.since > first.at
         later = job.stack(lambda stack: stack.at > moved.at)
         assert later.since == pytest.approx(moved.since, abs=(later.at - moved.at) / 2), "it has not moved since"
+
+
+def test_the_failure_of_a_timeout_says_where_the_step_stood(hung: Any) -> None:
+    """Nobody may have looked while it hung. The step is told to end, does not, and is killed."""
+    with hung("waits_for_a_lock", timeout="4s", environ={"UNSTUCK_CANCEL_GRACE": "1s"}) as job:
+        wait_until(lambda: job.why().state == "BACKOFF", 60, "the timeout to be taken in")
+        where = f"{STEPS.name}:{line_of('the line that waits')} in taken_twice"
+        assert re.search(rf"longer than its timeout of 4s; its step was last seen at \S*{where}; raise", job.why().what)
 
 
 def test_a_watchdog_that_is_killed_while_it_asks_is_followed_by_one_that_shows_the_step(hung: Any) -> None:

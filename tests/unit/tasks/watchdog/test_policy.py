@@ -128,6 +128,15 @@ def test_of_the_clock_of_a_group_and_that_of_its_step_the_first_to_run_out_is_to
     assert end.outcome.failure.text.startswith("step 2 of 3 (clean) ran longer than its timeout of 10s")
 
 
+def test_a_timeout_says_where_the_step_stood_last() -> None:
+    for clock in (ALL_STEPS, ONE_STEP):
+        told = decide(replace(timed(clock), stood="etl.py:12 in load"), see(60.0), grace=GRACE)
+        end = decide(told.state, see(70.0), grace=GRACE)
+        assert end.outcome is not None
+        assert end.outcome.failure is not None
+        assert "; its step was last seen at etl.py:12 in load; raise " in end.outcome.failure.text
+
+
 def test_a_worker_that_stops_hands_back_when_the_grace_is_over_and_not_before() -> None:
     assert decide(IDLE, see(29.9, drain_at=30.0), grace=GRACE).instruction is None
     told = decide(IDLE, see(30.0, drain_at=30.0), grace=GRACE)
