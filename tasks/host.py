@@ -36,7 +36,7 @@ def may_run_spark(settings: Settings, queues: Collection[str]) -> bool:
 
 
 def worker_here(settings: Settings) -> RunsOn:
-    """What a worker of this host runs: no Spark without Java, which workers of the queue ``light`` need not have."""
+    """Of a worker of this host. It runs no Spark without Java, which workers of the queue ``light`` need not have."""
     none = settings.spark_master == NO_SPARK
     none |= not settings.spark_master.startswith("sc://") and java_program() is None
     return replace(release_here(), spark=NO_SPARK) if none else release_here()

@@ -19,7 +19,7 @@ from typing import Any
 from billiard.common import terminate_handler_fired
 
 from unstuck.tasks.driver.driver import TABLES
-from unstuck.tasks.errors import AttemptEnded, NotBegun, UnstuckError, WarehouseMismatch
+from unstuck.tasks.errors import AttemptEnded, NotBegun, StepNotFound, UnstuckError, WarehouseMismatch
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.log_lines import process_is_about
 from unstuck.tasks.process.call_deadlines import run_with_deadline
@@ -48,7 +48,7 @@ from unstuck.tasks.spec.retry import RetryPolicy
 from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.steps.beside import BesidePublished
 from unstuck.tasks.steps.calls import untaken
-from unstuck.tasks.steps.code import code_of, code_taken, fingerprint
+from unstuck.tasks.steps.code import code_of, code_taken, fingerprint, forget_code
 from unstuck.tasks.steps.context import Scratch, StepContext
 from unstuck.tasks.steps.execute import StepRaised, run_step, users_code
 from unstuck.tasks.steps.loaded import loaded
@@ -363,6 +363,8 @@ class Attempt:
         if described.hangs or ours:
             self._runner.replace()
         self._log_line(logging.ERROR, "%s failed", self._token, trace=described.whole)
+        if isinstance(error, StepNotFound):
+            forget_code(self._work_order.group.packages)
         if ours:
             found = outside_of_the_steps(found, self._runner.name, self._changed)
         elif self._doubtful:

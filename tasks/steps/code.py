@@ -12,8 +12,7 @@ import json
 import logging
 import secrets
 import sys
-from collections.abc import Collection, Iterator
-from functools import cache
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from unstuck.tasks.settings import settings
@@ -39,6 +38,12 @@ def code_of(work_order: WorkOrder) -> str:
 def code_taken() -> dict[str, str]:
     """The packages of steps whose code this process has looked at, each with the digest of that code."""
     return dict(_taken)
+
+
+def forget_code(packages: Iterable[str]) -> None:
+    """Look at the code of these packages again when it is asked for next, since this process could not import it."""
+    for package in packages:
+        _taken.pop(package, None)
 
 
 def fingerprint(work_order: WorkOrder, code: str, read: Collection[str] | None) -> str:
@@ -71,9 +76,10 @@ def why_again(work_order: WorkOrder, job: str, there: Marker, newer: str = "", o
     return f"what it reads, its parameters, its steps or UNSTUCK_TIME_ZONE changed since job {job}"
 
 
-@cache
 def _digest(package: str) -> str:
-    """Of the source of all modules of ``package``; empty if there is no such package."""
+    """Of the source of all modules of ``package``, read once; of nothing if there is no such package."""
+    if package in _taken:
+        return _taken[package]
     digest = hashlib.sha256()
     try:
         for name, path in _sources(package):

@@ -76,7 +76,7 @@ def make_offer(
     client.hset(keys.job, mapping={**record, "fields": f"{len(record)} {' '.join(record)} "})
     client.hset(keys.plans, split_member(group_id)[0], plan.model_dump_json(by_alias=True))
     client.hset(keys.inputs, mapping={split_member(group_id)[0]: "{}", group_id: frozen.model_dump_json()})
-    client.hset(keys.attempts, group_id, json.dumps({"epoch": epoch, "nonce": nonce}))
+    client.hset(keys.attempts, group_id, json.dumps({"epoch": epoch, "nonce": nonce, "spark": spec.spark}))
     client.zadd(KEYS.due, {job: 0})
     offer = Offer(job, group_id, epoch, nonce)
     if send:

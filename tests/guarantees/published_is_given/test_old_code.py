@@ -134,6 +134,24 @@ def test_a_file_that_changes_all_the_time_holds_up_no_work(shop: Shop) -> None:
         assert len(pids) >= 2
 
 
+def test_code_that_could_not_be_imported_is_read_anew(shop: Shop) -> None:
+    """Its digest stood for the code that ran after the next deploy: in `unstuck fleet`, and in the marker."""
+
+    def shown() -> str:
+        return next((one.code["shop"] for one in fleet.listed(shop.client) if "shop" in one.code), "")
+
+    with shop.worker() as worker:
+        shop.deploy("(")
+        (outcome,) = shop.outcomes(shop.offer())
+        assert outcome.failure is not None
+        assert outcome.failure.code == "STEP_NOT_FOUND"
+        broken = wait_until(shown, 30, "the fleet to show the code that was looked at")
+        shop.deploy("base")
+        (runner,) = worker.runners
+        assert shop.runs()["pid"] == runner.pid, "it has loaded nothing that changed"
+        wait_until(lambda: shown() not in ("", broken), 30, "the fleet to show the code that ran")
+
+
 def test_a_module_that_moved_is_imported_from_where_it_is_now(shop: Shop, tmp_path: Path) -> None:
     with shop.worker():
         first = shop.runs(base=2)
