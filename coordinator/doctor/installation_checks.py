@@ -6,6 +6,8 @@ has its cure in docs/troubleshooting.md.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
@@ -252,6 +254,8 @@ def of_warehouse(seen: WarehouseFacts) -> Finding:
         cure = "Look at the bucket, its region and endpoint, and the credentials: docs/operate.md, object store."
     if (install := how_to_install("s3")) in seen.trouble:
         cure = install
+    if any(os.strerror(full) in seen.trouble for full in (errno.ENOSPC, errno.EDQUOT)):
+        cure = "Make room: unstuck vacuum --dry-run, or a shorter UNSTUCK_RETENTION (docs/operate.md, free the disk)."
     if seen.trouble:
         return problem("WAREHOUSE", f"the warehouse {seen.uri} cannot be used from here: {seen.trouble}", cure)
     if not seen.there:

@@ -380,8 +380,10 @@ def _write_temp(target: str, data: bytes) -> str:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-    except BaseException:
+    except BaseException as error:
         _remove(temp)
+        if isinstance(error, OSError):  # of a write, which names no file
+            error.filename = error.filename or target
         raise
     return temp
 

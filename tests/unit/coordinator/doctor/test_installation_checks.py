@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import errno
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -392,6 +394,15 @@ def test_open_jobs_of_another_warehouse_under_the_same_path_are_named() -> None:
     assert "j1" not in found.text
     assert ill(doctor.of_warehouse_and_jobs(PLACE, (jobs[0], jobs[2]))) == []
     assert ill(doctor.of_warehouse_and_jobs(WarehouseFacts("/w"), jobs)) == [("WAREHOUSE_ID", Level.PROBLEM)]
+
+
+def test_a_full_warehouse_is_told_how_to_make_room() -> None:
+    for full in (errno.ENOSPC, errno.EDQUOT):
+        found = doctor.of_warehouse(WarehouseFacts("/w", trouble=f"OSError: {OSError(full, os.strerror(full))}"))
+        assert (found.level, found.cure) == (
+            Level.PROBLEM,
+            "Make room: unstuck vacuum --dry-run, or a shorter UNSTUCK_RETENTION (docs/operate.md, free the disk).",
+        )
 
 
 def seeing(coordinator: WarehouseSeen, worker: WarehouseSeen) -> FleetView:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import resource
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +35,18 @@ def test_what_is_written_is_read_back_and_replaced_as_a_whole(files: Files) -> N
     assert files.size("a/b/c.json") == 6
     assert files.names("a/b") == ["c.json"], "no temporary file is left"
     assert files.names("a") == ["b"]
+
+
+def test_a_write_for_which_there_is_no_room_names_the_file(tmp_path: Path) -> None:
+    files, before = Files(str(tmp_path)), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        for write in (files.write_durable, files.create):
+            with pytest.raises(OSError, match=re.escape(f"File too large: '{tmp_path}/part'")):
+                write("part", bytes(5000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert files.names("") == []
 
 
 def test_an_absent_file_is_absent_and_not_an_empty_one(files: Files) -> None:
