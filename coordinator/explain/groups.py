@@ -196,6 +196,7 @@ def _backoff(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Grou
 
 def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: GroupRecord) -> Explanation:
     job, env, queue, helps = facts.state.job, facts.env, planned.spec.queue_name, facts.help
+    awaited = "a worker may come"
     if stands_still(job):
         ends = Event(what=A_PERSON)
         if job.halted is not None:
@@ -217,6 +218,7 @@ def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Group
                 helps = (cure, "unstuck fleet", *helps)
             elif planned.spec.pool and planned.spec.pool in facts.fleet.pools:
                 what, helps = f"waits for {facts.fleet.pools[planned.spec.pool]}", ("unstuck pool list", *helps)
+                awaited = "a slot may be free"
             elif queue in facts.fleet.unread:
                 what, helps = f"{what}; messages wait unread on {facts.fleet.unread[queue]}", ("unstuck doctor", *helps)
             elif queue in facts.fleet.busy:
@@ -229,7 +231,7 @@ def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Group
             others = listed(env.others(queue, attempt.avoid), SHOWN) or "other hosts"
             what = f"{what}; it was tried on host {attempt.avoid}, so first it is left to {others}"
             following = Event(what=f"host {attempt.avoid} may take it too", at=attempt.avoid_until)
-        ends = facts.ends("never by itself: a worker may come at any time")
+        ends = facts.ends(f"never by itself: {awaited} at any time")
         if given_up_at := queue_timeout_at(job, record, planned.spec.queue_timeout, env):
             ends = facts.ends(f"FAILED by its queue_{timeout_of(planned.spec.queue_timeout)}", given_up_at)
     return Explanation(

@@ -309,8 +309,8 @@ def _recovering(state: JobState) -> str:
         return ""
     first = state.record(troubled[0])
     error = first.last_error.text if first.last_error is not None else ""
-    more = f"; {len(troubled) - 1} more recover" if len(troubled) > 1 else ""
-    return f"{troubled[0]} recovers ({first.state.lower()}, attempt {first.epoch}) after: {error}{more}"
+    more = f"; so are {len(troubled) - 1} more" if len(troubled) > 1 else ""
+    return f"{troubled[0]} is tried again ({first.state.lower()}, attempt {first.epoch}) after: {error}{more}"
 
 
 def _at_work(state: JobState) -> str:

@@ -11,7 +11,7 @@ from unstuck.tasks.identity import NO_SPARK, RunsOn, in_words
 from unstuck.tasks.protocol.processes import RunnerStatus
 
 SHORT = 8  # characters of a digest that are shown
-HELP = "deploy the same code everywhere and restart the workers"
+HELP = "deploy the same code everywhere; a runner that has not worked since a deploy takes it in before it works again"
 
 
 def different_code(runners: Iterable[RunnerStatus]) -> dict[str, str]:

@@ -228,7 +228,7 @@ def test_workers_that_run_different_code_are_named_in_fleet_and_in_why(cli: Cli,
     assert "flights:91bc0000 other:91bc0000" in next(line for line in done.stdout.splitlines() if "host-9:13" in line)
     said = (
         'runners run different code of "flights": 3f2a0000 on host-9:11, host-9:12, 91bc0000 on host-9:13; '
-        "deploy the same code everywhere and restart the workers"
+        "deploy the same code everywhere; a runner that has not worked since a deploy takes it in before it works again"
     )
     assert said in cli.json("why", job)[0]["what"]
     assert cli.json("why", job)[0]["help"][0] == "unstuck fleet"

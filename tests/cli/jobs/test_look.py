@@ -165,7 +165,7 @@ def test_list_says_what_a_job_waits_for_in_the_words_of_why(cli: Cli, hand: ByHa
     client.hset(groups, "heavy", json.dumps({**record, "since": record["since"] - 60}))  # long enough to be stuck
     listed = {job["id"]: (job["status"], job["why"]) for job in cli.json("list")}
     assert listed == {
-        retrying: ("RETRYING", "flaky recovers (backoff, attempt 1) after: no network"),
+        retrying: ("RETRYING", "flaky is tried again (backoff, attempt 1) after: no network"),
         paused: ("PAUSED", "anna paused it (night)"),
         stuck: ("PENDING", "heavy: queue heavy: no worker listens on it"),
     }
@@ -331,7 +331,7 @@ def test_show_says_when_a_retry_comes_and_why(cli: Cli, hand: ByHand) -> None:
     line = next(line for line in out.splitlines() if "↻ only" in line)
     assert "attempt 2 in " in line
     assert "flaky network (retry 1 of 3" in line
-    assert "only recovers (backoff, attempt 1) after: flaky network" in out
+    assert "only is tried again (backoff, attempt 1) after: flaky network" in out
 
 
 def test_show_and_its_json_say_in_one_line_what_each_group_waits_for(cli: Cli, hand: ByHand) -> None:

@@ -557,7 +557,7 @@ def test_every_wait_has_a_line_and_a_wait_for_a_time_counts_down(coordinator: Co
     assert view.why_line("a", at - 12).startswith("attempt 2 in 12s: STEP_FAILED: it broke")
     assert view.why_line("a", at + 1).startswith("attempt 2 now: STEP_FAILED")
     assert view.why_line("b") == "waits for a (BACKOFF)"
-    assert view.why_line(job) == "a recovers (backoff, attempt 1) after: it broke"
+    assert view.why_line(job) == "a is tried again (backoff, attempt 1) after: it broke"
     job = coordinator.submit(group("a", queue="heavy"))
     coordinator.read()
     view = coordinator.client.show(job, why=True)

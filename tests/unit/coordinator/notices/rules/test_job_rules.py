@@ -151,7 +151,7 @@ def test_a_job_that_is_tried_again_for_a_time_is_told_at_that_time_and_its_end_o
     job.decide()
     (notice,) = job.notices
     assert (notice.event, notice.since, notice.at) == ("retrying_for", began, began + 900)
-    assert notice.text == "a recovers (backoff, attempt 3) after: it went wrong"
+    assert notice.text == "a is tried again (backoff, attempt 3) after: it went wrong"
     assert notice.first_error == "group a: BOOM: it went wrong"
     assert notice.next == "attempt 4, at 1970-01-01T00:35:00Z"
     job.now += 400
