@@ -124,7 +124,8 @@ UNDECIDED_AGE = _metric(
 REPORTS_REFUSED = _metric(
     "counter",
     "reports_refused_total",
-    "Reports that changed nothing: of an attempt that was replaced (stale), or after the end of the job (terminal).",
+    "Reports that changed nothing: of an attempt that was replaced (stale), or after the end of the job (terminal). A "
+    "short job has one of these in good health: its last report comes when its end was read from the record.",
     "reason",
 )
 DEAD_LETTERS = _metric(
