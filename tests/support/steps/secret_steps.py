@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import logging
 import os
 import subprocess
 import sys
+import termios
 import threading
 import time
 from typing import Any
@@ -35,7 +37,8 @@ def past_python(spark: Any, ctx: Any, password: str) -> None:
     """Write to the descriptors themselves: this process, a child, a grandchild, and a C library."""
     os.write(1, f"written: {password}\n".encode())
     os.write(2, f"{password[:3]}".encode())
-    time.sleep(0.2)
+    while fcntl.ioctl(2, termios.FIONREAD, bytes(4)) != bytes(4):  # the pipe still has the first part
+        time.sleep(0.001)
     os.write(2, f"{password[3:]} written in two\n".encode())
     subprocess.run(["sh", "-c", 'printf "child: %s\n" "$0"', password], check=True)
     subprocess.run(["sh", "-c", 'sh -c "cat >&2"'], input=f"grandchild: {password}\n".encode(), check=True)

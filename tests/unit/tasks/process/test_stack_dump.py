@@ -60,7 +60,7 @@ def backtracks(dump: StackDump) -> None:
 
 
 def grüße(dump: StackDump) -> None:
-    time.sleep(600)
+    time.sleep(600)  # until it is killed
 
 
 def test_the_frames_of_a_process_in_a_c_call_are_read_again_and_again() -> None:
