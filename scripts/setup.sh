@@ -159,7 +159,7 @@ check_java() {
 
 # --- Chromium ---------------------------------------------------------------------------------------------------
 
-# The names that tests/support/browser.py looks for.
+# The names that tests/support/page/browser.py looks for.
 has_browser() {
     for candidate in chromium chromium-browser google-chrome google-chrome-stable; do
         if command -v "$candidate" >/dev/null 2>&1; then return; fi

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from scripts.record_watch import until
-from tests.support.browser import browser
+from tests.support.page.browser import browser
 from unstuck import Client, Settings
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"

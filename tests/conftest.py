@@ -14,7 +14,7 @@ import pytest
 import redis
 from hypothesis import settings
 
-from tests.support.s3_server import S3Server, SeaweedFS
+from tests.support.network.s3_server import S3Server, SeaweedFS
 from tests.support.servers import RedisServer
 from tests.support.spark.spark_classes import java_options
 

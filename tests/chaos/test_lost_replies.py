@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import redis
 
+from tests.support.network.proxy import Proxy
 from tests.support.paths import PYTHONPATH
-from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status, Unreachable
 from unstuck.coordinator.local.local_fleet import LocalFleet

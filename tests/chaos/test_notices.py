@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.support.network.receivers import Receiver, answers_twice, hangs, notice, status
 from tests.support.paths import ROOT
-from tests.support.receivers import Receiver, answers_twice, hangs, notice, status
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.notices.outbox import Outbox
 from unstuck.tasks.protocol.keys import Keys

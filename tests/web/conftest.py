@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A Chromium; a machine without one skips the tests that ask for it."""
-    from tests.support import browser
+    from tests.support.page import browser
 
     if browser.chromium() is None:
         pytest.skip(browser.WITHOUT)

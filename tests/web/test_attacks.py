@@ -15,8 +15,8 @@ from urllib.parse import urlencode
 import pytest
 from starlette.routing import BaseRoute, Mount, Route
 
+from tests.support.page.web_page import ServedPage, page_of
 from tests.support.servers import RedisServer
-from tests.support.web_page import ServedPage, page_of
 from unstuck import Client, Settings
 from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.web.api.api_app import PREFIX, api_app

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.browser import overflow, violations, watched
+from tests.support.page.browser import overflow, violations, watched
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

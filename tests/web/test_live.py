@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.browser import violations, watched
+from tests.support.page.browser import violations, watched
+from tests.support.page.web_page import ServedPage, page_of
 from tests.support.servers import RedisServer
-from tests.support.web_page import ServedPage, page_of
 from unstuck import Client, Settings
 
 if TYPE_CHECKING:

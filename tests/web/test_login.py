@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.support.page.web_page import page_of
 from tests.support.servers import RedisServer
-from tests.support.web_page import page_of
 from unstuck.coordinator.local.home import Home
 from unstuck.tasks.identity import user_here
 

@@ -7,8 +7,8 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.support.page.web_page import page_of
 from tests.support.servers import RedisServer
-from tests.support.web_page import page_of
 from unstuck import Client, Settings
 from unstuck.coordinator.model.notice import Notice
 from unstuck.coordinator.notices.message import message_of

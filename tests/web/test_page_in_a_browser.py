@@ -13,11 +13,11 @@ from uuid import uuid4
 
 import pytest
 
-from tests.support.browser import Watched, overflow, violations, watched
 from tests.support.fleet import gone
+from tests.support.page.browser import Watched, overflow, violations, watched
+from tests.support.page.web_page import ServedPage, page_of
 from tests.support.servers import RedisServer, wait_until
 from tests.support.streams.stream_fleet import StreamFleet, stream_fleet
-from tests.support.web_page import ServedPage, page_of
 from unstuck import Client
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, published_files
 from unstuck.tasks.warehouse.log import Warehouse
 
-LOAD = {"python": "tests.support.steps.column_steps:made", "output": "out", "params": {"columns": {"n": [1]}}}
+LOAD = {"python": "tests.support.steps.frame_steps.columns:made", "output": "out", "params": {"columns": {"n": [1]}}}
 
 
 def test_a_schedule_runs_once_per_tick_while_coordinators_are_killed_and_obeys_its_commands(

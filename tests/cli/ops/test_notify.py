@@ -8,7 +8,7 @@ from typing import Any
 import redis
 
 from tests.cli.conftest import Cli
-from tests.support.receivers import notice, receiver, status
+from tests.support.network.receivers import notice, receiver, status
 from tests.support.servers import free_port
 from unstuck.coordinator.notices.outbox import Outbox
 from unstuck.tasks.protocol.keys import Keys

@@ -18,9 +18,9 @@ import pytest
 import redis
 
 from tests.support import fleet
+from tests.support.network.s3_server import S3Server
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.programs.instance_metadata import instance_metadata
-from tests.support.s3_server import S3Server
 from tests.support.servers import RedisServer, free_port, wait_until
 from unstuck import Client, Settings, Status, published_files
 from unstuck.tasks.transport.redis_client import connect

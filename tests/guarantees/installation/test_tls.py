@@ -16,9 +16,9 @@ import redis
 from pydantic import ValidationError
 
 from tests.cli.conftest import Cli
+from tests.support.network.tls import Authority, TlsServer
 from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer, wait_until
-from tests.support.tls import Authority, TlsServer
 from unstuck import Client, Settings, Status
 from unstuck.coordinator.local.local_fleet import LocalFleet
 from unstuck.coordinator.local.programs import Size

@@ -14,7 +14,7 @@ import redis
 
 from tests.support import fleet
 from tests.support.machine import waited
-from tests.support.proxy import Proxy
+from tests.support.network.proxy import Proxy
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.protocol.report import OutcomeKind
 

@@ -26,9 +26,9 @@ from tests.guarantees.outputs_are_whole.test_nightly import DAYS, read_table
 from tests.guarantees.outputs_are_whole.test_object_store_fleet import in_arrow
 from tests.support import fleet
 from tests.support.duckdb_extensions import query
+from tests.support.network.s3_server import S3Server
 from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.programs.coordinator_processes import coordinator_processes
-from tests.support.s3_server import S3Server
 from tests.support.servers import RedisServer
 from tests.support.spark.jvm import end_jvm
 from unstuck import Client, JobSpec, Settings, Status, published_files

@@ -21,8 +21,8 @@ from tests.guarantees.nothing_is_forgotten.test_process_deaths import SOON, Case
 from tests.support import fleet
 from tests.support.failpoints import OF_A_COORDINATOR, OF_A_RUNNER, Effect, arming, order, reached_at
 from tests.support.looks import Looks, readers
+from tests.support.network.s3_server import SeaweedFS
 from tests.support.programs.coordinator_processes import coordinator_processes
-from tests.support.s3_server import SeaweedFS
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status
 from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 from typer.testing import CliRunner
 
 from tests.support import fleet
+from tests.support.network.s3_server import SECRET, S3Server
 from tests.support.programs.coordinator_processes import coordinator_processes
-from tests.support.s3_server import SECRET, S3Server
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, JobSpec, Settings, Status, published_files
 from unstuck.coordinator.cli.app import app

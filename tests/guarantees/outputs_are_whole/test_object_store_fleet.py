@@ -19,8 +19,8 @@ import redis
 
 from tests.support import fleet
 from tests.support.failpoints import Effect, arming, order, reached_by
+from tests.support.network.s3_server import S3Server
 from tests.support.programs.coordinator_processes import CoordinatorProcesses, coordinator_processes
-from tests.support.s3_server import S3Server
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status, published_files
 from unstuck.coordinator.views.jobs.job_views import JobView

@@ -20,7 +20,7 @@ from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.tasks.warehouse.log import Warehouse
 
 RULES = {"has_distance": "distance > 0", "known_carrier": "carrier is not null"}
-STEPS = "tests.support.steps.quality_steps"
+STEPS = "tests.support.steps.frame_steps.quality"
 
 
 class Fleet:

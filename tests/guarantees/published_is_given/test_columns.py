@@ -31,7 +31,7 @@ from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Entry
 from unstuck.tasks.warehouse.marker import StagedOutput
 
-STEPS = "tests.support.steps.column_steps"
+STEPS = "tests.support.steps.frame_steps.columns"
 Columns = dict[str, list[Any]]
 
 

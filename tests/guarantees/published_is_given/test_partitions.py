@@ -13,7 +13,7 @@ from tests.guarantees.outputs_are_whole import test_quality
 from unstuck import Client, Settings, Status, published_files
 from unstuck.coordinator.views.jobs.job_views import JobView
 
-STEP = "tests.support.steps.partition_steps:load"
+STEP = "tests.support.steps.frame_steps.partitions:load"
 BY_DAY = {"mode": "partition_overwrite", "partition_by": ["day"]}
 SECOND, FOURTH = "2013-01-02", "2013-01-04"
 

@@ -10,9 +10,9 @@ import pytest
 import redis
 
 from tests.support import fleet
+from tests.support.network.s3_server import S3Server
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.programs.s3_gateway import Gateway, s3_gateway
-from tests.support.s3_server import S3Server
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status, WarehouseUnsafe, published_files
 from unstuck.coordinator.doctor.host_facts import warehouse_facts

@@ -40,7 +40,7 @@ def place(
 
 def run(client: redis.Redis, place: tuple[str, Path, str], job: str, *steps: str, **group: Any) -> Outcome:
     queue, home, _ = place
-    made = [{"python": f"zone_steps:{step}", **({"output": step} if step in OUTPUTS else {})} for step in steps]
+    made = [{"python": f"frame_steps.zones:{step}", **({"output": step} if step in OUTPUTS else {})} for step in steps]
     offer = fleet.make_offer(client, home / "warehouse", job, {"name": "g", "queue": queue, "steps": made, **group})
     return fleet.outcome(client, offer, 120)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import redis
 
 from tests.support import fleet
-from tests.support.s3_server import KEY, SECRET, S3Server
+from tests.support.network.s3_server import KEY, SECRET, S3Server
 from tests.support.servers import RedisServer
 from unstuck.tasks.driver.driver import store_conf
 from unstuck.tasks.protocol.report import OutcomeKind

@@ -16,9 +16,9 @@ import pytest
 
 from tests.spark.installations.test_tpch import FOLDER, answers
 from tests.support import fleet
+from tests.support.network.s3_server import S3Server
 from tests.support.paths import ROOT
 from tests.support.programs.coordinator_processes import coordinator_processes
-from tests.support.s3_server import S3Server
 from tests.support.servers import RedisServer
 from tests.support.spark.jars import class_path
 from unstuck import Client, JobSpec, Settings, Status

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from tests.support.s3_server import S3Server
+from tests.support.network.s3_server import S3Server
 
 
 class Gateway:

@@ -148,7 +148,7 @@ def test_what_a_module_adds_while_it_is_imported_stays_and_what_else_it_sets_rep
     assert [fleet.outcome(client, offer, 0).results["added"] for offer in offers[:2]] == [["1", True]] * 2
 
 
-IMPORTED = [("a", "adds_at_import"), ("b", "adds_at_import"), ("c", "sets_at_import"), ("d", "sets_at_import")]
+IMPORTED = [("a", "at_import.adds"), ("b", "at_import.adds"), ("c", "at_import.sets"), ("d", "at_import.sets")]
 
 
 def test_a_step_that_imports_in_its_function_and_sets_a_variable_gets_its_runner_replaced(

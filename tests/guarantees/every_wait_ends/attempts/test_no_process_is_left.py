@@ -134,7 +134,7 @@ def test_a_runner_adopts_a_daemon_and_ends_it_also_where_nobody_above_it_would(
 def test_a_fork_while_the_module_of_a_step_is_imported_becomes_no_second_runner(
     store: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    steps = ("forks_at_import:done", "fleet_steps:my_pid", "fleet_steps:my_pid")
+    steps = ("at_import.forks:done", "fleet_steps:my_pid", "fleet_steps:my_pid")
     offers = [
         fleet.make_offer(
             store,

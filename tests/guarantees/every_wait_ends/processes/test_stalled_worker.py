@@ -17,7 +17,7 @@ import redis
 from tests.cli.conftest import Cli
 from tests.support import fleet
 from tests.support.coordinator import Coordinator
-from tests.support.proxy import Proxy
+from tests.support.network.proxy import Proxy
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings
 from unstuck.coordinator.doctor.finding import Level

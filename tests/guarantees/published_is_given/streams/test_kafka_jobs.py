@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.support.failpoints import OF_A_RUNNER
-from tests.support.s3_server import S3Server
+from tests.support.network.s3_server import S3Server
 from tests.support.servers import RedisServer, wait_until
 from tests.support.streams.kafka import Broker, mock_broker
 from tests.support.streams.kafka_server import kafka_server

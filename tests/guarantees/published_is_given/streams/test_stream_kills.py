@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.failpoints import OF_A_RUNNER
-from tests.support.s3_server import S3Server
+from tests.support.network.s3_server import S3Server
 from tests.support.servers import RedisServer
 from tests.support.spark.jars import class_path
 from tests.support.streams.stream_fleet import StreamFleet, published_ids, stream_fleet

@@ -12,7 +12,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.coordinator import Coordinator, group
-from tests.support.receivers import notice
+from tests.support.network.receivers import notice
 from unstuck import Status
 from unstuck.coordinator.metrics import scrape
 from unstuck.coordinator.metrics.catalog import CATALOG

@@ -18,9 +18,9 @@ from celery.signals import setup_logging
 from pydantic import ValidationError
 from standardwebhooks.webhooks import Webhook as Verifier
 
-from tests.support.receivers import ConnectProxy, MailServer, Receiver, drips, hangs, notice, receiver, status
+from tests.support.network.receivers import ConnectProxy, MailServer, Receiver, drips, hangs, notice, receiver, status
+from tests.support.network.tls import Authority
 from tests.support.servers import RedisServer, wait_until
-from tests.support.tls import Authority
 from unstuck.coordinator.model.notice import Notice
 from unstuck.coordinator.notices.addresses import Allowed
 from unstuck.coordinator.notices.channels.apprise import AppriseTarget

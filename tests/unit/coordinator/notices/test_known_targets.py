@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from tests.cli.conftest import Cli
-from tests.support.receivers import notice
+from tests.support.network.receivers import notice
 from tests.support.servers import RedisServer
 from unstuck import Client, Settings
 from unstuck.coordinator.doctor.finding import Finding, Level

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import redis
 
-from tests.support.proxy import Proxy
-from tests.support.receivers import Holds, Receiver, answers_twice, notice, receiver, status
+from tests.support.network.proxy import Proxy
+from tests.support.network.receivers import Holds, Receiver, answers_twice, notice, receiver, status
 from tests.support.servers import RedisServer, wait_until
 from unstuck.coordinator.model.notice import Notice
 from unstuck.coordinator.notices.channels.channel import Channel

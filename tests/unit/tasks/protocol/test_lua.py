@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.support.proxy import Proxy
+from tests.support.network.proxy import Proxy
 from tests.support.servers import RedisServer
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script, ask, load

@@ -14,7 +14,7 @@ import pytest
 import redis
 from kombu.exceptions import OperationalError
 
-from tests.support.proxy import Proxy
+from tests.support.network.proxy import Proxy
 from tests.support.servers import RedisServer, free_port, wait_until
 from unstuck.coordinator.celery import app as coordinators
 from unstuck.tasks.protocol.keys import Keys

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.s3_server import KEY, SECRET, S3Server
+from tests.support.network.s3_server import KEY, SECRET, S3Server
 from unstuck.coordinator.doctor.host_facts import lacks_connector, warehouse_facts
 from unstuck.tasks.errors import WarehouseMismatch, WarehouseUnsupported
 from unstuck.tasks.frames.output import stage

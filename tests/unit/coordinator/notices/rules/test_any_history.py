@@ -8,7 +8,7 @@ from collections import defaultdict
 import pytest
 import redis
 
-from tests.support.receivers import notice
+from tests.support.network.receivers import notice
 from unstuck.coordinator.notices.outbox import Outbox, Taken, TryEnd
 from unstuck.tasks.protocol.keys import Keys
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.s3_server import S3Server
+from tests.support.network.s3_server import S3Server
 from unstuck.tasks.errors import FileChanged, FileNameInvalid, SourceUnavailable
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.streams.arrived.listing import arrivals, listing

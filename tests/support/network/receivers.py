@@ -20,7 +20,7 @@ from typing import Any
 
 from aiosmtpd.smtp import SMTP, AuthResult
 
-from tests.support.tls import Authority
+from tests.support.network.tls import Authority
 from unstuck.coordinator.local.home import free_port
 from unstuck.coordinator.model.notice import Notice
 

@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from tests.cli.conftest import ByHand
 from tests.support.servers import RedisServer
-from tests.unit.web.conftest import HOST
+from tests.unit.coordinator.web.conftest import HOST
 from unstuck import Client, Settings
 from unstuck.coordinator.web.app import create_app
 from unstuck.coordinator.web.safety import Access

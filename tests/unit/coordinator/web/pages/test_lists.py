@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from tests.cli.conftest import ByHand
 from tests.guarantees.nothing_is_forgotten.test_hanging_warehouse import silent
-from tests.unit.web.conftest import HOST
+from tests.unit.coordinator.web.conftest import HOST
 from unstuck.coordinator.doctor.examine import Doctor
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.views.dataset_views import Datasets

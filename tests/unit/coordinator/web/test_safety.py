@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from starlette.types import Message
 
 from tests.cli.conftest import ByHand
-from tests.unit.web.conftest import HOST
+from tests.unit.coordinator.web.conftest import HOST
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.web.safety import COOKIE, FORWARDED, MOST_BODY, Access, Guard
 
