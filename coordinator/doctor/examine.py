@@ -99,7 +99,7 @@ class Doctor:
         findings += [*checks.of_settings(settings), *of_names(os.environ), *_of_notify(settings)]
         if warehouse.done():
             seen = warehouse.result()
-            findings.append(checks.of_warehouse(seen))
+            findings += [checks.of_warehouse(seen), *checks.of_disk(seen)]
             findings += [] if jobs is None else checks.of_warehouse_and_jobs(seen, jobs)
             findings += [] if view is None else checks.of_warehouse_and_fleet(seen, view)
         else:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ class WarehouseFacts:
         id: of the warehouse; None if it has none yet.
         creates_once: of two creates of one file, the second was refused.
         trouble: why it cannot be used; empty if it can, or if nothing is there.
+        free, disk: bytes that this account may still write, and all that it may use; None if the place is no folder.
         made_at: when the warehouse was made, in seconds by the clock of its file system; None if that is not known.
     """
 
@@ -41,6 +43,8 @@ class WarehouseFacts:
     creates_once: bool = False
     trouble: str = ""
     made_at: float | None = None
+    free: int | None = None
+    disk: int | None = None
 
 
 def warehouse_facts(uri: str, word: str) -> WarehouseFacts:
@@ -55,13 +59,20 @@ def warehouse_facts(uri: str, word: str) -> WarehouseFacts:
         # Without a folder there is nothing to probe, and none must be made: the doctor changes nothing.
         local = files.local_path("")
         if not (local.is_dir() if local is not None else files.names("")):
-            return WarehouseFacts(uri, trouble="" if local is None else _in_the_way(local))
+            return WarehouseFacts(uri, trouble="" if local is None else in_the_way(local))
         known = warehouse.identity()
         made_at = local.joinpath(ID_FILE).stat().st_mtime if known and local is not None else None
         once = files.creates_once(f"_doctor-{word}")
-        return WarehouseFacts(uri, True, known, once, made_at=made_at)
+        free, disk = (None, None) if local is None else _room(local)
+        return WarehouseFacts(uri, True, known, once, made_at=made_at, free=free, disk=disk)
     except (OSError, ValueError, UnstuckError) as error:
         return WarehouseFacts(uri, trouble=f"{type(error).__name__}: {error}")
+
+
+def _room(folder: Path) -> tuple[int, int]:
+    """Bytes that are free on the disk of ``folder``, and of the whole disk, without what is kept for root: as `df`."""
+    disk = shutil.disk_usage(folder)
+    return disk.free, disk.used + disk.free
 
 
 def staged_jobs(uri: str, since: float) -> list[str]:
@@ -93,7 +104,7 @@ def stale_views(uri: str) -> dict[str, tuple[int, int]]:
     return {place.storage.uri(view_path(kind)): (at, head) for kind, at in shown.items() if at < head}
 
 
-def _in_the_way(folder: Path) -> str:
+def in_the_way(folder: Path) -> str:
     """Name the file in the place where ``folder``, or one above it, would have to be made; empty if there is none."""
     there = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
     if there.is_dir():

@@ -27,11 +27,12 @@ from unstuck.tasks.settings import LAST_STEPS, Settings
 
 OLDEST_REDIS = (7, 0)
 OLDEST_VALKEY = (8, 0)
-FULL, NEARLY_FULL = 0.9, 0.75  # of the memory that Redis may take
+FULL, NEARLY_FULL = 0.9, 0.75  # of the memory that Redis may take; of a disk, FULL alone
 SKEW = 2.0  # seconds that two clocks may differ
 LATE, TOO_LATE = 10.0, 60.0  # seconds that a report may wait, or a job be overdue where sweeps come often
 FRESH = 10.0  # seconds after a warehouse was made in which a process may still say that there is none
 STOP_TIMEOUT = 40.0  # seconds; what the how-to lets supervisors wait before they kill a worker
+MAKE_ROOM = "Make room: unstuck vacuum --dry-run, or a shorter UNSTUCK_RETENTION (docs/operate.md, free the disk)."
 _WRITES = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")  # in INFO
 
 
@@ -133,6 +134,13 @@ def of_records(seen: RecordFacts, settings: Settings) -> Iterator[Finding]:
         text = f"{count_of(seen.halted, 'open job')} cannot go on alone: no coordinator could decide what is next"
         cure = "`unstuck list --status HALTED` names each with its reason; resume or cancel it when the cause is gone."
         yield problem("JOBS_HALTED", text, cure)
+    if seen.halted_schedules:
+        which = some([f"{name} ({why})" for name, why in seen.halted_schedules.items()])
+        text = f"{count_of(len(seen.halted_schedules), 'schedule')} cannot go on alone, and run no job: {which}"
+        yield problem("SCHEDULES_HALTED", text, "`unstuck schedule why NAME` says why, and what helps.")
+    for pool, waiting in seen.closed_pools.items():
+        text = f"{count_of(waiting, 'group')} waiting for a slot of pool {pool}, which has 0"
+        yield warning("POOLS", text, f"Unless it was closed on purpose: `unstuck pool set {pool} N`.")
     if seen.newer:
         text = f"a newer release than this one has stored {some(list(seen.newer))}: coordinators of this one leave them"
         cure = "End the upgrade: run coordinators of the release that stored them; no other decides them."
@@ -255,7 +263,7 @@ def of_warehouse(seen: WarehouseFacts) -> Finding:
     if (install := how_to_install("s3")) in seen.trouble:
         cure = install
     if any(os.strerror(full) in seen.trouble for full in (errno.ENOSPC, errno.EDQUOT)):
-        cure = "Make room: unstuck vacuum --dry-run, or a shorter UNSTUCK_RETENTION (docs/operate.md, free the disk)."
+        cure = MAKE_ROOM
     if seen.trouble:
         return problem("WAREHOUSE", f"the warehouse {seen.uri} cannot be used from here: {seen.trouble}", cure)
     if not seen.there:
@@ -266,6 +274,15 @@ def of_warehouse(seen: WarehouseFacts) -> Finding:
         cure = "Put the warehouse elsewhere, or upgrade the object store. Jobs are refused there: WAREHOUSE_UNSAFE."
         return problem("WAREHOUSE", text, cure)
     return ok("WAREHOUSE", f"{seen.uri} can be written, and creates a file only if it is absent")
+
+
+def of_disk(seen: WarehouseFacts) -> list[Finding]:
+    """Is there room for what the next jobs write? Nothing where the warehouse is no folder, or cannot be used."""
+    if seen.free is None or not seen.disk:
+        return []
+    share = 1 - seen.free / seen.disk
+    text = f"the disk of the warehouse {seen.uri} has {_size(seen.free)} of {_size(seen.disk)} free ({share:.0%} full)"
+    return [warning("DISK", text, MAKE_ROOM) if share >= FULL else ok("DISK", text)]
 
 
 def of_warehouse_and_jobs(seen: WarehouseFacts, jobs: tuple[JobWarehouse, ...]) -> list[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import redis
@@ -13,6 +13,8 @@ import redis
 from unstuck.coordinator.model.records import JOB_SCHEMA
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.store.job_store import REPORT_GROUP
+from unstuck.coordinator.store.pool_store import Pools
+from unstuck.coordinator.store.schedule_store import ScheduleStore
 from unstuck.coordinator.views.jobs.job_views import Queries
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
 
@@ -58,6 +60,8 @@ class RecordFacts:
         warehouses: of open jobs, the newest; ``newer``: those of them that a newer release has stored.
         period: UNSTUCK_SWEEP_EVERY of the process that swept last.
         stray: messages for a coordinator that were sent without any prefix, so that no fleet reads them.
+        halted_schedules: each that is HALTED, or cannot be read, with a word for why.
+        closed_pools: pools of no slots for which groups wait, and how many.
     """
 
     lag: int | None
@@ -75,6 +79,8 @@ class RecordFacts:
     stray: int = 0
     halted: int = 0
     newer: tuple[str, ...] = ()
+    halted_schedules: Mapping[str, str] = field(default_factory=dict)
+    closed_pools: Mapping[str, int] = field(default_factory=dict)
 
 
 def server_facts(client: redis.Redis) -> ServerFacts:
@@ -122,7 +128,15 @@ def record_facts(client: redis.Redis, keys: Keys) -> RecordFacts:
         stray=_stray_messages(client),
         halted=int(halted),
         newer=newer,
+        halted_schedules=_halted_schedules(ScheduleStore(client, keys)),
+        closed_pools={one.name: one.waiting for one in Pools(client, keys).all() if one.waiting and not one.slots},
     )
+
+
+def _halted_schedules(store: ScheduleStore) -> dict[str, str]:
+    records, unreadable = store.load_all(store.names())
+    halted = {one.name: one.halted.code for one in records if one.halted is not None and not one.status.terminal}
+    return {**halted, **dict.fromkeys(unreadable, "its record cannot be read")}
 
 
 def unknown_jobs(client: redis.Redis, keys: Keys, jobs: Sequence[str]) -> list[str]:

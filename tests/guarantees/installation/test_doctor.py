@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ from unstuck import Settings, Status
 from unstuck.coordinator.doctor import redis_facts
 from unstuck.coordinator.doctor.examine import Doctor
 from unstuck.coordinator.doctor.finding import Level
+from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
+from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.probe import WarehouseProbe
 
@@ -238,6 +241,33 @@ def test_what_waits_in_the_store_is_named(
     assert job in found["JOBS_OVERDUE"]["text"]
     assert job in found["WAREHOUSE_ID"]["text"]
     assert "queue light" in found["QUEUES"]["text"]
+
+
+def test_work_that_a_person_has_to_let_go_on_is_named_with_the_command(
+    coordinator: Coordinator, told: Callable[[], dict[str, dict[str, Any]]]
+) -> None:
+    """A schedule that is HALTED, one whose record is damaged, and a pool of no slots."""
+    pools, schedules = coordinator.client.pools, coordinator.client.schedules
+    pools.set("jdbc", 0)
+    coordinator.submit(group("a", pool="jdbc"))
+    for name in ("well", "damaged", "nightly"):
+        schedules.set({"name": name, "schedule": {"every": "1h"}, "groups": [group("a")]})
+    store = ScheduleStore(coordinator.redis, coordinator.keys)
+    record = store.load("nightly")
+    assert record is not None
+    why = Reason("CANNOT_RESUME", "the position of the stream has moved")
+    store.commit(ScheduleChange("c", record.commit, replace(record, halted=why), (), due=record.made_at + 9e9))
+    coordinator.redis.hset(coordinator.keys.of_schedule("damaged").schedule, "record", "{")
+    coordinator.read()
+    found = told()
+    assert (found["SCHEDULES_HALTED"]["level"], found["POOLS"]["level"]) == ("problem", "warning")
+    assert "2 schedules" in found["SCHEDULES_HALTED"]["text"]
+    assert "nightly (CANNOT_RESUME), damaged (its record cannot be read)" in found["SCHEDULES_HALTED"]["text"]
+    assert "unstuck schedule why" in found["SCHEDULES_HALTED"]["cure"]
+    assert "1 group waiting for a slot of pool jdbc, which has 0" in found["POOLS"]["text"]
+    assert "unstuck pool set jdbc" in found["POOLS"]["cure"]
+    pools.set("jdbc", 1)
+    assert "POOLS" not in told()
 
 
 def test_a_fleet_that_sweeps_more_seldom_than_the_shell_of_the_doctor_thinks_is_well(

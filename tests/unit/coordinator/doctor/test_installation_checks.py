@@ -140,6 +140,8 @@ def test_a_fleet_that_waits_for_replicas_needs_one() -> None:
         ({"swept_age": None, "open": 0}, ("SWEEP", Level.WARNING)),
         ({"newer": ("j9",)}, ("JOBS_NEWER", Level.WARNING)),
         ({"beat": False}, ("SWEEP", Level.WARNING)),
+        ({"halted_schedules": {"nightly": "CANNOT_RESUME"}}, ("SCHEDULES_HALTED", Level.PROBLEM)),
+        ({"closed_pools": {"jdbc": 3}}, ("POOLS", Level.WARNING)),
     ],
 )
 def test_what_waits_too_long_is_named(change: dict[str, object], found: tuple[str, Level]) -> None:
@@ -354,9 +356,9 @@ def test_the_warehouse_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
     known = Warehouse(str(tmp_path)).ensure_id()
     before = sorted(tmp_path.rglob("*"))
     seen = warehouse_facts(str(tmp_path), "word")
-    assert seen == WarehouseFacts(
-        str(tmp_path), True, known, True, made_at=(tmp_path / "_warehouse_id").stat().st_mtime
-    )
+    made_at = (tmp_path / "_warehouse_id").stat().st_mtime
+    room = replace(seen, free=None, disk=None)
+    assert room == WarehouseFacts(str(tmp_path), True, known, True, made_at=made_at)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -403,6 +405,18 @@ def test_a_full_warehouse_is_told_how_to_make_room() -> None:
             Level.PROBLEM,
             "Make room: unstuck vacuum --dry-run, or a shorter UNSTUCK_RETENTION (docs/operate.md, free the disk).",
         )
+
+
+def test_a_disk_with_little_room_is_named_with_its_numbers_and_how_to_make_some(tmp_path: Path) -> None:
+    nearly = replace(PLACE, free=9 * 10**9, disk=100 * 10**9)
+    (found,) = doctor.of_disk(nearly)
+    assert (found.code, found.level) == ("DISK", Level.WARNING)
+    assert "/w has 9.0 GB of 100.0 GB free (91% full)" in found.text
+    assert "unstuck vacuum" in found.cure
+    assert ill(doctor.of_disk(replace(nearly, free=11 * 10**9))) == []
+    assert doctor.of_disk(PLACE) == [], "a bucket has no disk"
+    Warehouse(str(tmp_path)).ensure_id()
+    assert [one.code for one in doctor.of_disk(warehouse_facts(str(tmp_path), "word"))] == ["DISK"]
 
 
 def seeing(coordinator: WarehouseSeen, worker: WarehouseSeen) -> FleetView:
