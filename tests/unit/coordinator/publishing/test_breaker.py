@@ -11,6 +11,8 @@ from tests.support.servers import wait_until
 from unstuck.coordinator.errors import WarehouseSilent
 from unstuck.coordinator.publishing.breaker import MOST_HANGING, OPENS_AT, TRY_EVERY, CircuitBreaker
 
+ANSWERS = 60.0  # seconds, for a call that is to answer
+
 
 class Mount:
     """A warehouse that hangs until it may answer, and counts who asked."""
@@ -18,14 +20,14 @@ class Mount:
     def __init__(self) -> None:
         self.now = 0.0
         self.breaker = CircuitBreaker(0.05, lambda: self.now)
-        self.asked = 0
+        self.threads: list[threading.Thread] = []
         self.may_answer = threading.Event()
 
-    def ask(self, place: str = "/mnt/w") -> str:
-        return self.breaker.call(place, "job a is not stored", self._answer)
+    def ask(self, limit: float | None = None) -> str:
+        return self.breaker.call("/mnt/w", "job a is not stored", self._answer, limit)
 
     def _answer(self) -> str:
-        self.asked += 1
+        self.threads.append(threading.current_thread())
         self.may_answer.wait()
         return "id1"
 
@@ -34,23 +36,30 @@ class Mount:
             self.ask()
         return str(refused.value)
 
+    def was_asked(self, times: int) -> None:
+        """A thread that was started may begin after its call has been left behind."""
+        wait_until(lambda: len(self.threads) >= times, 60, f"{times} calls to begin, of which {len(self.threads)} have")
+        assert len(self.threads) == times
+
 
 @pytest.fixture
 def mount() -> Iterator[Mount]:
     made = Mount()
     yield made
     made.may_answer.set()
+    for thread in made.threads:
+        thread.join()
 
 
 def test_what_a_warehouse_answers_is_answered_be_it_an_error(mount: Mount) -> None:
     mount.may_answer.set()
-    assert mount.ask() == "id1"
+    assert mount.ask(ANSWERS) == "id1"
 
     def broken() -> None:
         raise PermissionError(13, "Permission denied", "/mnt/w/_warehouse_id")
 
     with pytest.raises(PermissionError, match="_warehouse_id"):
-        mount.breaker.call("/mnt/w", "job a is not stored", broken)
+        mount.breaker.call("/mnt/w", "job a is not stored", broken, ANSWERS)
 
 
 def test_a_warehouse_that_hangs_is_said_to_with_what_comes_of_it_and_what_to_do(mount: Mount) -> None:
@@ -64,19 +73,21 @@ def test_where_enough_hang_the_others_are_refused_at_once_and_one_a_minute_tries
         assert "has not answered" in mount.hangs()
     for _ in range(5):
         assert f"does not answer: {OPENS_AT + 1} calls" in mount.hangs()
-    assert mount.asked == OPENS_AT + 1
+    mount.was_asked(OPENS_AT + 1)
     mount.now += TRY_EVERY
     assert "has not answered" in mount.hangs()
     assert "does not answer" in mount.hangs()
-    assert mount.breaker.call("/mnt/other", "job b is not stored", lambda: "id2") == "id2", "another is asked as ever"
+    assert mount.breaker.call("/mnt/other", "job b is not stored", lambda: "id2", ANSWERS) == "id2", "it is another"
 
 
 def test_a_warehouse_that_answers_again_is_asked_as_ever(mount: Mount) -> None:
     for _ in range(OPENS_AT + 2):
         mount.hangs()
     mount.may_answer.set()
-    wait_until(lambda: _calls() == 0, 10, "what hung to come back")
-    assert [mount.ask() for _ in range(3)] == ["id1"] * 3
+    mount.was_asked(OPENS_AT + 1)
+    for thread in mount.threads:
+        thread.join()
+    assert [mount.ask(ANSWERS) for _ in range(3)] == ["id1"] * 3
 
 
 def test_however_long_it_hangs_so_many_threads_are_left_behind_and_no_more(mount: Mount) -> None:
@@ -84,8 +95,4 @@ def test_however_long_it_hangs_so_many_threads_are_left_behind_and_no_more(mount
     for _ in range(MOST_HANGING + 10):
         mount.hangs()
         mount.now += TRY_EVERY
-    assert mount.asked == MOST_HANGING == _calls()
-
-
-def _calls() -> int:
-    return sum(thread.name == "warehouse-call" for thread in threading.enumerate())
+    mount.was_asked(MOST_HANGING)
