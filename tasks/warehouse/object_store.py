@@ -139,9 +139,14 @@ class ObjectStore:
 
     def about(self, path: str) -> tuple[int, str]:
         """Bytes and etag of an object, as `listed` has them. Raises: FileNotFoundError, OSError."""
-        with self._errors(path):
-            one = self._api.head(self._store, path)
-            return int(one["size"]), str(one["e_tag"] or one["last_modified"].isoformat())
+        try:
+            with self._errors(path):
+                one = self._api.head(self._store, path)
+        except FileNotFoundError:
+            with self._errors(path):  # an answer to HEAD has no text: a listing says if there is no bucket
+                next(iter(self._api.list(self._store, path)), None)
+            raise
+        return int(one["size"]), str(one["e_tag"] or one["last_modified"].isoformat())
 
     def put(self, path: str, data: bytes) -> None:
         """Write or replace an object. Raises: OSError: it is not known whether it was written."""

@@ -16,7 +16,9 @@ import pytest
 
 from tests.support.network.s3_server import KEY, SECRET, S3Server
 from unstuck.coordinator.doctor.host_facts import lacks_connector, warehouse_facts
-from unstuck.tasks.errors import WarehouseMismatch, WarehouseUnsupported
+from unstuck.coordinator.errors import Refused
+from unstuck.coordinator.publishing.streams.skip_file import skip_file
+from unstuck.tasks.errors import SourceUnavailable, WarehouseMismatch, WarehouseUnsupported
 from unstuck.tasks.frames.output import stage
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.files import Files
@@ -81,6 +83,18 @@ def test_another_warehouse_in_its_place_is_not_written_to(bucket: str) -> None:
     Warehouse(f"{bucket}/w").ensure_id()
     with pytest.raises(WarehouseMismatch):
         Warehouse(f"{bucket}/w", known="another").storage.write_durable("x", b"")
+
+
+def test_a_file_of_a_stream_in_a_bucket_that_is_missing_is_not_told_to_be_missing_itself(
+    bucket: str, tmp_path: Path
+) -> None:
+    """The answer of S3 to a question about one object is the same for both."""
+    warehouse = Warehouse(str(tmp_path))
+    warehouse.ensure_id()
+    with pytest.raises(Refused, match=f"there is no file {bucket}/in/a.csv"):
+        skip_file(warehouse, "loads", f"{bucket}/in/a.csv", by="anna")
+    with pytest.raises(SourceUnavailable, match=f"the bucket of {bucket}-not does not exist. Make it, or correct"):
+        skip_file(warehouse, "loads", f"{bucket}-not/in/a.csv", by="anna")
 
 
 def ask_everything(files: Files) -> list[BaseException]:
