@@ -120,10 +120,12 @@ def fill(
         if tick := tick_of(written):
             if scheduled:
                 continue
-            message = f"has the {tick} of its schedule, and this is no run of it; give a value: {kind}"
-            problems.append(Problem(message.replace("_", " "), ("params", name)))
+            told = f"has the {tick} of its schedule, and this is no run of it".replace("_", " ")
+            problems.append(Problem(f"{told}; give one as --param {name}=VALUE: {kind}", ("params", name)))
         elif written.get("required"):
-            problems.append(Problem(f"a value is required, and none is given; expected {kind}", ("params", name)))
+            how = "write default:" if scheduled else f"give one as --param {name}=VALUE"
+            message = f"a value is required, and none is given; {how}, expected {kind}"
+            problems.append(Problem(message, ("params", name)))
     return filled, problems
 
 

@@ -98,6 +98,12 @@ def markers_in(sql: str) -> set[str]:
     }
 
 
+def first_word(sql: str) -> str:
+    """The first word of ``sql``, in lower case; empty if it does not begin with one."""
+    first = next(tokens(sql), None)
+    return first.text.lower() if first is not None and first.kind == "word" else ""
+
+
 def is_query(sql: str) -> bool:
     """True for a statement that answers with rows and writes none."""
     code = [token.text.lower() for token in tokens(sql) if token.kind in ("word", "symbol")]

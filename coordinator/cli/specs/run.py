@@ -22,7 +22,9 @@ from unstuck.coordinator.cli.options import AsJson, Params, read_spec
 from unstuck.coordinator.cli.render.job_tree import job_tree
 from unstuck.coordinator.cli.render.terminal import PrintedConsole, can_live, emit, for_people, hanging, stderr
 from unstuck.coordinator.cli.specs.submit import SPEC, warn
+from unstuck.coordinator.doctor.host_facts import in_the_way
 from unstuck.coordinator.documents.job_documents import JobDocument
+from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.staging_gc import folder_of
@@ -68,7 +70,10 @@ def run(
     warn([str(doubt) for doubt in doubts(job_spec)])
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # the reader of a pipe sees at once what a step prints
-    here = InProcess(warehouse or settings.warehouse, settings=settings)
+    place = warehouse or settings.warehouse
+    if "://" not in place and (wrong := in_the_way(Path(place).absolute())):
+        raise BadRequest(f"there can be no warehouse at {place}: {wrong}. Name a folder with --warehouse")
+    here = InProcess(place, settings=settings)
     # For good: a thread that a step leaves behind may print until this process ends.
     sys.stdout, sys.stderr = (cast(TextIO, _Clean(stream, here)) for stream in (sys.stdout, sys.stderr))
     with (

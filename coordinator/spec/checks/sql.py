@@ -9,7 +9,7 @@ from typing import Any
 from unstuck.coordinator.spec.job_params import unresolved
 from unstuck.coordinator.spec.problems import Problem, shorten, suggestion
 from unstuck.tasks.spec.group import GroupSpec
-from unstuck.tasks.spec.sql_tokens import ResultMarker, not_closed, result_markers, several_statements
+from unstuck.tasks.spec.sql_tokens import ResultMarker, first_word, not_closed, result_markers, several_statements
 
 
 def sql_problems(
@@ -27,6 +27,9 @@ def sql_problems(
                 yield Problem(f"{wrong}; put it under params:, and write :name for the parameter", loc)
             elif wrong := wrong_text(step.sql):
                 yield Problem(wrong, loc)
+            elif step.output is not None and first_word(step.sql) == "create":
+                text = f"CREATE answers with no rows, so output: {step.output} would get none"
+                yield Problem(f"{text}; write its query alone (SELECT …), or leave out output:", loc)
             # A parameter of the name ``results`` may hold a struct, whose fields are written in the same way.
             if "results" not in {*params, *group.params, *step.params, *(group.for_each or ())}:
                 for marker in dict.fromkeys(markers(step.sql)):

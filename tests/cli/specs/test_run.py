@@ -133,6 +133,22 @@ def test_a_wrong_spec_is_2_and_nothing_is_made(folder: Path) -> None:
     assert not (folder / "warehouse").exists()
 
 
+def test_a_parameter_without_its_value_is_told_with_the_option(folder: Path) -> None:
+    needs = {"params": {"year": {"type": "integer", "required": True}}}
+    done = run(folder, spec(folder, group("rows"), **needs))
+    assert done.returncode == 2
+    assert "params.year: a value is required, and none is given; give one as --param year=VALUE" in done.stderr
+
+
+def test_a_file_where_the_warehouse_should_be_is_2_with_what_to_do(folder: Path) -> None:
+    (folder / "report.csv").write_text("a report")
+    for place in ("report.csv", "report.csv/below"):
+        done = run(folder, spec(folder, group("rows")), "--warehouse", place)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"there can be no warehouse at {place}: {folder}/report.csv is a file, not a folder" in done.stderr
+        assert "Name a folder with --warehouse" in done.stderr
+
+
 def test_a_breakpoint_in_a_step_has_the_terminal_and_its_time_does_not_count(folder: Path) -> None:
     job = spec(folder, group("stops", timeout="1s"), group("rows", "stops", output="days"))
     slow = "import time; time.sleep(1.5); print(answer + 1)\n"  # longer than the group may take

@@ -175,7 +175,8 @@ groups:
     of_params = [
         "4:3: params.yaer: no such parameter; did you mean 'year'?; the spec has: day, limit, mode, late, none, odd,"
         " frame, source, year",
-        "4:8: params.day: a value is required, and none is given; expected a date such as 2013-12-31",
+        "4:8: params.day: a value is required, and none is given; give one as --param day=VALUE,"
+        " expected a date such as 2013-12-31",
         "5:35: params.limit.default: expected a whole number, not the number 3.5",
         "6:51: params.mode.requird: unknown field 'requird'; did you mean 'required'?",
         "7:47: params.late.choices[1]: expected text, not the number 1",

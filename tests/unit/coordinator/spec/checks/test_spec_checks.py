@@ -435,6 +435,19 @@ def test_several_statements_in_one_step_are_refused(sql: str, tmp_path: Path) ->
         spec.with_sql_files(tmp_path)
 
 
+@pytest.mark.parametrize("sql", ["CREATE TABLE t AS SELECT 1 AS id", "/* a */ create or replace view v AS SELECT 1"])
+def test_a_create_that_is_to_give_rows_is_refused_with_what_to_write(sql: str, tmp_path: Path) -> None:
+    says = r": CREATE answers with no rows, so output: o would get none; write its query alone \(SELECT …\)"
+    with pytest.raises(SpecError, match=r"steps\[0\]\.sql" + says):
+        JobSpec.model_validate(minimal(groups=[{"name": "a", "steps": [{"sql": sql, "output": "o"}]}]))
+    (tmp_path / "q.sql").write_text(sql)
+    spec = JobSpec.model_validate(minimal(groups=[{"name": "a", "steps": [{"sql_file": "q.sql", "output": "o"}]}]))
+    with pytest.raises(SpecError, match=r"steps\[0\]\.sql_file" + says):
+        spec.with_sql_files(tmp_path)
+    steps = [{"sql": sql}, {"sql": "SELECT * FROM t", "output": "o"}]
+    JobSpec.model_validate(minimal(groups=[{"name": "a", "steps": steps}]))
+
+
 @pytest.mark.parametrize(
     "sql",
     [
