@@ -43,7 +43,10 @@ class ListedJobDocument(Document):
 
 
 class LateJobDocument(Document):
-    """One name of jobs that no schedule submits, late ``since`` the deadline that ``text`` names."""
+    """One name of jobs that no schedule submits, late ``since`` the deadline that ``text`` names.
+
+    ``since`` is null where the record of the name is damaged.
+    """
 
     name: str
     since: Time

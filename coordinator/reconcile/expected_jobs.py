@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from unstuck.coordinator.notices.rules.expected import Came, Expected, judge, looks_back_to, names_of, stored_rules
 from unstuck.coordinator.notices.rules.job_rules import Subscriptions, subscriptions
-from unstuck.coordinator.spec.notify_spec import FleetRule
+from unstuck.coordinator.spec.notify_spec import FleetRule, NotifyRule
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 from unstuck.coordinator.views.jobs.job_views import read_line
+from unstuck.tasks.protocol.report import in_short
 
 LOOK_EVERY = 30.0  # seconds between looks of one coordinator
 MOST = 20_000  # jobs of any name that are looked at in one look; the next ones in the next
 DAY = 25 * 3600.0  # seconds back of which jobs are known; the longest day of a zone has so many
 OVERLAP = 60.0  # seconds that are looked at once more, since the clock of Redis may be set back a little
+
+log = logging.getLogger(__name__)
+
+NO_RULES: tuple[NotifyRule, ...] = ()
+T = TypeVar("T")
 
 
 class ExpectedJobs:
@@ -62,12 +70,12 @@ class ExpectedJobs:
         expected: dict[str, Expected] = {}
         asked: dict[str, Subscriptions] = {}
         for name in names:
-            known, by_fleet = Expected.from_json(states.get(name, "{}")), name in self._names
+            known, by_fleet = _read(name, states.get(name, "{}"), Expected.from_json, Expected()), name in self._names
             if name not in rules and not by_fleet and not known.late:
                 if not known.by_fleet:  # it was submitted without a rule since
                     self._store.note(name, states[name], "", ())
             elif name not in schedules:
-                asked[name] = subscriptions(name, stored_rules(rules.get(name, "")), self._rules)
+                asked[name] = subscriptions(name, _read(name, rules.get(name, ""), stored_rules, NO_RULES), self._rules)
                 expected[name] = replace(known, since=known.since or now, by_fleet=by_fleet or known.by_fleet)
         jobs = self._jobs(asked, expected, now)
         if jobs is None:
@@ -119,3 +127,12 @@ class ExpectedJobs:
             self._to = max(self._to, submitted[-1][1])
         self._all = len(submitted) < MOST
         return self._all
+
+
+def _read(name: str, text: str, read: Callable[[str], T], otherwise: T) -> T:
+    """The stored record of a name; ``otherwise`` if it cannot be read: it is begun anew, and stops no other."""
+    try:
+        return read(text)
+    except (ValueError, TypeError) as error:
+        log.error("a record of the expected job %s cannot be read, and is begun anew: %s", name, in_short(error))
+        return otherwise

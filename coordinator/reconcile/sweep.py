@@ -88,8 +88,7 @@ class Sweep:
 
         if self._schedules is not None:
             self._schedules.run(goes_on)
-        if self._expected is not None:
-            self._expected.run()
+        self._judge_expected()
         met: set[str] = set()
         more: list[str] = []  # jobs with so much to decide that the others come first
         # All jobs that are due now, in batches. A decided job is due later. A job is met again only
@@ -114,6 +113,17 @@ class Sweep:
     def _wake(self, now: float) -> None:
         self._store.free_slots()
         self._reconciler.wake(now, self._store.lanes())
+
+    def _judge_expected(self) -> None:
+        """Judge the expected jobs. An error concerns these alone: the jobs that are due are decided."""
+        if self._expected is None:
+            return
+        try:
+            self._expected.run()
+        except Exception as error:
+            if unavailable(error):
+                raise
+            log.exception("expected jobs could not be judged; the next sweep tries again")
 
     def _reconcile(self, job: str) -> PassResult | None:
         """Decide one job. An error concerns that job alone: the jobs that are due behind it are decided."""

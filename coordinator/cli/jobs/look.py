@@ -116,7 +116,8 @@ def _list_late(as_json: bool) -> None:
         return
     listing = table("NAME", "LATE FOR", "WHY", right=("LATE FOR",))
     for one in found:
-        listing.add_row(one.name, format_duration(max(0.0, time.time() - one.since)), one.text)
+        lasting = format_duration(max(0.0, time.time() - one.since)) if one.since else ""
+        listing.add_row(one.name, lasting, one.text)
     stdout.print(listing)
 
 

@@ -353,6 +353,17 @@ def test_a_store_that_refuses_writes_for_a_while_is_waited_for(coordinator: Coor
     assert not died, str(died[0])
 
 
+@pytest.mark.parametrize("kept", ["expected", "expected_state", "summary"])
+def test_a_damaged_record_about_an_expected_job_stops_no_sweep(coordinator: Coordinator, kept: str) -> None:
+    """Jobs that are due were decided after that look, and in no sweep then."""
+    expected = coordinator.submit(group("a"), name="export", notify=[{"on": [{"late": "06:00"}], "to": "ops"}])
+    damaged = {"summary": (expected, '{"name":"export",')}.get(kept, ("export", "{"))
+    coordinator.redis.hset(getattr(coordinator.keys, kept), *damaged)
+    job = coordinator.submit(group("a"))
+    coordinator.sweep.run()
+    assert [offer.job for offer in coordinator.offers(job)] == [job]
+
+
 def test_a_group_cannot_ask_for_the_coordinators_own_queue(coordinator: Coordinator) -> None:
     """Its wake-ups would go to coordinators, which run no attempts: QUEUED for ever."""
 
