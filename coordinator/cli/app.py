@@ -12,6 +12,7 @@ from unstuck.coordinator.cli.demo.demo import demo
 from unstuck.coordinator.cli.jobs.control import alter, cancel, force_stop, pause, rerun, resume, retry, skip, stop
 from unstuck.coordinator.cli.jobs.logs import logs
 from unstuck.coordinator.cli.jobs.look import list_jobs, show, why
+from unstuck.coordinator.cli.jobs.now import now
 from unstuck.coordinator.cli.jobs.schedule import schedule
 from unstuck.coordinator.cli.jobs.watch import events, watch
 from unstuck.coordinator.cli.ops.dead_letters import dead
@@ -37,6 +38,7 @@ COMMANDS: tuple[tuple[str, str, Callable[..., None], str], ...] = (
     (RUN, "validate", validate, "unstuck validate flights.yaml"),
     (RUN, "up", up, "unstuck up --workers 2"),
     (RUN, "demo", demo, "unstuck demo --keep"),
+    (INSPECT, "now", now, "unstuck now --json"),
     (INSPECT, "list", list_jobs, "unstuck list --status RUNNING --since 2h"),
     (INSPECT, "show", show, "unstuck show flights"),
     (INSPECT, "watch", watch, "unstuck watch last"),

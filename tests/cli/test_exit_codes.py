@@ -242,6 +242,7 @@ ASKS_REDIS = (
     *(f"{name} {JOB}" for name in ("show", "watch", "why", "events", "events -f", "logs", "logs -f")),
     *(f"{name} {JOB}" for name in ("pause", "resume", "stop", "cancel", "force-stop", "retry")),
     *(
+        "now",
         "list",
         "fleet",
         "metrics",

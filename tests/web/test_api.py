@@ -141,6 +141,7 @@ GETS: dict[str, list[tuple[dict[str, str], str, str]]] = {
     "/jobs/{job}/events": [({"job": "failed"}, "", "events failed")],
     "/jobs/{job}/logs": [({"job": "failed"}, "", "logs failed")],
     "/jobs/{job}/logs/{group}": [({"job": "failed", "group": "bad"}, "all=true", "logs failed bad --all")],
+    "/now": [({}, "", "now")],
     "/late-jobs": [({}, "", "list --late")],
     "/schedules": [({}, "", "schedule list")],
     "/schedules/{name}": [({"name": "nightly"}, "next=5", "schedule show nightly --next 5")],

@@ -10,6 +10,7 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Query, Response
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from unstuck.coordinator.client.now import Seen, ended_lately, troubles, waits_now
 from unstuck.coordinator.client.retry_answer import retry_job
 from unstuck.coordinator.client.waits import waits_of
 from unstuck.coordinator.commands.job_commands import Answer, Command
@@ -24,6 +25,7 @@ from unstuck.coordinator.documents.job_documents import (
     LogLineDocument,
     SubmittedDocument,
 )
+from unstuck.coordinator.documents.now_documents import NowDocument
 from unstuck.coordinator.graph.svg import on_paper
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.model import JobSpec
@@ -81,6 +83,14 @@ def list_jobs(
 def late_jobs(ask: Ask) -> Response:
     """Jobs that no schedule submits, and that are late by a rule of `notify`: as `unstuck list --late --json`."""
     return ask.answer([LateJobDocument.model_validate(one) for one in ask.client.late_jobs()])
+
+
+@jobs.get("/now", response_model=NowDocument)
+def now(ask: Ask) -> Response:
+    """The things that are not well, what goes on, and what ended in the last day: as `unstuck now --json`."""
+    seen = Seen.of(ask.client)
+    found = troubles(seen)
+    return ask.answer(NowDocument.of_seen(seen, found, ended_lately(seen), waits_now(ask.client, seen, found)))
 
 
 @jobs.post("/jobs", response_model=SubmittedDocument, status_code=201, openapi_extra=SPEC_BODY)

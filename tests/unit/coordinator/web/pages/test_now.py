@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from starlette.testclient import TestClient
 
-from tests.cli.conftest import ByHand
+from tests.cli.conftest import ByHand, Cli
+from tests.support.servers import RedisServer
+from unstuck.coordinator.client import now
+from unstuck.coordinator.client.now import MOST, Seen, ended_lately, troubles
 from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
 from unstuck.coordinator.model.notice import Told
 from unstuck.coordinator.model.schedule_record import RunSuccess
@@ -23,8 +27,6 @@ from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.coordinator.views.fleet_view import QueueView
 from unstuck.coordinator.views.jobs.job_views import ListedJob
-from unstuck.coordinator.web.pages import now
-from unstuck.coordinator.web.pages.now import MOST, Seen, ended_today, troubles
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import CoordinatorStatus, ProcessRegistry, RunnerStatus
 
@@ -148,6 +150,26 @@ def test_a_job_that_a_rule_of_the_fleet_expects_is_late_until_one_of_its_name_ha
     assert "export" not in look()
 
 
+def test_a_damaged_record_of_an_expected_job_hides_no_other_and_is_begun_anew(
+    browser: TestClient, hand: ByHand, client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    cli = Cli(redis_server.url, tmp_path)
+    store, at = ExpectedJobsStore(client, Keys()), hand.client.fleet().at
+    late = Expected(since=at - 90, told={"late: 06:00": Told(since=at - 60, at=at - 60, to=("ops",))})
+    store.note("export", "", late.to_json(), ())
+    client.hset(Keys().expected_state, "damaged", "{")
+    damaged, export = hand.client.late_jobs()
+    assert (damaged.name, damaged.since, export.name, export.since) == ("damaged", 0.0, "export", at - 60)
+    assert "not known: its record cannot be read" in damaged.text
+    assert "job damaged LATE whether it is late is not known" in lines(browser)
+    assert "damaged" in cli("list", "--late").stdout
+    assert [one["since"] is None for one in cli.json("list", "--late")] == [True, False]
+    ExpectedJobs(
+        store, (FleetRule.model_validate({"on": [{"late": "06:00"}], "to": "ops", "names": ["damaged"]}),)
+    ).run()
+    assert [one.name for one in hand.client.late_jobs()] == ["export"]
+
+
 def test_a_failed_run_is_told_by_its_schedule_and_one_of_a_backfill_by_itself(hand: ByHand) -> None:
     def told(**more: Any) -> list[str]:
         newest = [listed(5, Status.FAILED, **more), listed(3, Status.FINISHED, schedule="night")]
@@ -167,6 +189,13 @@ def test_a_schedule_that_cannot_be_read_hides_nothing(browser: TestClient, hand:
         client.hset(Keys().backlogs, name, "{")
     assert "schedule late LATE" in lines(browser)
     assert "the record of schedule damaged cannot be read" in lines(browser)
+
+
+def test_a_pool_without_slots_is_told_while_work_waits_for_one(browser: TestClient, hand: ByHand) -> None:
+    hand.client.pools.set("jdbc", 0)
+    assert "jdbc" not in lines(browser)
+    hand.decide(hand.submit({**ALONE, "pool": "jdbc"}))
+    assert "pool jdbc WAITING It has 0 slots" in lines(browser)
 
 
 def test_dead_letters_are_counted(browser: TestClient, hand: ByHand) -> None:
@@ -206,7 +235,7 @@ def test_a_queue_whose_runners_are_all_at_work_is_told_once_its_work_has_waited(
 def test_the_jobs_of_the_last_day_are_folded_by_name(hand: ByHand) -> None:
     jobs = [listed(n, Status.FINISHED) for n in range(5)] + [listed(9, Status.FAILED), listed(7, Status.RUNNING)]
     jobs += [listed(8, Status.CANCELED, "other"), listed(-100_000, Status.FINISHED, "old")]
-    night, other = ended_today(jobs, 1_000_010.0)
+    night, other = ended_lately(seen(hand, at=1_000_010.0, newest=jobs))
     assert (night.job.id, dict(night.counts)) == ("job9", {Status.FINISHED: 5, Status.FAILED: 1})
     assert (other.job.name, dict(other.counts)) == ("other", {Status.CANCELED: 1})
 
