@@ -363,7 +363,7 @@ class Attempt:
         if described.hangs or ours:
             self._runner.replace()
         self._log_line(logging.ERROR, "%s failed", self._token, trace=described.whole)
-        if isinstance(error, StepNotFound):
+        if issubclass(type(error), StepNotFound):  # which asks the error itself nothing
             forget_code(self._work_order.group.packages)
         if ours:
             found = outside_of_the_steps(found, self._runner.name, self._changed)
