@@ -82,6 +82,12 @@ class Site(NamedTuple):
         jsonschema.Draft202012Validator(schema).validate(response.json())
         return response.json()
 
+    def fields(self, operation: dict[str, Any]) -> list[str]:
+        """Those of the body of a route."""
+        schema = operation.get("requestBody", {"content": {}})["content"].get("application/json", {}).get("schema", {})
+        name = schema.get("$ref", "").rpartition("/")[2]
+        return [*self.document["components"]["schemas"].get(name, {}).get("properties", ())]
+
 
 @pytest.fixture(scope="module")
 def site(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
@@ -386,14 +392,21 @@ ODD = [
 
 
 def test_odd_values_anywhere_are_answered_with_a_problem_and_never_with_a_bug(site: Site) -> None:
-    """Each value stands in each place of a path, in each query parameter and in each field of a body."""
+    """Each value stands in each place of a path, and in each query parameter and each field of a body of its route."""
     asked = 0
     schedule = {"name": "fuzzed", "groups": [group("only")], "schedule": {"cron": "0 2 * * *", "zone": "UTC"}}
     site.client.schedules.set(schedule)
     for route, methods in site.document["paths"].items():
         for method, operation in methods.items():
             places = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "path"]
-            known = {"job": site.names["done"], "name": "fuzzed", "group": "only", "command": "pause", "letter": "1-1"}
+            known = {
+                "job": site.names["done"],
+                "name": "fuzzed",
+                "group": "only",
+                "command": "pause",
+                "letter": "1-1",
+                "pool": "jdbc",
+            }
             queries = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"]
             for odd in ODD:
                 for place in [*places, *queries]:
@@ -405,7 +418,7 @@ def test_odd_values_anywhere_are_answered_with_a_problem_and_never_with_a_bug(si
                     _sound(response, route, text)
                     asked += 1
                 if method == "post":
-                    for body in _bodies(odd):
+                    for body in _bodies(odd, [*site.fields(operation), "unknown"]):
                         response = site.api.post(route.format(**{name: known[name] for name in places}), **body)
                         _sound(response, route, str(body))
                         asked += 1
@@ -417,10 +430,9 @@ def _escaped(odd: str | bytes) -> str:
     return "".join(f"%{byte:02x}" for byte in (odd if isinstance(odd, bytes) else odd.encode()))
 
 
-def _bodies(odd: str | bytes) -> list[dict[str, Any]]:
+def _bodies(odd: str | bytes, fields: list[str]) -> list[dict[str, Any]]:
     raw = odd if isinstance(odd, bytes) else odd.encode()
     text = raw.decode("utf-8", "surrogatepass")
-    fields = ("reason", "by", "group", "values", "params", "rerun", "from", "to", "parallel", "now")
     whole = dict.fromkeys(("group", "from", "to", "reason"), text) | {"values": {text: text}}
     return [
         {"content": raw},
