@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from unstuck.tasks.errors import OutputInvalid
@@ -12,6 +12,8 @@ from unstuck.tasks.frames.columns import plain_table
 
 _ROWS = 100_000  # of a table
 _GREGORIAN = datetime.date(1582, 11, 1)  # and some days, by which the calendars differ
+_FIRST_DAY = (_GREGORIAN - datetime.date(1970, 1, 1)).days
+_FIRST_TIME = int(datetime.datetime(1900, 1, 2, tzinfo=datetime.UTC).timestamp()) * 10**6  # zones differ before it, too
 Choose = Callable[[list[str]], list[str]]
 
 
@@ -27,11 +29,15 @@ def read_parquet_file(stream: Any, choose: Choose) -> Iterator[Placed]:
         names = choose(list(schema.names))
         found = map(file.schema.column, range(len(file.schema)))
         instants = {column.path.partition(".")[0] for column in found if column.physical_type == "INT96"}
+        calendar = _calendar_of(file.metadata.metadata or {}, bool(instants))
         # A name with a dot may be that of a field, too.
         columns = None if any("." in name for name in names) else names
         rows = 0
         for batch in file.iter_batches(_ROWS, columns=columns):
-            yield _plain(pa.Table.from_batches([batch]).select(names), instants), _counted(rows)
+            table = _plain(pa.Table.from_batches([batch]).select(names), instants)
+            if calendar:
+                _check_calendar(table, rows, calendar, times=True)
+            yield table, _counted(rows)
             rows += len(batch)
     except pa.ArrowException as error:
         raise Unreadable(f"it cannot be read as Parquet: {error}") from error
@@ -54,7 +60,9 @@ def read_orc(stream: Any, choose: Choose, instants: Collection[str], zone: str) 
         rows = 0
         for stripe in range(file.nstripes):
             table = _plain(pa.Table.from_batches([file.read_stripe(stripe, columns=names)]).select(names), ())
-            _check_calendar(table, rows)
+            _check_calendar(
+                table, rows, "a file of ORC does not say in which calendar. Write it as Parquet, or as text"
+            )
             for number, field in enumerate(table.schema):
                 if field.name.lower() in instants and field.type == pa.timestamp("us"):
                     zoned = pc.assume_timezone(table[number], zone, ambiguous="earliest", nonexistent="raise")
@@ -65,21 +73,43 @@ def read_orc(stream: Any, choose: Choose, instants: Collection[str], zone: str) 
         raise Unreadable(f"it cannot be read as ORC: {error}") from error
 
 
-def _check_calendar(table: Any, before: int) -> None:
-    """Raises: Unreadable: a day may be of the Julian calendar, as ORC files of Java have it, or of the Gregorian."""
+def _calendar_of(about: Mapping[bytes, bytes], int96: bool) -> str:
+    """Why the old days of a Parquet file are of another calendar; empty if they are not. ``about``: in its footer."""
+    version = about.get(
+        b"org.apache.spark.version", b"2" if b"org.apache.spark.sql.parquet.row.metadata" in about else b"3"
+    )
+    keys = ["org.apache.spark.legacyDateTime", *(["org.apache.spark.legacyINT96"] if int96 else [])]
+    if version.startswith((b"1", b"2")):
+        by = "Spark before 3.0 wrote the file"
+    elif key := next((key for key in keys if key.encode() in about), ""):
+        by = f"the file says {key}"
+    else:
+        return ""
+    return f"{by}, so it is of the Julian calendar. Write it with datetimeRebaseModeInWrite: CORRECTED, or as text"
+
+
+def _check_calendar(table: Any, before: int, why: str, times: bool = False) -> None:
+    """``times``: timestamps are of the calendar, too.
+
+    Raises: Unreadable: a day may be of the Julian calendar, as files of Java have it, or of the Gregorian.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     def old(array: Any) -> bool:
-        if pa.types.is_nested(array.type):
-            return any(map(old, array.flatten() if pa.types.is_struct(array.type) else [array.flatten()]))
-        return pa.types.is_date(array.type) and (pc.min(array).as_py() or _GREGORIAN) < _GREGORIAN
+        kind = array.type
+        if pa.types.is_nested(kind):
+            inner = [array.keys, array.items] if pa.types.is_map(kind) else array.flatten()
+            return any(map(old, inner if isinstance(inner, list) else [inner]))
+        first = _FIRST_DAY if pa.types.is_date(kind) else _FIRST_TIME if times and pa.types.is_timestamp(kind) else None
+        least = None if first is None else pc.min(array).value
+        return first is not None and least is not None and least < first
 
     for name, column in zip(table.column_names, table.columns, strict=True):
         if any(map(old, column.chunks)):
             raise Unreadable(
-                f"the column {name} has a day before {_GREGORIAN} in one of the rows from {before + 1:,} on, and a "
-                "file of ORC does not say in which calendar. Write it as Parquet, or as text"
+                f"the column {name} has a day before {_GREGORIAN}{', or a time before 1900,' * times} in one of the "
+                f"rows from {before + 1:,} on, and {why}"
             )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from unstuck.tasks.formats.columnar_files import read_orc, read_parquet_file
 from unstuck.tasks.formats.csv_files import read_csv
 from unstuck.tasks.formats.file_content import Placed, Unreadable, lines_of, opened, unpacked
 from unstuck.tasks.formats.json_files import read_json
+from unstuck.tasks.formats.json_records import same_name
 from unstuck.tasks.frames.casts import cast_of_file
 from unstuck.tasks.frames.text_values import parser
 from unstuck.tasks.spec.inputs import StreamInput
@@ -89,12 +89,16 @@ def _lines(text: Any, options: FileOptions, name: str) -> Iterator[Placed]:
 def _chooser(wanted: Fields, allow: bool) -> Callable[[list[str]], list[str]]:
     """Takes of the names in a file those of the ``wanted`` columns. Raises: Unreadable: there are others."""
     names = [one["name"] for one in wanted]
-    known = {_same(name) for name in names}
+    known = {same_name(name) for name in names}
 
     def choose(have: list[str]) -> list[str]:
-        there = {_same(name) for name in have}
-        missing = [name for name in names if _same(name) not in there and name != FILE_COLUMN]
-        more = [name for name in have if _same(name) not in known]
+        there = {same_name(name): name for name in have}
+        if twice := [name for name in have if there[same_name(name)] != name]:
+            raise Unreadable(
+                f"the file has the columns {_listed([*twice, there[same_name(twice[0])]])}, which are one name"
+            )
+        missing = [name for name in names if same_name(name) not in there and name != FILE_COLUMN]
+        more = [name for name in have if same_name(name) not in known]
         none = len(more) == len(have) > 0 < len(missing)  # all would be null
         if (missing or more) and (none or not allow):
             parts = [f"lacks {_listed(missing)}"] if missing else []
@@ -106,14 +110,9 @@ def _chooser(wanted: Fields, allow: bool) -> Callable[[list[str]], list[str]]:
                 f"the file has the columns {_listed(have)}, and the schema has {_listed(names)}: it "
                 f"{' and '.join(parts)}. Mend the file or the schema{hint}"
             )
-        return [name for name in have if _same(name) in known]
+        return [name for name in have if same_name(name) in known]
 
     return choose
-
-
-def _same(name: str) -> str:
-    """Equal for names that Spark and people take for one."""
-    return unicodedata.normalize("NFC", name).lower()
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -124,10 +123,10 @@ def _matched(table: Any, file: ArrivedFile, wanted: Fields) -> Any:
     """``table`` with the ``wanted`` columns in their order, without a type where it lacks one."""
     import pyarrow as pa
 
-    have = {_same(name): table.column(number) for number, name in enumerate(table.column_names)}
+    have = {same_name(name): table.column(number) for number, name in enumerate(table.column_names)}
     columns = []
     for one in wanted:
-        column = have.get(_same(one["name"]))
+        column = have.get(same_name(one["name"]))
         if column is None and one["name"] == FILE_COLUMN:
             path = pa.scalar(shown_path(file.path))
             column = pa.repeat(path, len(table))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from decimal import Decimal
 from functools import cache
@@ -244,12 +245,17 @@ def _other_names(row: Mapping[str, Any], names: Iterable[str]) -> str:
 
 
 def _near(row: Mapping[str, Any], names: Set[str]) -> str:
-    """Why a name that ``row`` lacks is not null: another one differs in case alone, as CSV and Parquet may."""
+    """Why a name that ``row`` lacks is not null: another one is the same for people, as CSV and Parquet may have it."""
     if names <= row.keys():
         return ""
-    lacks = {name.lower(): name for name in names - row.keys()}
-    found = next((name for name in row if name.lower() in lacks), None)
-    return "" if found is None else f"it has {shown(found)}, and the schema says {shown(lacks[found.lower()])}"
+    lacks = {same_name(name): name for name in names - row.keys()}
+    found = next((name for name in row if same_name(name) in lacks), None)
+    return "" if found is None else f"it has {shown(found)}, and the schema says {shown(lacks[same_name(found)])}"
+
+
+def same_name(name: str) -> str:
+    """Equal for names that Spark and people take for one."""
+    return unicodedata.normalize("NFC", name).lower().strip()
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import bz2
+import datetime
 import gzip
 import io
+import json
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,55 @@ def test_a_name_that_differs_in_case_alone_is_told_and_not_read_as_null(tmp_path
     both = b'{"id": 1, "ID": 2, "amount": 1.5, "more": 3}\n'
     (row,) = rows_of(tmp_path / "a.json", both, "json", on_other_columns="allow")
     assert row == {"id": 1, "region": None, "amount": 1.5}
+
+
+@pytest.mark.parametrize("name", ["u\u0308ber", "\u2003über"])
+def test_a_name_that_is_the_same_for_people_is_told_and_not_read_as_null(tmp_path: Path, name: str) -> None:
+    schema, line = "über INT, id INT", json.dumps({name: 1, "id": 1}).encode()
+    with pytest.raises(Unreadable, match=r"it has `.*`, and the schema says `über`"):
+        rows_of(tmp_path / "a.json", line, "json", schema=schema, on_other_columns="allow")
+    two = f"{name},id,über\n1,2,3\n".encode()
+    with pytest.raises(Unreadable, match=r"which are one name|twice"):
+        rows_of(tmp_path / "a.csv", two, schema=schema, on_other_columns="allow")
+
+
+@pytest.mark.parametrize(
+    ("about", "said"),
+    [
+        ({"org.apache.spark.version": "3.5.0", "org.apache.spark.legacyDateTime": ""}, "says .*legacyDateTime"),
+        ({"org.apache.spark.version": "2.4.8"}, "Spark before 3.0"),
+        ({"org.apache.spark.sql.parquet.row.metadata": "{}"}, "Spark before 3.0"),
+        ({"org.apache.spark.version": "4.0.0"}, ""),
+        ({}, ""),
+    ],
+)
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (datetime.date(1, 1, 1), "DATE"),
+        (datetime.datetime(1, 1, 1, tzinfo=datetime.UTC), "TIMESTAMP"),
+        ({"on": [datetime.date(1, 1, 1)]}, "STRUCT<on: ARRAY<DATE>>"),
+    ],
+)
+def test_an_old_day_of_the_julian_calendar_is_refused_and_not_read_as_another_day(
+    tmp_path: Path, about: dict[str, str], said: str, value: Any, kind: str
+) -> None:
+    out = pa.BufferOutputStream()
+    young = pa.table({"a": [None]}) if isinstance(value, dict) else pa.table({"a": [value.replace(year=1900, day=3)]})
+    old = pa.table({"a": [value]})
+    young = young.cast(old.schema)
+    with pq.ParquetWriter(out, old.schema.with_metadata(about)) as file:
+        file.write_table(young.replace_schema_metadata(about))
+    rows_of(tmp_path / "a.parquet", out.getvalue().to_pybytes(), "parquet", schema=f"a {kind}")
+    out = pa.BufferOutputStream()
+    pq.write_table(old.replace_schema_metadata(about), out)
+    if not said:
+        assert rows_of(tmp_path / "b.parquet", out.getvalue().to_pybytes(), "parquet", schema=f"a {kind}") == [
+            {"a": value}
+        ]
+        return
+    with pytest.raises(Unreadable, match=f"the column a has a day before 1582-11-01.* from 1 on.*{said}.*CORRECTED"):
+        rows_of(tmp_path / "b.parquet", out.getvalue().to_pybytes(), "parquet", schema=f"a {kind}")
 
 
 def test_a_text_that_only_begins_like_a_packed_file_is_read(tmp_path: Path) -> None:
