@@ -83,7 +83,7 @@ def arrow_table(frame: Any) -> Any:
     columns = {}
     for name, column in frame.items():
         try:
-            columns[str(name)] = pa.array(column, from_pandas=True)
+            columns[str(name)] = _array_of(column)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             kind = column.dtype
             what = f"the column {name} ({kind}) cannot be stored: {error}; {_first_unfit(column)}"
@@ -93,17 +93,30 @@ def arrow_table(frame: Any) -> Any:
     return pa.table(columns)
 
 
+def _array_of(column: Any) -> Any:
+    """The values of a pandas column. Raises: pa.ArrowException, TypeError, ValueError, OverflowError."""
+    import pyarrow as pa
+
+    if column.dtype != "category":
+        return pa.array(column, from_pandas=True)
+    # Arrow before 25 loses the zone of categories that are instants if it makes the whole (apache/arrow#49875).
+    codes = column.cat.codes.to_numpy()
+    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), pa.array(column.cat.categories))
+
+
 def _first_unfit(column: Any) -> str:
     """The first value of a pandas column that no Arrow type holds together with those before it, with its row."""
     import pyarrow as pa
 
     def fails(rows: int) -> bool:
         try:
-            pa.array(column.iloc[:rows], from_pandas=True)
+            _array_of(column.iloc[:rows])
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             return True
         return False
 
+    if fails(0):
+        return "no value of such a column can be stored"
     row = bisect_left(range(len(column)), True, key=fails)
     value = column.iloc[row - 1]
     return f"row {row:,} is the first that does not fit: {repr(value)[:60]} ({type(value).__name__})"

@@ -71,6 +71,14 @@ def test_dates_and_times_are_not_mixed_in_the_values_of_a_category_either() -> N
         table_of(pd.DataFrame({"at": pd.Series([date(2024, 1, 1), FIVE], dtype="category")}))
 
 
+def test_a_category_of_instants_is_one_of_instants() -> None:
+    at = pd.Series(pd.to_datetime([FIVE, None, FIVE]).tz_localize("US/Eastern"))
+    table = table_of(pd.DataFrame({"at": at.astype("category"), "n": pd.Series([3, None, 1], dtype="category")}))
+    assert str(table["at"].type) == "timestamp[us, tz=UTC]"
+    assert table.to_pylist()[0] == {"at": datetime(2024, 1, 1, 10, tzinfo=UTC), "n": 3}
+    assert table.to_pylist()[1] == {"at": None, "n": None}
+
+
 def test_one_kind_of_time_with_nulls_is_stored() -> None:
     table = table_of(
         pd.DataFrame(
