@@ -222,7 +222,10 @@ def describe_files(files: Files, paths: Iterable[str], partition_by: Sequence[st
 
 
 def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | None = None) -> Any:
-    """The rows of ``outputs`` as one Arrow table; a column is null where one of them lacks it, or gives it no type."""
+    """The rows of ``outputs`` as one Arrow table; a column is null where one of them lacks it, or gives it no type.
+
+    Raises: OSError: a file is gone or damaged, or the store failed.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -232,7 +235,10 @@ def read_table(files: Files, outputs: list[StagedOutput], columns: list[str] | N
         names, known = [name for name in columns or types if name in types], empty_table(output.schema).schema
         for data_file in output.files:
             with files.open(data_file.path) as file:
-                table = pq.ParquetFile(file).read(columns=columns)
+                try:
+                    table = pq.ParquetFile(file).read(columns=columns)
+                except pa.ArrowException as error:
+                    raise OSError(f"{files.uri(data_file.path)} cannot be read: {error}") from error
             there = {name for name in table.column_names if types.get(name, VOID) != VOID}
             found = [table[name] if name in there else pa.nulls(len(table), known.field(name).type) for name in names]
             tables.append(pa.table(found, names=names))

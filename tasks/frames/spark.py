@@ -152,6 +152,9 @@ def _reader(session: Any, schema: Any) -> Any:
 
 
 def _as_written(reader: Any) -> Any:
+    """``reader``, which reads all rows of all files or fails, whatever a conf says."""
+    for key in ("ignoreMissingFiles", "ignoreCorruptFiles"):
+        reader = reader.option(key, "false")
     # A conf, or Spark 3.5 by itself, would move dates of before 1582 or refuse them.
     return reader.option("datetimeRebaseMode", "CORRECTED")
 
@@ -197,6 +200,23 @@ def stream_parquet(session: Any, schema: str, found: Mapping[str, int], files: F
     session.conf.set("spark.sql.streaming.fileStreamSink.ignoreMetadata", "false")
     reader = _as_written(session.readStream.schema(StructType.fromJson(json.loads(schema))))
     return reader.option("recursiveFileLookup", "true").parquet(hadoop_uri(files.uri(folder)))
+
+
+def listed_for_stream(files: Files, folder: str) -> int:
+    """How many files below ``folder`` a frame of `stream_parquet` has to read. Raises: OSError."""
+    return files.read(f"{folder}/_spark_metadata/0").count(b"\n")
+
+
+def read_in_batch(query: Any, folder: str) -> list[int]:
+    """How many files below ``folder`` the batch that a streaming ``query`` runs just now reads, each time it does.
+
+    Spark passes over a file that is not there when it plans a batch, and counts it as read.
+    """
+    leaves = query._jsq.streamingQuery().lastExecution().analyzed().collectLeaves()
+    nodes = [leaf for leaf in map(leaves.apply, range(leaves.size())) if leaf.nodeName() == "LogicalRelation"]
+    of_files = [node.relation() for node in nodes if node.relation().getClass().getSimpleName() == "HadoopFsRelation"]
+    places = [relation.location() for relation in of_files]
+    return [len(place.inputFiles()) for place in places if folder in place.rootPaths().mkString(" ")]
 
 
 def _encoded(uri: str) -> str:

@@ -87,6 +87,8 @@ def what_is_lost(files: Files, folder: str, paths: Sequence[str], before: int, s
         return ""
     known = set(paths)
     for source, line in enumerate(files.read(f"{folder}/offsets/{newest}").decode().splitlines()[2:]):
+        if source and not any(path.startswith(f"{folder}/sources/{source}/") for path in paths):
+            continue  # of a stream that the query reads in two places Spark has one source, and an offset for each
         seen = json.loads(line) if line.startswith("{") else {}
         for entry in range(seen.get("logOffset", -1), -1, -1):  # of the files that a source has seen
             at = f"{folder}/sources/{source}/{entry}"

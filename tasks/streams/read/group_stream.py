@@ -197,7 +197,8 @@ class GroupStream:
             )
         state = self._before.state if self._before is not None and self._from else None
         before = "" if state is None else state.path
-        self._resume = Resume(job, name, self._state, before, taken.position is not None)
+        arrived = self._folder if taken.position is not None else ""
+        self._resume = Resume(job, name, self._state, before, arrived)
         return self._resume
 
     def noted(

@@ -14,7 +14,7 @@ from typing import Any
 from unstuck.tasks.errors import InputMissing, StagingLost
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.frames.output import stage
-from unstuck.tasks.frames.spark import hadoop_uri, is_frame, remove_folder
+from unstuck.tasks.frames.spark import hadoop_uri, is_frame, listed_for_stream, read_in_batch, remove_folder
 from unstuck.tasks.warehouse.checkpoint import newest_commit, pack, unpack, what_is_lost
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
@@ -30,15 +30,15 @@ class Resume:
         job: that of the attempt.
         folder: of Spark's checkpoint in this attempt, relative to the warehouse.
         state: the packed checkpoint that is published with the dataset; empty: the query begins.
-        arrived: False if no file has arrived. Spark would run no batch then, since it runs those that a watermark
-            asks for before it ends.
+        arrived: the folder of the rows that have arrived, relative to the warehouse; empty if nothing has. Spark would
+            run no batch then, since it runs those that a watermark asks for before it ends.
     """
 
     job: str
     output: str
     folder: str
     state: str
-    arrived: bool
+    arrived: str
 
     @property
     def packed(self) -> str:
@@ -87,16 +87,20 @@ def _staged(
             raise InputMissing(f"the state of a stream is gone: {files.uri(resume.state)}") from error
     batches: dict[int, StagedOutput] = {}
     raised: list[Exception] = []
+    listed, read = _listed(files, resume), set[int]()
 
     def stage_batch(rows: Any, number: int) -> None:
         try:
+            running = (one for one in frame.sparkSession.streams.active if one.name == resume.folder)
+            read.update(read_in_batch(next(running), resume.arrived))
             batches[number] = stage(files, f"{folder}/batch-{number}", rows, partition_by)
             reach(Point.AFTER_BATCH, resume.job)
         except Exception as error:
             raised.append(error)
             raise
 
-    writer = frame.writeStream.option("checkpointLocation", hadoop_uri(files.uri(resume.folder)))
+    writer = frame.writeStream.queryName(resume.folder)
+    writer = writer.option("checkpointLocation", hadoop_uri(files.uri(resume.folder)))
     query = writer.trigger(availableNow=True).foreachBatch(stage_batch).start()
     try:
         query.awaitTermination()
@@ -105,6 +109,12 @@ def _staged(
         raise (raised[0] if raised else getattr(error, "_cause", None) or error) from None
     finally:
         query.stop()
+    if read != ({listed} if listed else set()):
+        raise StagingLost(
+            f"Spark read {min(read, default=0)} of {listed} files with what has arrived, below "
+            f"{files.uri(resume.arrived)}. The warehouse was away for a while, or somebody removed files; the group "
+            "runs again, as its retry: allows"
+        )
     kept = int(frame.sparkSession.conf.get(_RETAINED))
     paths = files.paths(resume.folder)
     if lost := what_is_lost(files, resume.folder, paths, committed, sorted(batches), kept):
@@ -119,3 +129,11 @@ def _staged(
     with suppress(OSError):  # it is of no use any more, and a state store may still write its snapshots there
         files.remove_tree(resume.folder)
     return [batch for _, batch in sorted(batches.items()) if batch.rows]
+
+
+def _listed(files: Files, resume: Resume) -> int:
+    """How many files the query has to read. Raises: StagingLost; OSError."""
+    try:
+        return listed_for_stream(files, resume.arrived)
+    except FileNotFoundError as error:
+        raise StagingLost(f"{files.uri(resume.arrived)} is gone; the group runs again, as its retry: allows") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -30,6 +31,7 @@ AGAINST_LISTS = {
         "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
     ),
 }
+PASSING_OVER = {"spark.sql.files.ignoreMissingFiles": "true", "spark.sql.files.ignoreCorruptFiles": "true"}
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +89,36 @@ def test_an_input_of_many_files_is_shown_without_a_look_at_any_and_read_whole(
 def paths_of(many: tuple[Files, Dataset]) -> list[str]:
     files, dataset = many
     return [files.uri(file.path) for part in dataset.parts for file in part.files]
+
+
+@pytest.mark.parametrize("count", [2, COUNT])
+@pytest.mark.parametrize("damage", ["gone", "gone once it was shown", "cut"])
+@pytest.mark.parametrize("with_spark", [True, False])
+def test_a_conf_that_passes_over_files_loses_none_of_a_dataset(
+    driver: Driver, tmp_path: Path, count: int, damage: str, with_spark: bool
+) -> None:
+    files = Files(str(tmp_path))
+    tables = [pa.table({"number": [number]}) for number in range(count)]
+    parts = tuple(stage(files, f"_staging/x/{number}", table) for number, table in enumerate(tables))
+    path = Path(files.uri(parts[1].files[0].path))
+    with driver.attempt("conf", PASSING_OVER) as session:
+        work = work_of((files, Dataset("x", parts)), session if with_spark else None)
+
+        def read() -> None:
+            frame = work.read("x")
+            if damage == "gone once it was shown":
+                path.unlink()
+            if with_spark:
+                frame.count()
+
+        if damage == "gone":
+            path.unlink()
+        elif damage == "cut":
+            path.write_bytes(path.read_bytes()[:-20])
+        elif not with_spark:
+            return  # all rows are in memory by then
+        with pytest.raises(Exception, match=f"{path.parent.name}/{path.name}"):
+            read()
 
 
 @pytest.mark.parametrize("key", AGAINST_LISTS)

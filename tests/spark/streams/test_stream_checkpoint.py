@@ -11,11 +11,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.functions import expr
 
 from tests.support.failpoints import Once, armed
 from unstuck import InputMissing, OutputInvalid, Quality, Unrecoverable
 from unstuck.tasks.errors import StagingLost
 from unstuck.tasks.failpoints import Point
+from unstuck.tasks.formats import rows
 from unstuck.tasks.frames.quality import stage_checked
 from unstuck.tasks.frames.spark import stream_parquet
 from unstuck.tasks.spec.inputs import StreamInput
@@ -166,6 +168,36 @@ def test_what_spark_has_written_twice_is_read_once(loads: Loads) -> None:
         f"{attempt.staging}/_events.arrived",
     )
     assert loads.ids(attempt.write("loads", frame)) == [1]
+
+
+@pytest.mark.parametrize("gone", ["*/part-00001.parquet", "_spark_metadata/0"])
+def test_rows_that_have_arrived_and_are_gone_when_spark_plans_its_batch_are_not_taken_for_read(
+    loads: Loads, gone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while the warehouse is away: Spark passes over what it does not find, and counts it as read."""
+    monkeypatch.setattr(rows, "_PART", 0)  # each file of the landing folder makes one here
+    loads.arrive(1)
+    loads.arrive(2)
+    attempt = loads.attempt()
+    frame = attempt.arrived()
+    (part,) = Path(loads.files.uri(attempt.staging), "_events.arrived").glob(gone)
+    part.unlink()
+    with pytest.raises(StagingLost, match=r"_events\.arrived"):
+        attempt.write("loads", frame)
+    assert loads.ids(loads.load()) == [1, 2]
+
+
+def test_a_query_that_reads_its_stream_in_two_places_goes_on(loads: Loads) -> None:
+    """Spark has one source for both places, and an offset for each."""
+    before = None
+    for number in (1, 2):
+        loads.arrive(number)
+        attempt = loads.attempt(before)
+        frame = attempt.arrived()
+        others = frame.withColumnRenamed("id", "other")
+        made = attempt.write("loads", frame.join(others, expr("id = other")))
+        assert [row["id"] for f in made.files for row in pq.read_table(loads.files.uri(f.path)).to_pylist()] == [number]
+        before = made.checkpoint
 
 
 def test_one_output_of_a_group_is_written_from_a_stream_with_state(loads: Loads) -> None:
