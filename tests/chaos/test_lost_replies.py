@@ -16,7 +16,7 @@ from unstuck import Client, Settings, Status, Unreachable
 from unstuck.coordinator.local.local_fleet import LocalFleet
 from unstuck.coordinator.local.programs import Size
 
-JOBS = 30
+JOBS = 20
 STEPS = [{"python": "fleet_steps:my_pid"}]
 
 

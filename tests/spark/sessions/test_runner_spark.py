@@ -435,12 +435,16 @@ def test_a_runner_whose_jvm_dies_while_the_session_is_left_is_replaced(
     assert "leaving the Spark session on" in worker.text()
 
 
-def test_killing_the_runner_takes_the_jvm_and_the_python_workers_along(
+def test_killing_the_runner_takes_the_jvm_the_python_workers_and_all_temporary_files_along(
     store: redis.Redis, make_offer: MakeOffer, worker: fleet.FleetWorker, tmp_path: Path
 ) -> None:
-    started = tmp_path / "started"
-    offer = make_offer("g", python("slow_stage", started=str(started)))
+    started, files = tmp_path / "started", tmp_path / "files"
+    (gate := tmp_path / "gate").touch()
+    fills = python("fills_temporary_folders", started=str(files), gate=str(gate))
+    offer = make_offer("g", fills, python("slow_stage", started=str(started)))
     fleet.begun(store, offer, started)
+    places = [Path(place) for place in json.loads(files.read_text())]
+    assert all(place.exists() and worker.log.parent in place.parents for place in places)
     (runner,) = worker.runners
     (jvm,) = [c for c in runner.children() if "java" in command_line(c)]
     lease = fleet.attempt(store, offer)["lease"]
@@ -450,6 +454,7 @@ def test_killing_the_runner_takes_the_jvm_and_the_python_workers_along(
     runner.kill()
     assert fleet.outcome(store, offer, 10).kind is OutcomeKind.LOST
     wait_until(lambda: not [p for p in tree if lives(p)], 10, f"{jvm} to be gone")
+    wait_until(lambda: not any(place.exists() for place in places), 60, "all files to be removed")
 
 
 def test_sql_reads_results_of_needed_groups_as_bound_values(
@@ -499,17 +504,3 @@ def test_published_inputs_are_views_at_one_version(store: redis.Redis, make_offe
     (file,) = [f for f in marker.outputs["counted"].files if f.rows]
     assert pq.read_table(tmp_path / "warehouse" / file.path).to_pylist() == [{"here": 5, "old": 3}]
     assert marker.sources == {"numbers": [1, 2]}
-
-
-def test_the_temporary_files_of_a_killed_runner_and_of_its_jvm_are_removed(
-    make_offer: MakeOffer, store: redis.Redis, worker: fleet.FleetWorker, tmp_path: Path
-) -> None:
-    started, gate = tmp_path / "started", tmp_path / "gate"
-    step = python("fills_temporary_folders", started=str(started), gate=str(gate))
-    offer = make_offer("killed", step)
-    fleet.begun(store, offer, started)
-    places = [Path(place) for place in json.loads(started.read_text())]
-    assert all(place.exists() and worker.log.parent in place.parents for place in places)
-    fleet.runner_of(store, offer).kill()
-    wait_until(lambda: not any(place.exists() for place in places), 60, "all to be removed")
-    assert fleet.outcome(store, offer, 60).kind is OutcomeKind.LOST

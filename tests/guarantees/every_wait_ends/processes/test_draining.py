@@ -31,7 +31,7 @@ from unstuck.tasks.protocol.token import Offer
 LONG = {"UNSTUCK_DRAIN_GRACE": "150s"}  # what ends well before that has not ended because the grace was over
 SLACK = 5.0  # seconds for what the processes do beside the graces
 UNHURRIED = {"UNSTUCK_LEASE_TTL": "15s"}  # nothing lapses here, whatever the machine is at
-LOAD = 300  # members of half a second, two or three at a time: they last for more than a minute
+LOAD = 200  # members of half a second, two or three at a time: they last for more than half a minute
 
 
 @pytest.fixture
@@ -254,13 +254,13 @@ def test_a_main_process_that_hangs_is_ended_by_its_own_alarm(tmp_path: Path) -> 
 
 
 @pytest.mark.timeout(500)
-def test_four_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_charge_nothing(
+def test_two_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_charge_nothing(
     coordinator: LocalFleet, client: Client, tmp_path: Path
 ) -> None:
     """Two members outlast every restart, so each restart hands something back, or leaves it to the other.
 
     The members of the load are well within the grace: one that is handed back in its last line has done what it does,
-    and does it again. There are more of them than four restarts see. What is left of them ends with the gate.
+    and does it again. There are more of them than two restarts see. What is left of them ends with the gate.
     """
     long = counted(tmp_path, queue="long", for_each={"n": [0, 1]}, params={"seconds": 0.5, "gated": 2})
     load = {**long, "name": "load", "queue": "light", "for_each": {"n": list(range(2, LOAD + 2))}}
@@ -282,7 +282,7 @@ def test_four_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_cha
 
         running = [start(), start()]
         job = client.submit({"name": "rolling", "groups": [long, load]}).id
-        for _ in range(4):
+        for _ in range(2):
             wait_until(lambda: sum(map(holds, running)) == 2, 60, "the two long ones to run")
             old = running.pop(0)
             handed_back += holds(old)
@@ -298,7 +298,7 @@ def test_four_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_cha
     records = [record for _, record in members(client, job)]
     assert {charged(record) for record in records} == {(0, 0)}
     assert sum(record.releases for _, record in members(client, job, "g")) == handed_back
-    assert handed_back >= 3  # a worker that held none left both to the next
+    assert handed_back >= 2  # a worker that held none left both to the next
     # A run that was not done was handed back, and the other way round: nothing ran that nobody knows of.
     assert sum(lines.count("began") for lines in found.values()) == len(found) + sum(r.releases for r in records)
 

@@ -70,14 +70,19 @@ class Suite:
     def run(self, *options: str, **settings: float) -> int:
         """In the background of a shell that runs a script and ignores SIGHUP, as `nohup` does; its exit code."""
         pytest = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml")]
-        pytest += ["-p", "tests.support.suite.suite_limits", "-p", "no:hypothesispytest", "-p", "no:valkey"]
+        pytest += [*("-p", "tests.support.suite.suite_limits"), *("-p", "xdist.plugin"), *("-p", "pytest_timeout")]
         # Else it would remove the temporary folders of earlier suites, which may take minutes.
         told = ["-p", "no:cacheprovider", "--basetemp", str(self.folder / "temp")]
         told += [*(part for name in settings for part in ("-o", f"{name}={settings[name]}"))]
         with self.out.open("wb") as out:
             return subprocess.run(
                 ["sh", "-c", 'trap "" HUP; "$@" & wait $!', "sh", *pytest, *told, *options, str(self.folder)],
-                env={**os.environ, "PYTHONPATH": str(ROOT), "STARTED": str(self.started)},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(ROOT),
+                    "STARTED": str(self.started),
+                    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+                },
                 stdout=out,
                 stderr=out,
             ).returncode
