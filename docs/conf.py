@@ -26,7 +26,7 @@ html_copy_source = False
 html_show_sphinx = False
 
 NAVIGATION = {
-    "Start": ["docs/first-hour", "docs/tutorial", "docs/README"],
+    "Start": ["docs/first-hour", "docs/tutorial", "docs/from-airflow-and-dbt", "docs/README"],
     "Write jobs": [
         *("docs/run", "docs/write-jobs", "docs/test-your-jobs", "docs/spec", "docs/schedules", "docs/notices"),
     ],

@@ -129,7 +129,10 @@ def freeze_group(draft: Draft, name: str) -> None:
     unmarked = [one.staging for records in found.values() for one in records if not one.marked]
     after = hashlib.sha256("\n".join(unmarked).encode()).hexdigest()[:16] if unmarked else ""
     records = {need: draft.state.groups.get(need) for need, found in inputs.items() if not found}
-    empty = tuple(need for need, one in records.items() if one and one.reason and one.reason.code == EMPTY_FORK)
+    # What was skipped for a failure has no rows that anybody could count on, not none.
+    well = not (draft.state.by_state[S.FAILED] or draft.state.by_state[S.CANCELED])
+    codes = (EMPTY_FORK, "CONDITION_FALSE", "UPSTREAM_SKIPPED") if well else (EMPTY_FORK,)
+    empty = tuple(need for need, one in records.items() if one and one.reason and one.reason.code in codes)
     needs, spec = draft.state.needs[name], draft.plan.groups[name].spec
     # What it needs may have been skipped for the failure of what comes before, also for one that the job lives with.
     bad = draft.state.by_state[S.FAILED] and needs[S.FAILED] + needs[S.CANCELED] + needs[S.SKIPPED]

@@ -16,11 +16,13 @@ from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.publishing import delta_tables
 from unstuck.coordinator.publishing.expectation_checks import check_expectations
 from unstuck.coordinator.publishing.lost_updates import check_unchanged
 from unstuck.coordinator.publishing.streams.fork_positions import whole_checkpoint
 from unstuck.coordinator.publishing.streams.stream_positions import with_checkpoint, with_news
+from unstuck.coordinator.spec.checks.output_checks import outputs_of
 from unstuck.tasks.errors import SchemaMismatch
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.identity import all_in_words
@@ -55,6 +57,7 @@ class PublishRequest:
         sources: group → the staging folders whose markers count, in member order (a fork has several).
         published_by: the groups whose outputs are published when ``wanted`` is None.
         wanted: the datasets to publish, from whichever group made them; None for all of ``published_by``.
+        skipped: the outputs of groups that were SKIPPED, which may be wanted and not be there.
         outputs: how single datasets are published; one that is not named is replaced.
         base: the version at which the job began. No entry of ``publish_id`` stands at or below it.
         at: seconds since the epoch, for people.
@@ -71,6 +74,7 @@ class PublishRequest:
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     published_by: Set[str] = frozenset()
     wanted: tuple[str, ...] | None = None
+    skipped: Set[str] = frozenset()
     outputs: Mapping[str, OutputSpec] = field(default_factory=dict)
 
     @classmethod
@@ -93,6 +97,7 @@ class PublishRequest:
             sources={name: folders for name, folders in sources.items() if folders},
             published_by=plan.default_publish,
             wanted=plan.publish,
+            skipped=_skipped_outputs(state),
             outputs=plan.outputs,
         )
 
@@ -105,6 +110,18 @@ class PublishRequest:
     def entry(self, n: int, kind: Literal["package", "abort"], **more: Any) -> Entry:
         """An entry of this request with the number ``n`` in the log."""
         return Entry(n, n - 1, self.publish_id, kind, self.job, self.job_name, self.at, **more)
+
+
+def _skipped_outputs(state: JobState) -> Set[str]:
+    """The outputs of groups that were SKIPPED while nothing failed: by a condition, a person or an empty fork."""
+    if state.by_state[GroupState.FAILED] or state.by_state[GroupState.CANCELED]:
+        return frozenset()
+    return {
+        output
+        for name, group in state.plan.groups.items()
+        if all(state.record(member).state is GroupState.SKIPPED for member in state.members(name))
+        for output in outputs_of(group.spec)
+    }
 
 
 def publish(
@@ -137,7 +154,8 @@ def publish(
         if idle:
             package = package._replace(outputs=with_news(package.outputs, warehouse.state()))
         if not package.outputs:
-            return PublishResult(nothing_new="; ".join(idle))
+            skipped = ["the groups of its outputs were skipped"] if request.wanted else []
+            return PublishResult(nothing_new="; ".join([*idle] or skipped))
         entry = _append_package(warehouse, request, package)
     except PublishFailed as failure:
         # Another publisher may have read the markers while they stood, and be frozen since. Its entry must not
@@ -369,6 +387,7 @@ def _collect(files: Files, request: PublishRequest) -> _Package:
     if wanted is not None:  # rejected rows are published with their output
         named = set(names)
         names += [name for name, parts in made.items() if parts[0].output.rejected_of in named and name not in named]
+    names = [name for name in names if name in made or name not in request.skipped]
     if missing := [name for name in names if name not in made]:
         raise PublishFailed(
             OUTPUT_MISSING,

@@ -138,6 +138,11 @@ class Plan:
                         for name in group.reads
                         if self.groups[name].spec.for_each is not None
                     },
+                    branches={
+                        name: tuple(outputs_of(self.groups[name].spec))
+                        for name in group.reads
+                        if self.groups[name].spec.for_each is None and group.spec.join.rule != "all_succeeded"
+                    },
                     base=base,
                     mixed=mixed,
                     schedule=schedule,

@@ -52,7 +52,7 @@ from unstuck.tasks.steps.code import code_of, code_taken, fingerprint, forget_co
 from unstuck.tasks.steps.context import Scratch, StepContext
 from unstuck.tasks.steps.execute import StepRaised, run_step, users_code
 from unstuck.tasks.steps.loaded import loaded
-from unstuck.tasks.steps.step_inputs import PublishedDatasets, of_empty_forks, read_inputs, with_published
+from unstuck.tasks.steps.step_inputs import PublishedDatasets, of_skipped, read_inputs, with_published
 from unstuck.tasks.steps.work import Work
 from unstuck.tasks.streams.arrived.fork_share import Share
 from unstuck.tasks.transport.lease import Claim, Finish, record_outcome
@@ -220,7 +220,7 @@ class Attempt:
         asked = any(map(any, frozen.inputs.values())) or frozen.empty or group.inputs  # what made nothing has no folder
         with self._warehouse_clock("reading what the group needs in", asked):
             made = read_inputs(self._files, frozen.inputs, plan.forks)
-            empty = of_empty_forks(work_order, self._published)
+            empty = of_skipped(work_order, self._published)
             inputs = with_published({**empty, **made.datasets}, group.inputs, self._published)
         work = Work(
             files=self._files,

@@ -214,8 +214,8 @@ class GroupSpec(Strict):
 
     @property
     def records_results(self) -> bool:
-        """Whether steps may record results: those in Python and compactions do."""
-        return any(step.python or step.compact for step in self.steps)
+        """Whether it may have results: those that Python steps and compactions record, and the counts of a stream."""
+        return bool(self.streams) or any(step.python or step.compact for step in self.steps)
 
     @property
     def streams(self) -> dict[str, StreamInput | KafkaInput]:

@@ -25,6 +25,14 @@ class DatasetInput(Strict):
         strict=True,
         description="The version of the warehouse; left out: the newest one when the job was submitted.",
     )
+    if_absent: str | None = Field(
+        default=None,
+        strict=True,
+        min_length=1,
+        max_length=100_000,
+        description="Columns and their types in SQL, such as id BIGINT, at STRING: where the dataset is not published "
+        "yet, steps find these columns without rows; left out: the group fails.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -37,6 +45,13 @@ class DatasetInput(Strict):
         if not re.fullmatch(r"[1-9][0-9]{0,9}", version):
             raise ValueError("expected a dataset and perhaps its version, as flights, flights@latest or flights@7")
         return {"dataset": dataset, "version": int(version)}
+
+    @field_validator("if_absent")
+    @classmethod
+    def _are_columns(cls, value: str | None) -> str | None:
+        if value is not None:
+            declared(value)
+        return value
 
 
 _PLACES = ("/", "file:///", "s3://")

@@ -46,6 +46,7 @@ class GroupPlan(Strict):
         mixed: markers count whatever Spark and Python have made them.
         partition_by: the columns that part an output, by the output's name.
         forks: those of the groups it reads that are forks, with the outputs that their steps declare.
+        branches: those that are none and may have been skipped, likewise.
         base: the version of the warehouse at which the job was submitted; published datasets are read as of it.
         checks: what is checked when an output is written, by the output's name.
         appended: of a group that reads a stream: the outputs that may be written from it, since they are published by
@@ -67,6 +68,7 @@ class GroupPlan(Strict):
     mixed: bool = False
     partition_by: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     forks: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    branches: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     base: int = 0
     checks: dict[str, Checks] = Field(default_factory=dict)
     appended: tuple[str, ...] = ()
@@ -86,8 +88,9 @@ class FrozenInputs(Strict):
 
     Stored under the group's name; a fork's members share that entry and have one each for their value.
     ``inputs``: needed group → staging folders of its attempts, in member order, empty where one made nothing; for these
-    stands ``after``. ``empty``: the forks among the needed groups that have no members. ``cleans``: the job, of a group
-    that runs after a failure: its retry cleans up anew. ``members``: of a fork that reads a stream, how many share it.
+    stands ``after``. ``empty``: of the needed groups, forks without members and what a condition skipped.
+    ``cleans``: the job, of a group that runs after a failure: its retry cleans up anew. ``members``: of a fork that
+    reads a stream, how many share it.
     """
 
     value: ForkValue | None = None

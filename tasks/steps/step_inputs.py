@@ -17,6 +17,7 @@ from unstuck.tasks.frames.spark import read_parquet
 from unstuck.tasks.spec.inputs import DatasetInput, GroupInput
 from unstuck.tasks.spec.outputs import MAX_RUNS, Checks
 from unstuck.tasks.spec.schemas import fields_of, schema_of
+from unstuck.tasks.spec.streams.stream_columns import declared
 from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
@@ -138,11 +139,14 @@ class PublishedDatasets:
         """The versions that were read: dataset → versions; 0: it was asked for, and was not published."""
         return joined_versions({read.dataset: [read.version]} for read in self.reads)
 
-    def read(self, dataset: str, version: int | None = None, *, in_spec: bool = False) -> Dataset:
+    def read(
+        self, dataset: str, version: int | None = None, *, in_spec: bool = False, if_absent: str | None = None
+    ) -> Dataset:
         """``dataset`` at a version of the warehouse; None: the newest one when the job was submitted.
 
         Args:
             in_spec: the spec of the job names the version, so a vacuum keeps it for the job.
+            if_absent: its columns in SQL, in which it has no rows where it was not published; None: that is an error.
 
         Raises:
             InputNotPublished: it was not published then, that version does not exist, or it is a Delta table. No retry
@@ -153,6 +157,9 @@ class PublishedDatasets:
         state = self._state(at, kept=version is None or in_spec)
         found = state.get(dataset)
         self._note(Read(dataset, version or 0, found.changed if found else 0))
+        if found is None and if_absent is not None:
+            log.info("%s was not published when this job was submitted, and is read without rows", dataset)
+            return Dataset(dataset, (StagedOutput([], 0, schema_of(declared(if_absent))),))
         if found is None:
             when = "" if version else ", the newest one when this job was submitted"
             raise InputNotPublished(
@@ -239,24 +246,37 @@ def with_published(
         if name in made and made[name].name == name:  # else it is a group's own name, which gives way
             raise OutputInvalid(f"a needed group has an output named {name} too; give the one in inputs: another name")
         if isinstance(one, DatasetInput):
-            found[name] = replace(published.read(one.dataset, one.version, in_spec=True), name=name)
+            standing = published.read(one.dataset, one.version, in_spec=True, if_absent=one.if_absent)
+            found[name] = replace(standing, name=name)
     return found
 
 
-def of_empty_forks(work_order: WorkOrder, published: PublishedDatasets) -> dict[str, Dataset]:
-    """The datasets of needed forks without members: no rows, in the declared columns, or else the published ones.
+def of_skipped(work_order: WorkOrder, published: PublishedDatasets) -> dict[str, Dataset]:
+    """The datasets of needed groups that a condition skipped, and of forks without members: they have no rows.
+
+    Their columns are the declared ones, or else the published ones. If none are known, a fork's have none, and the
+    others are no inputs.
 
     Raises: LogBroken, WarehouseNewer, OSError: as `PublishedDatasets.standing`.
     """
     plan, found = work_order.plan, dict[str, Dataset]()
     for fork in work_order.frozen.empty:
-        outputs = plan.forks.get(fork, ())
-        for name in outputs or (fork,):
+        branch = fork in plan.branches
+        outputs = plan.branches[fork] if branch else plan.forks.get(fork, ())
+        for name in outputs if branch else outputs or (fork,):
             standing = published.standing(name)
             if declared := plan.checks.get(name, Checks()).columns:
                 schema = schema_of(declared_fields(declared))
             elif standing is not None:
                 schema = standing.schema
+            elif branch:
+                log.warning(
+                    "the group %s was skipped, and the columns of its output %s are not known, so it is no input here. "
+                    "Declare them under columns: of the output, and it is one without rows",
+                    fork,
+                    name,
+                )
+                continue
             else:
                 schema = schema_of([])
                 log.warning(
@@ -266,7 +286,7 @@ def of_empty_forks(work_order: WorkOrder, published: PublishedDatasets) -> dict[
                     name,
                 )
             found[name] = Dataset(name, (StagedOutput([], 0, schema),))
-        if len(outputs) == 1:
+        if len(outputs) == 1 and outputs[0] in found:
             found[fork] = found[outputs[0]]
     return found
 

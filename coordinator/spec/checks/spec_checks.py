@@ -378,7 +378,7 @@ def _wrong_result(
     if named.for_each is not None:
         return f"group {name!r} is a fork; its members have results of their own, and none speaks for all"
     if not named.records_results:
-        return f"group {name!r} has no Python step, so it records no results"
+        return f"group {name!r} has no Python step and no stream, so it has no results"
     return ""
 
 

@@ -47,7 +47,7 @@ class Arrivals:
             NotImplementedError: one of its groups that are ``running`` reads Kafka.
             ValueError: something has arrived for a stream that the job does not have.
         """
-        streams: dict[str, dict[str, StreamInput]] = {}  # by name, and by address
+        streams: dict[str, dict[str, StreamInput]] = {}  # by name, by group and name, and by address
         groups = []
         for group in spec.groups:
             inputs = dict(group.inputs)
@@ -60,6 +60,7 @@ class Arrivals:
                 if isinstance(one, StreamInput):
                     here = one.model_copy(update={"stream": str(self._folder_of(name, one.stream))})
                     inputs[name] = streams.setdefault(name, {})[one.stream] = here
+                    streams[f"{group.name}.{name}"] = {one.stream: here}
                     streams.setdefault(one.stream, {})[one.stream] = here
             groups.append(group if inputs == group.inputs else group.model_copy(update={"inputs": inputs}))
         while self._waiting:
@@ -67,7 +68,11 @@ class Arrivals:
             found = list(streams.get(name, {}).values())
             if len(found) != 1:
                 there = ", ".join(streams) or "none"
-                what = "has several streams of this name; take the address" if found else "has no such stream"
+                what = (
+                    "has several streams of this name; take one with its group, or the address"
+                    if found
+                    else "has no such stream"
+                )
                 raise ValueError(f"arrive({name!r}): the job {spec.name} {what}; there are: {there}")
             self._count += 1
             ending = "txt" if found[0].format == "text" else found[0].format

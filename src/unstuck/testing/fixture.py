@@ -105,7 +105,7 @@ class Unstuck:
         Each stream of files is a folder of this test, in the place of that in the spec.
 
         Args:
-            stream: the name of the input, or its address.
+            stream: the name of the input, alone or behind its group (``load.events``), or its address.
             rows: mappings, lines, or a frame of pandas or Arrow; or the content of the file, as text or bytes, or its
                 path.
             file: its name; None: that of the path, or one that no other file has.

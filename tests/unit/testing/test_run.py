@@ -271,3 +271,98 @@ def test_a_job_without_a_schedule_has_no_run_at_a_moment(unstuck: Unstuck) -> No
         unstuck.at("2026-01-01", spec)
     with pytest.raises(ValueError, match="Invalid isoformat"):
         unstuck.at("tomorrow", shop())
+
+
+def added(spark: Any, ctx: Any) -> pa.Table:
+    return pa.concat_tables([ctx.input("before"), pa.table({"id": [ctx.input("before").num_rows]})])
+
+
+def test_an_input_that_may_be_absent_has_its_columns_and_no_rows_until_it_is_published(unstuck: Unstuck) -> None:
+    before = {"dataset": "numbers", "if_absent": "id BIGINT"}
+    spec = {"name": "job", "groups": [group("add", "added", "numbers", inputs={"before": before})]}
+    spec["groups"][0]["steps"][0]["python"] = f"{__name__}:added"  # type: ignore[index]
+    for count in (1, 2, 3):
+        assert unstuck.run(spec).rows("numbers", order_by="id") == [{"id": n} for n in range(count)]
+
+
+def test_columns_of_an_absent_input_that_are_none_are_refused(unstuck: Unstuck) -> None:
+    inputs = {"before": {"dataset": "numbers", "if_absent": "id"}}
+    with pytest.raises(SpecError, match="'id' is no column; expected names and types"):
+        unstuck.run({"name": "job", "groups": [group("add", "load", "numbers", inputs=inputs)]})
+
+
+def test_streams_of_one_name_are_told_apart_by_their_groups(unstuck: Unstuck) -> None:
+    streams = [{"events": {"stream": f"/in/{n}", "format": "json", "schema": SCHEMA}} for n in (1, 2)]
+    groups = [group(f"load{n}", "rows_of", f"made{n}", inputs=inputs) for n, inputs in enumerate(streams)]
+    for one in groups:
+        one["steps"][0]["python"] = f"{__name__}:events"
+    spec = {"name": "job", "groups": groups, "outputs": {f"made{n}": {"mode": "append"} for n in (0, 1)}}
+    unstuck.arrive("load1.events", [ONE])
+    run = unstuck.run(spec)
+    assert (run.rows("made0"), run.rows("made1")) == ([], [ONE])
+
+
+def events(spark: Any, ctx: Any) -> Any:
+    return ctx.input("events")
+
+
+def forked(publish: list[str], more: int) -> dict[str, Any]:
+    needs = {"needs": ["load"]}
+    groups = [
+        group("load", "nothing", "orders"),
+        group("branch", "nothing", "extra", **needs, when=f"results.load.rows > {more}"),
+        group("by_id", "nothing", "by_id", **needs, for_each={"id": {"from": "orders.id"}}),
+        group("after", "nothing", "behind", needs=["branch"]),
+    ]
+    for one in groups:
+        one["steps"][0]["python"] = f"{__name__}:nothing"
+    return {"name": "quiet", "publish": publish, "groups": groups}
+
+
+def nothing(spark: Any, ctx: Any) -> pa.Table:
+    ctx.result("rows", 0)
+    return pa.table({"id": pa.array([], pa.int64())})
+
+
+def test_an_output_of_a_skipped_group_is_not_missing_and_stays_as_it_was(unstuck: Unstuck) -> None:
+    unstuck.publish("extra", [{"id": 9}])
+    quiet = unstuck.run(forked(["orders", "extra", "by_id", "behind"], more=0))
+    assert (quiet.finished, quiet.published) == (True, ["orders"])
+    assert unstuck.rows("extra") == [{"id": 9}]
+    idle = unstuck.run(forked(["extra"], more=0))
+    assert "there is no new version: the groups of its outputs were skipped" in idle.events()[-1]["text"]
+    assert unstuck.run(forked(["extra", "behind"], more=-1)).published == ["extra", "behind"]
+
+
+def test_an_output_is_missing_if_its_group_was_skipped_for_a_failure(unstuck: Unstuck) -> None:
+    spec = forked(["orders", "by_id", "behind"], more=-1)
+    spec["groups"][1]["optional"] = True
+    spec["groups"][3]["join"] = "all_done"
+    run = unstuck.run(spec, fail={"branch": Unrecoverable}, times=9)
+    assert "is to publish by_id, which none of its groups made" in run.why()
+
+
+def branches(**outputs: Any) -> dict[str, Any]:
+    groups = [
+        group("load", "nothing", "orders"),
+        group("full", "nothing", "full", needs=["load"], when="results.load.rows > 0"),
+        group("more", "nothing", "more", needs=["full"]),
+        group("short", "nothing", "short", needs=["load"], when="results.load.rows == 0"),
+        group("both", "both", "both", needs=["full", "more", "short"], join="none_failed"),
+    ]
+    for one in groups:
+        one["steps"][0]["python"] = f"{__name__}:{'both' if one['name'] == 'both' else 'nothing'}"
+    return {"name": "branches", "publish": ["both"], "outputs": outputs, "groups": groups}
+
+
+def both(spark: Any, ctx: Any) -> pa.Table:
+    return pa.concat_tables([ctx.input(name) for name in ("full", "more", "short")])
+
+
+def test_the_output_of_a_branch_that_was_not_taken_is_read_without_rows_in_its_declared_columns(
+    unstuck: Unstuck, told: list[str]
+) -> None:
+    columns = {"columns": {"id": "bigint"}}
+    assert unstuck.run(branches(full=columns, more=columns)).rows("both") == []
+    assert not unstuck.run(branches()).finished
+    assert "there is no input 'full'" in told[-1]

@@ -289,8 +289,8 @@ def test_a_condition_that_cannot_work_is_refused_with_its_line_and_place(when: s
         (SQL, "a", "group 'b' does not come before this one; add it to needs:"),
         (FORK, "a", "group 'b' does not come before this one; add it to needs:"),
         (FORK, "b", "group 'b' is a fork; its members have results of their own, and none speaks for all"),
-        (SQL, "b", "group 'b' has no Python step, so it records no results"),
-        ("  - {name: b, needs: [a]}\n", "b", "group 'b' has no Python step, so it records no results"),
+        (SQL, "b", "group 'b' has no Python step and no stream, so it has no results"),
+        ("  - {name: b, needs: [a]}\n", "b", "group 'b' has no Python step and no stream, so it has no results"),
         (B, "a", "group 'b' does not come before this one; add it to needs:"),
         (B, "b", ""),
         (B + "  - {name: c, needs: [b]}\n", "c", ""),
@@ -302,6 +302,18 @@ def test_results_are_of_groups_that_come_before_and_record_some(more: str, needs
         assert told(HEAD + A + more + last) == [f"s.yaml:5:33: groups[2].when: at character 1: {message}"]
     else:
         assert JobSpec.from_text(HEAD + A + more + last).groups[-1].when == "results.b.n > 1"
+
+
+def test_the_counts_of_a_stream_are_results_also_without_python() -> None:
+    load = (
+        "  - name: load\n    inputs: {e: {stream: /in, format: json, schema: id INT}}\n"
+        "    steps: [{sql: x, output: o}]\n"
+    )
+    last = (
+        "  - {name: g, needs: [load], when: results.load.e.files > 0, steps: [{sql: ':results.load.e', output: p}]}\n"
+    )
+    text = HEAD.replace("groups:", "outputs: {o: {mode: append}}\npublish: [o]\ngroups:") + load + last
+    assert JobSpec.from_text(text).groups[-1].when == "results.load.e.files > 0"
 
 
 def test_a_fork_is_judged_before_it_has_members() -> None:

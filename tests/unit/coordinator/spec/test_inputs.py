@@ -66,7 +66,7 @@ def test_a_join_reads_nothing() -> None:
     [
         ("z", "SELECT :results.a.n", ":results.a.n: group 'a' is not among the needs of this one; add it to needs:"),
         ("z", "SELECT :results.aa.n", ":results.aa.n: unknown group 'aa'"),
-        ("z", "SELECT :results.z.n", ":results.z.n: group 'z' has no Python step, so it records no results"),
+        ("z", "SELECT :results.z.n", ":results.z.n: group 'z' has no Python step and no stream, so it has no results"),
         ("f", "SELECT :results.f.n", ":results.f.n: group 'f' is a fork; its members have results of their own"),
         ("a", "SELECT :results.a, 1", ":results.a: expected :results.GROUP.KEY, two names of letters, digits and _"),
     ],
