@@ -18,7 +18,9 @@ MAX_RELEASES = 50
 def fail(draft: Draft, group_id: str, record: GroupRecord, failure: Failure) -> None:
     """A step failed: charge the group's retries, and try again if one is left."""
     policy, failures = draft.planned(group_id).retry, record.failures + 1
-    charged = replace(_remembered(record, failure), failures=failures)
+    # The first error of its own stands before that of a worker that was lost earlier, which is no reason of the end.
+    first = failure if not record.failures else record.first_error
+    charged = replace(record, first_error=first, last_error=failure, failures=failures)
     if why := policy.why_final(failure):
         _end(draft, group_id, charged, Reason(failure.code, f"{failure.text} ({why})"))
     elif failures > policy.max:
@@ -33,7 +35,8 @@ def fail(draft: Draft, group_id: str, record: GroupRecord, failure: Failure) -> 
 def lose(draft: Draft, group_id: str, record: GroupRecord, failure: Failure) -> None:
     """A worker was lost: charge that, and try again unless so many in a row were."""
     limit, losses = draft.planned(group_id).spec.worker_losses, record.losses + 1
-    charged = replace(_remembered(record, failure), losses=losses)
+    # A lost worker never hides the user's own error.
+    charged = replace(record, first_error=record.first_error or failure, last_error=failure, losses=losses)
     if losses >= limit:
         many = "1 worker was" if losses == 1 else f"{losses} workers in a row were"
         text = f"{many} lost under this group, so it may be what kills them: {failure.text}"
@@ -51,11 +54,6 @@ def release(draft: Draft, group_id: str, record: GroupRecord, why: str) -> None:
         _end(draft, group_id, charged, Reason("RELEASED", text))
     else:
         _retry(draft, group_id, charged, 0.0, Reason("RELEASED", why))
-
-
-def _remembered(record: GroupRecord, failure: Failure) -> GroupRecord:
-    """First and last error are both kept; a lost worker never hides the user's own error."""
-    return replace(record, first_error=record.first_error or failure, last_error=failure)
 
 
 def _end(draft: Draft, group_id: str, record: GroupRecord, reason: Reason, **event: bool) -> None:

@@ -176,6 +176,18 @@ def test_a_lost_worker_does_not_hide_the_users_own_error() -> None:
     assert (record.first_error.code, record.last_error.code) == ("BOOM", "RUNNER_DIED")
 
 
+def test_a_worker_that_was_lost_before_is_not_the_reason_of_a_failure_of_its_own() -> None:
+    """A runner was killed, and the next attempt failed: the job said that it had failed since the runner was killed."""
+    job = Job(group("a", retry={"max": 0}))
+    job.decide()
+    job.run("a", LOST)
+    job.run("a", failure("TIMEOUT"))
+    record, reason = job.record("a"), job.state.job.reason
+    assert (record.losses, record.first_error) == (1, record.last_error)
+    assert reason is not None
+    assert reason.text.startswith("group a failed: TIMEOUT")
+
+
 @pytest.mark.parametrize("outcome", [RELEASED, CANCELED], ids=["handed back", "interrupted, though nobody canceled"])
 def test_an_attempt_that_is_handed_back_is_charged_to_no_budget_until_there_is_no_end_to_it(outcome: Outcome) -> None:
     job = Job(group("a", retry={"max": 0}, worker_losses=1))
