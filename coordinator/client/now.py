@@ -181,7 +181,10 @@ def _schedule(name: str, status: str, text: str, since: float = 0.0) -> Trouble:
 def _of_fleet(seen: Seen) -> list[Trouble]:
     fleet, found = seen.fleet, []
     if not any(not one.silent for one in fleet.coordinators):
-        text = "No coordinator is heard of: nothing is decided, and nothing is published, until one is started."
+        text = (
+            "No coordinator is heard of: none runs, or Redis refuses what it writes (`unstuck doctor` says which). "
+            "Until then nothing is decided, and nothing is published."
+        )
         found.append(Trouble("fleet", "coordinators", "SILENT", text, fleet.swept_at or 0.0))
     for queue, text in unread_messages(fleet, seen.stalled_after).items():
         found.append(Trouble("queue", queue, "STALLED", f"{text}."))

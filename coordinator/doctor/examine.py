@@ -138,12 +138,14 @@ class Doctor:
                 found.extend(checks.of_server(server, settings))
                 if server.info.get("cluster_enabled"):
                     return None, None  # its records cannot be read at once, and none can be written
+                refused = checks.refused_writes(server)
                 records = record_facts(client, keys)
-                found.extend(checks.of_records(records, settings))
+                found.extend(checks.of_silence(checks.of_records(records, settings), refused))
                 if find_spec("deltalake") is None:
                     found.extend(checks.of_delta(jobs_with_tables(client, keys)))
                 view = fleet_of(client, keys, settings.runner_silence)
-                found.extend(fleet_checks.of_fleet(view, place, records.open, settings.stalled_after))
+                of_fleet = fleet_checks.of_fleet(view, place, records.open, settings.stalled_after)
+                found.extend(checks.of_silence(of_fleet, refused))
                 found.extend(fleet_checks.of_versions(view, release_here()))
                 found.extend(of_notices(notice_facts(client, keys), view))
                 return records.warehouses, view

@@ -9,10 +9,11 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 
-from unstuck.coordinator.doctor.finding import Finding, ok, problem, warning
+from unstuck.coordinator.doctor.finding import Finding, Level, ok, problem, warning
 from unstuck.coordinator.doctor.host_facts import WarehouseFacts
 from unstuck.coordinator.doctor.redis_facts import JobWarehouse, RecordFacts, ServerFacts
 from unstuck.coordinator.explain.explanation import longest_gap
@@ -33,6 +34,7 @@ LATE, TOO_LATE = 10.0, 60.0  # seconds that a report may wait, or a job be overd
 FRESH = 10.0  # seconds after a warehouse was made in which a process may still say that there is none
 STOP_TIMEOUT = 40.0  # seconds; what the how-to lets supervisors wait before they kill a worker
 MAKE_ROOM = "Make room: unstuck vacuum --dry-run, or a shorter UNSTUCK_RETENTION (docs/operate.md, free the disk)."
+_SILENT = ("COORDINATORS", "WORKERS", "SILENT", "SWEEP", "JOBS_OVERDUE", "REPORTS")  # by what processes have written
 _WRITES = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")  # in INFO
 
 
@@ -66,6 +68,27 @@ def of_server(seen: ServerFacts, settings: Settings) -> Iterator[Finding]:
         yield ok("REDIS_EVICTION", "maxmemory-policy is noeviction")
     yield _memory(seen)
     yield _clock(seen)
+
+
+def refused_writes(seen: ServerFacts) -> str:
+    """The code of the finding that says why this Redis refuses all writes; empty if it takes them, as far as known."""
+    info = seen.info
+    if info.get("role") == "slave":
+        return "REDIS_READ_ONLY"
+    if 0 < info.get("maxmemory", 0) < info.get("used_memory", 0):
+        return "REDIS_MEMORY"
+    return "REDIS_PERSISTENCE" if any(info.get(name, "ok") != "ok" for name in _WRITES) else ""
+
+
+def of_silence(findings: Iterable[Finding], refused: str) -> Iterator[Finding]:
+    """``findings``, of which those that silence alone would explain say to mend ``refused`` first, if it is not empty.
+
+    While Redis refuses writes, no process can note that it is there, or what it has done.
+    """
+    for one in findings:
+        silent = refused and one.code in _SILENT and one.level is not Level.OK
+        first = f"First mend {refused}: while Redis refuses writes, no process can say that it is there. "
+        yield replace(one, cure=f"{first}If it still stands then: {one.cure}") if silent else one
 
 
 def _persistence(seen: ServerFacts, settings: Settings) -> Finding:

@@ -218,7 +218,7 @@ def _queued(facts: JobFacts, group_id: str, planned: PlannedGroup, record: Group
                 helps = (cure, "unstuck fleet", *helps)
             elif planned.spec.pool and planned.spec.pool in facts.fleet.pools:
                 what, helps = f"waits for {facts.fleet.pools[planned.spec.pool]}", ("unstuck pool list", *helps)
-                awaited = "a slot may be free"
+                awaited = "a slot may become free, or be added,"
             elif queue in facts.fleet.unread:
                 what, helps = f"{what}; messages wait unread on {facts.fleet.unread[queue]}", ("unstuck doctor", *helps)
             elif queue in facts.fleet.busy:

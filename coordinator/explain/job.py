@@ -65,7 +65,7 @@ def explain(
     alone = _nobody_looks(env, due, fleet.idle)
     brief = _brief(state, env, alone, found)
     if alone:
-        helps = ("celery -A unstuck.coordinator worker -P threads", *job.help)
+        helps = ("celery -A unstuck.coordinator worker -P threads", "unstuck doctor", *job.help)
         unheard = replace(job, what=f"{job.what}; {alone}", short=brief, help=helps)
         return [_without_a_coordinator(each) for each in (unheard, *found)]
     timed = state.job.phase in (Phase.RETRYING, Phase.ABORT_RETRYING) and state.job.halted is None

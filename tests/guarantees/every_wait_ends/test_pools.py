@@ -214,7 +214,7 @@ def test_why_names_the_pool_that_holds_a_group_back_and_what_is_in_it(
     cli = Cli(redis_server.url, tmp_path)
     said = " ".join(cli("why", waits).stdout.split())
     assert f"waits for a slot of pool jdbc, whose one slot is in use, by {first}/first" in said
-    assert "never by itself: a slot may be free at any time" in said
+    assert "never by itself: a slot may become free, or be added, at any time" in said
     assert "unstuck pool set jdbc N" in said
     assert "2 slots" in cli("pool", "set", "jdbc", "2").stdout
     assert json.loads(cli("pool", "list", "--json").stdout) == [

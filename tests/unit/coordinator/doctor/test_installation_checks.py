@@ -213,6 +213,27 @@ def test_a_control_queue_that_no_coordinator_empties_is_named_with_them() -> Non
 
 
 @pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        ({}, ""),
+        ({"used_memory": 99, "maxmemory": 100}, ""),
+        ({"used_memory": 101, "maxmemory": 100}, "REDIS_MEMORY"),
+        ({"rdb_last_bgsave_status": "err"}, "REDIS_PERSISTENCE"),
+        ({"role": "slave"}, "REDIS_READ_ONLY"),
+    ],
+)
+def test_who_is_silent_since_redis_refuses_writes_is_not_told_to_be_gone(
+    change: dict[str, object], refused: str
+) -> None:
+    assert doctor.refused_writes(server(**change)) == refused
+    silent = replace(FLEET, coordinators=(replace(COORDINATOR, silent=True),))
+    told = {one.code: one for one in doctor.of_silence(fleet_health.of_fleet(silent, "here", 1), refused)}
+    assert told["COORDINATORS"].cure.startswith(f"First mend {refused}: " if refused else "Start one")
+    assert told["SILENT"].cure.startswith(f"First mend {refused}: " if refused else "If they were stopped")
+    assert told["WORKERS"].cure == ""
+
+
+@pytest.mark.parametrize(
     ("change", "named"),
     [
         ({"lease_renew": 5.0}, "UNSTUCK_LEASE_RENEW"),
