@@ -91,6 +91,10 @@ class Run:
             word += _LETTERS[letter]
         return f"{_utc(self.tick):%Y%m%dT%H%M%S}-{word}"
 
+    def was_begun_by(self, author: str) -> bool:
+        """Whether a job of this author is this run; else the tick had it before, by the clock or another backfill."""
+        return backfill_of(author) == backfill_of(self.by)
+
     def stands_as(self, schedule: str, job: str) -> bool:
         """Whether the job of this id is that of the same tick, of this try or a later one."""
         if job.partition("-")[0] != f"{_utc(self.tick):%Y%m%dT%H%M%S}":

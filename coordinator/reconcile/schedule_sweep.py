@@ -16,7 +16,7 @@ import redis
 from unstuck.coordinator.commands.retry_job import retried
 from unstuck.coordinator.errors import Damaged, NewerJob
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.model.schedule_record import Run, ScheduleRecord
+from unstuck.coordinator.model.schedule_record import Run, ScheduleRecord, backfill_of
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.reconcile.schedule_notices import NO_RULES, ScheduleNotices
@@ -44,6 +44,7 @@ from unstuck.tasks.transport.redis_client import unavailable
 log = logging.getLogger(__name__)
 REPAIR_EVERY = 60.0  # seconds
 TURN = 5.0  # seconds for which one sweep decides schedules before it decides jobs
+_SUBMITTED = ("RUN_SUBMITTED", "RUN_STANDS")
 MAX_TRIES = 100  # of one commit that others come before
 
 
@@ -150,7 +151,7 @@ class Schedules:
     def _commit(
         self, old: ScheduleRecord, decision: ScheduleDecision, due_seen: str, notices: Sequence[str]
     ) -> CommitAnswer:
-        runs = {event["job"]: event["at"] for event in decision.events if event["kind"] == "RUN_SUBMITTED"}
+        runs = {event["job"]: event["at"] for event in decision.events if event["kind"] in _SUBMITTED}
         more: dict[str, Any] = {"due": decision.due, "due_seen": due_seen, "notices": notices}
         change = ScheduleChange(self._ids(), old.commit, decision.record, decision.events, runs, **more)
         return self._schedules.commit(change)
@@ -206,7 +207,7 @@ class Schedules:
             spec = self._spec_of(record, run)
             if self._waits_for_arrivals(record, run, spec):
                 return lambda standing, now: nothing_new(standing, run, now)
-            job = self._job_of(record, run, spec)
+            job, author = self._job_of(record, run, spec)
         except StandsAlready as error:
             job, result = error.job, error.result
             # Of a first try nobody knows who asked for it: for a backfill, the tick had a run before.
@@ -226,7 +227,7 @@ class Schedules:
         except Exception as error:  # noqa: BLE001 - a warehouse's client may raise anything
             why = Reason(getattr(error, "code", "NOT_SUBMITTED"), f"{type(error).__name__}: {error}"[:500])
             return lambda standing, now: not_submitted(standing, run, why, False, now)
-        return lambda standing, now: submitted(standing, run, job, now)
+        return lambda standing, now: submitted(standing, run, job, author, now)
 
     def _waits_for_arrivals(self, record: ScheduleRecord, run: Run, spec: JobSpec) -> bool:
         """Whether a run of a tick is to be left out, since nothing new lies there. Raises: as `StreamLooks.look`."""
@@ -244,8 +245,8 @@ class Schedules:
             spec = spec.model_copy(update={"priority": "low"})
         return spec
 
-    def _job_of(self, record: ScheduleRecord, run: Run, spec: JobSpec) -> str:
-        """Store the job of a run. Returns its id. Raises: SpecError, …"""
+    def _job_of(self, record: ScheduleRecord, run: Run, spec: JobSpec) -> tuple[str, str]:
+        """Store the job of a run, if its tick has none yet. Returns its id and its author. Raises: SpecError, …"""
         name = record.name
         key, by = run.key(name), run.by or f"schedule {name}"
         fields = {"id": run.job_id(name), "schedule": name}
@@ -258,9 +259,15 @@ class Schedules:
             # A tick that was run by a clock that was ahead has its package from before its time.
             since = 0.0 if run.tick <= record.decided_to else max(run.tick, run.after) - CLOCKS_DIFFER
             of = OfSchedule(since, partial(run.stands_as, name), lambda: self._wanted(name, run).commit)
-            return self._submitter.store_job(spec, record.warehouse, key, by, "", again, fields, of).id
+            stored = self._submitter.store_job(spec, record.warehouse, key, by, "", again, fields, of)
+            if stored.new:
+                return stored.id, by
+            job = stored.id
         except KeyTaken as taken:
-            return str(taken)  # submitted before the spec was changed
+            job = str(taken)  # submitted before the spec was changed
+        # The clock decides each tick once, and so its run was begun by a coordinator that had no time to note it.
+        seen = self._seen(job) if backfill_of(by) else None
+        return job, by if seen is None else seen.by
 
     def _note(self, name: str, run: Run, noted: Noted) -> None:
         for _ in range(MAX_TRIES):

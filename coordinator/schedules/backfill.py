@@ -92,13 +92,19 @@ def _bound(value: Bound, policy: ScheduleSpec, is_end: bool) -> datetime:
     return begin.astimezone(UTC) - timedelta(microseconds=is_end)
 
 
+def submit_event(run: Run, job: str, now: float, *, had: bool) -> Event:
+    """The event once ``run`` is submitted as ``job``; ``had``: the tick had that job before, so nothing was begun."""
+    event = {"kind": "RUN_STANDS" if had else "RUN_SUBMITTED", "at": now, "job": job, "tick": tick_text(run.tick)}
+    return {**event, "text": "the tick had this run before"} if had else event
+
+
 def stored_runs(
     schedule: str, runs: tuple[Run, ...], seen: Mapping[str, RunSeen], now: float
 ) -> tuple[tuple[Run, ...], list[Event]]:
     """Those of ``runs`` whose job is in the store, where no other is submitted any more; with events of new ones."""
     unnoted = {run: run.job_id(schedule) for run in runs if not run.job}
-    events: list[Event] = [
-        {"kind": "RUN_SUBMITTED", "at": now, "job": job, "tick": tick_text(run.tick)}
+    events = [
+        submit_event(run, job, now, had=not run.was_begun_by(seen[job].by))
         for run, job in unnoted.items()
         if job in seen
     ]

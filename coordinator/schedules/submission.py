@@ -9,16 +9,23 @@ from typing import Any
 from unstuck.coordinator.decide.timers.backoff import doubled
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import Quiet, Run, ScheduleRecord, tick_text
-from unstuck.coordinator.schedules.backfill import run_ended
+from unstuck.coordinator.schedules.backfill import run_ended, submit_event
 from unstuck.coordinator.schedules.decide_schedule import Skip, after_end, policy_of
 from unstuck.coordinator.schedules.run_outcome import RunSeen
 
 
-def submitted(record: ScheduleRecord, run: Run, job: str, now: float) -> tuple[ScheduleRecord, dict[str, Any]] | None:
-    """The record once ``run`` is submitted as ``job``, and the event; None if that is noted already."""
+def submitted(
+    record: ScheduleRecord, run: Run, job: str, author: str, now: float
+) -> tuple[ScheduleRecord, dict[str, Any]] | None:
+    """The record once ``run`` is submitted as ``job``, and the event; None if that is noted already.
+
+    Args:
+        author: of the job, which may have been the run of its tick before.
+    """
     changed = _noted(record, run, lambda mine: replace(mine, job=job, trouble=None, tries=0, next_at=0.0))
-    event = {"kind": "RUN_SUBMITTED", "at": now, "job": job, "tick": tick_text(run.tick)}
-    if run.number > 1:
+    had = not any(one.was_begun_by(author) for one in record.going_on if _is_to_be(one, run))
+    event = submit_event(run, job, now, had=had)
+    if run.number > 1 and not had:
         event["text"] = f"try {run.number} of this tick"
     event |= {"by": run.by} if run.by else {}
     if record.quiet is not None:
@@ -28,7 +35,7 @@ def submitted(record: ScheduleRecord, run: Run, job: str, now: float) -> tuple[S
 
 def nothing_new(record: ScheduleRecord, run: Run, now: float) -> tuple[ScheduleRecord, None] | None:
     """The record if nothing new lies there for ``run``. No event: there may be one in each second."""
-    mine = [one for one in record.runs if not one.job and (one.tick, one.number) == (run.tick, run.number)]
+    mine = [one for one in record.runs if _is_to_be(one, run)]
     if not mine:
         return None
     first, count = (run.tick, 1) if record.quiet is None else (record.quiet.first, record.quiet.count + 1)
@@ -86,9 +93,13 @@ def _noted(record: ScheduleRecord, run: Run, change: Callable[[Run], Run]) -> Sc
     """
 
     def noted(runs: tuple[Run, ...]) -> tuple[Run, ...]:
-        mine = (run.tick, run.number)
-        return tuple(change(one) if not one.job and (one.tick, one.number) == mine else one for one in runs)
+        return tuple(change(one) if _is_to_be(one, run) else one for one in runs)
 
     backfill = record.backfill and replace(record.backfill, runs=noted(record.backfill.runs))
     changed = replace(record, runs=noted(record.runs), backfill=backfill)
     return None if changed == record else changed
+
+
+def _is_to_be(one: Run, run: Run) -> bool:
+    """Whether ``one`` is the run of the tick and try of ``run``, and nobody has noted its submit yet."""
+    return not one.job and (one.tick, one.number) == (run.tick, run.number)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.model.schedule_record import Backfill, ScheduleRecord, tick_text
+from unstuck.coordinator.model.schedule_record import Backfill, Run, ScheduleRecord, tick_text
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.schedules.backfill import Wanted
 from unstuck.coordinator.schedules.decide_schedule import decide, policy_of, settled
@@ -77,9 +77,10 @@ class Play:
             if name not in self.jobs:
                 self.begun.append(name)
                 self.jobs[name] = RunSeen(Status.RUNNING, by=run.by or "clock")
-            noted = submitted(self.record, run, name, now)
+            noted = submitted(self.record, run, name, self.jobs[name].by, now)
             assert noted is not None
             self.record = settled(noted[0], now)
+            self.events.append(noted[1])
         return [run.job for run in self.backfill.runs]
 
     def ends(self, status: Status = Status.FINISHED, **more: Any) -> list[str]:
@@ -144,6 +145,39 @@ def test_a_tick_that_had_a_run_is_left_as_it_is_unless_it_is_to_be_made_again() 
             play.ends()
         assert play.begun == begun, redo
         assert play.backfill.progress == told
+
+
+def test_of_a_tick_that_had_a_run_the_log_says_that_it_stands_and_not_that_it_was_submitted() -> None:
+    play = Play()
+    play.jobs = {
+        key(-2): RunSeen(Status.FAILED, reason=FAILED, by="schedule s"),
+        key(-2, 2): RunSeen(Status.FAILED, reason=FAILED, by="schedule s"),
+    }
+    play.give(-2, -1, redo="failed")
+    play.decide()
+    for _ in range(5):
+        play.ends()
+    submits = [
+        (event["kind"], event["job"]) for event in play.events if event["kind"] in ("RUN_SUBMITTED", "RUN_STANDS")
+    ]
+    assert submits == [
+        ("RUN_STANDS", key(-2)),
+        ("RUN_STANDS", key(-2, 2)),
+        ("RUN_SUBMITTED", key(-2, 3)),
+        ("RUN_SUBMITTED", key(-1)),
+    ]
+
+
+def test_a_run_of_the_clock_that_a_backfill_notes_for_it_was_submitted() -> None:
+    """A coordinator has died between its submit and the note, and the tick is one of the backfill."""
+    play = Play(replace(made(), runs=(Run(T0),)))
+    play.give(-1, 0, backwards=True)
+    decided = decide(play.record, {key(0): RunSeen(Status.RUNNING, by="schedule s")}, T0 + 2)
+    (_, of_backfill) = decided.submits(T0 + 2)
+    noted = submitted(decided.record, of_backfill, key(0), "schedule s", T0 + 2)
+    assert noted is not None
+    assert [run.job for run in noted[0].going_on] == [key(0), key(0)]
+    assert noted[1]["kind"] == "RUN_SUBMITTED"
 
 
 def test_a_failed_run_is_made_again_from_its_finished_work_and_a_good_one_from_the_start() -> None:

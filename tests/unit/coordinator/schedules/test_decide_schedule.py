@@ -54,7 +54,7 @@ class Play:
         self.record, self.due = decision.record, decision.due
         self.events += decision.events
         for run in decision.submits(self.now):
-            noted = submitted(self.record, run, run.key("s"), self.now)
+            noted = submitted(self.record, run, run.key("s"), run.by, self.now)
             assert noted is not None
             self.record = settled(noted[0], self.now)
             self.runs[run.key("s")] = RunSeen(Status.RUNNING)
