@@ -22,7 +22,7 @@ from unstuck.coordinator.model.schedule_record import Backfill, Run
 from unstuck.coordinator.notices.outbox import Notices
 from unstuck.coordinator.schedules.explain import ScheduleExplanation
 from unstuck.coordinator.schedules.schedule_facts import ScheduleFacts, ScheduleResult
-from unstuck.coordinator.schedules.schedule_view import ScheduleView
+from unstuck.coordinator.schedules.schedule_view import BackfillTick, ScheduleView
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.store.pool_store import Pools, PoolView
 from unstuck.coordinator.views.jobs.job_facts import CommandResult, GroupView, JobFacts
@@ -58,7 +58,7 @@ SECTIONS: dict[str, tuple[tuple[str, Any], ...]] = {
         *(("JobView", JobView), ("JobFacts", JobFacts), ("ForkView", ForkView), ("GroupView", GroupView)),
         *(("CommandResult", CommandResult), ("ListedJob", ListedJob), ("PoolView", PoolView)),
         *(("ScheduleView", ScheduleView), ("ScheduleFacts", ScheduleFacts), ("Run", Run)),
-        *(("Backfill", Backfill), ("ScheduleResult", ScheduleResult)),
+        *(("Backfill", Backfill), ("BackfillTick", BackfillTick), ("ScheduleResult", ScheduleResult)),
         ("ScheduleExplanation", ScheduleExplanation),
     ),
     "Steps": (("StepContext", unstuck.StepContext), ("ctx.output(name)", OutputSlot)),

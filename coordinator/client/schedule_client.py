@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import secrets
 from collections.abc import Callable, Sequence
@@ -32,7 +31,8 @@ from unstuck.coordinator.schedules.schedule_commands import (
     set_again,
 )
 from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
-from unstuck.coordinator.schedules.schedule_view import ScheduleView, view_of
+from unstuck.coordinator.schedules.schedule_view import BackfillTick, ScheduleView, view_of
+from unstuck.coordinator.schedules.tick_params import tick_params
 from unstuck.coordinator.spec.model import JobSpec, Spec
 from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
@@ -181,10 +181,8 @@ class ScheduleClient:
 
         return self._write(judge)
 
-    def backfill_ticks(
-        self, name: str, first: Bound, last: Bound, *, backwards: bool = False
-    ) -> list[tuple[datetime.datetime, str]]:
-        """The ticks that a backfill would have, in their order, each with the newest run that it had; or empty.
+    def backfill_ticks(self, name: str, first: Bound, last: Bound, *, backwards: bool = False) -> list[BackfillTick]:
+        """The ticks that a backfill would have, in their order, with what their jobs get and the runs that they had.
 
         Raises: as `backfill`, and BadRequest if there would be none or too many.
         """
@@ -193,8 +191,12 @@ class ScheduleClient:
         if wrong := wanted.problem(policy, now):
             raise BadRequest(f"schedule {name} cannot be backfilled: {wrong}")
         ticks = wanted.ticks(policy, now)
+        params = json.loads(record.spec).get("params", {})
         had = {job.partition("-")[0]: job for job in reversed(self._store.runs_of([name], MAX_TICKS)[0])}
-        return [(tick, had.get(f"{tick:%Y%m%dT%H%M%S}", "")) for tick in ticks]
+        return [
+            BackfillTick(tick, tick_params(params, policy, tick), had.get(f"{tick:%Y%m%dT%H%M%S}", ""))
+            for tick in ticks
+        ]
 
     def command_backfill(
         self, name: str, given: BackfillCommand, *, reason: str = "", by: str | None = None

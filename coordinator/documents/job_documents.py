@@ -34,6 +34,7 @@ class ListedJobDocument(Document):
     reason: Reason | None
     key: Word
     schedule: Word
+    tick: Word
     backfill: Word
     why: Word
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import Redo, ScheduleIntent, ScheduleStatus
 from unstuck.coordinator.schedules.explain import ScheduleExplanation
 from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
-from unstuck.coordinator.schedules.schedule_view import ScheduleView
+from unstuck.coordinator.schedules.schedule_view import BackfillTick, ScheduleView
 from unstuck.coordinator.views.jobs.job_views import ListedJob
 
 
@@ -97,7 +96,10 @@ class BackfillDocument(Document):
 
 
 class ScheduleDocument(Document):
-    """How a schedule stands, with its next ticks. A run that goes on and is not submitted yet is null."""
+    """How a schedule stands, with its next ticks, and the values that each gives to parameters of its job.
+
+    A run that goes on and is not submitted yet is null.
+    """
 
     name: str
     status: ScheduleStatus
@@ -113,6 +115,7 @@ class ScheduleDocument(Document):
     trigger: str
     waits: str
     next: list[Time]
+    next_params: list[dict[str, str]]
     runs_now: list[Word]
     backfill: BackfillDocument | None
     backlog: BacklogDocument | None
@@ -124,11 +127,12 @@ class ScheduleDocument(Document):
     @classmethod
     def of_view(cls, view: ScheduleView, ticks: int = 1, **more: Any) -> ScheduleDocument:
         """``ticks``: so many of its next ones."""
-        one, fill = view.schedule, view.schedule.backfill
+        one, fill, following = view.schedule, view.schedule.backfill, view.next_ticks(ticks)
         return cls.of(
             one,
             waits=view.waits,
-            next=[tick.timestamp() for tick in view.next_ticks(ticks)],
+            next=[tick.timestamp() for tick in following],
+            next_params=[view.params_at(tick) for tick in following],
             runs_now=[run.job for run in one.runs],
             backfill=fill and BackfillDocument.of(fill, runs_now=[run.job for run in fill.runs]),
             backlog=BacklogDocument.of_backlog(view.backlog),
@@ -184,14 +188,15 @@ class ScheduleExplanationDocument(Document):
 
 
 class TickDocument(Document):
-    """One tick that a backfill would run, and the newest run that it had."""
+    """One tick that a backfill would run, the values that it gives to parameters, and the newest run that it had."""
 
     tick: Time
+    params: dict[str, str]
     had: Word
 
     @classmethod
-    def of_tick(cls, tick: datetime.datetime, had: str) -> TickDocument:
-        return cls(tick=tick.timestamp(), had=had)
+    def of_tick(cls, one: BackfillTick) -> TickDocument:
+        return cls.of(one, tick=one.tick.timestamp())
 
 
 class ScheduleAnswerDocument(Document):

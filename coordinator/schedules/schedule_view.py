@@ -16,9 +16,25 @@ from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.schedules.decide_schedule import NOTHING, Published, Wait, decide_schedule
 from unstuck.coordinator.schedules.run_outcome import RunSeen
 from unstuck.coordinator.schedules.schedule_facts import ScheduleFacts
+from unstuck.coordinator.schedules.tick_params import tick_params
 from unstuck.coordinator.schedules.trigger import ticks
 
 _FAR = datetime.datetime(9000, 1, 1, tzinfo=datetime.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillTick:
+    """One tick of a backfill.
+
+    Attributes:
+        tick: in UTC.
+        params: the values that it gives to parameters of its job.
+        had: the newest job that it had, if that is in the store; else empty.
+    """
+
+    tick: datetime.datetime
+    params: Mapping[str, str]
+    had: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +65,15 @@ class ScheduleView:
             return []
         after = datetime.datetime.fromtimestamp(max(self.at, self.schedule.last_tick), datetime.UTC)
         return list(islice(ticks(self.schedule.policy, after, _FAR), count))
+
+    def on_its_clock(self, tick: datetime.datetime | str) -> str:
+        """A tick for people: by the clock of its zone, with the offset from UTC; ``tick``: aware, or in ISO 8601."""
+        at = datetime.datetime.fromisoformat(tick) if isinstance(tick, str) else tick
+        return at.astimezone(self.zone).isoformat(sep=" ", timespec="seconds")
+
+    def params_at(self, tick: datetime.datetime) -> dict[str, str]:
+        """The values that a tick gives to the parameters of its job that are bound to it."""
+        return tick_params(self.spec().get("params", {}), self.schedule.policy, tick)
 
     def spec(self) -> dict[str, Any]:
         """The job spec that it repeats."""

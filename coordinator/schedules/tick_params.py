@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -20,31 +21,31 @@ def run_spec(spec: JobSpec, tick: datetime) -> JobSpec:
     Raises:
         SpecError: a required parameter has no value; or there is no tick before this one.
     """
-    schedule = spec.schedule or ScheduleSpec()
-    given = {
-        name: value
-        for name, written in spec.params.items()
-        if (value := _value_of(written, schedule, name, tick)) is not None
-    }
+    given = tick_params(spec.params, spec.schedule or ScheduleSpec(), tick)
     written = {name: getattr(spec, name) for name in spec.model_fields_set - {"schedule"}}
     if spec.notify:
         written["notify"] = [rule for one in spec.notify if (rule := one.of_run()) is not None]
     return JobSpec.from_values(written, given)
 
 
-def _value_of(written: Any, schedule: ScheduleSpec, name: str, tick: datetime) -> Any:
-    """The value that a tick gives to a parameter; None: it gives none. Raises: SpecError."""
-    bound = tick_of(written)
-    if not bound:
-        return None
+def tick_params(params: Mapping[str, Any], schedule: ScheduleSpec, tick: datetime) -> dict[str, str]:
+    """The values that a tick gives to those parameters of a spec that are bound to it. Raises: SpecError: as above."""
+    return {
+        name: _value_of(written, bound, schedule, name, tick)
+        for name, written in params.items()
+        if (bound := tick_of(written))
+    }
+
+
+def _value_of(written: Any, bound: str, schedule: ScheduleSpec, name: str, tick: datetime) -> str:
     at = tick if bound == "tick" else previous_tick(schedule, tick)
     if at is None:
         raise SpecError([Problem(f"there is no tick before {tick.isoformat()}", ("params", name))])
     local = at.astimezone(schedule.time_zone)
     match written["type"]:
         case "date":
-            return local.date()
+            return local.date().isoformat()
         case "datetime":
-            return local
+            return local.isoformat()
         case _:
             return local.strftime(written["format"])

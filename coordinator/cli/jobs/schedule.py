@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -97,7 +97,7 @@ def show_schedule(
     stdout.print(f"{one.name}  ", coloured(one.status), f"  {one.trigger}", sep="")
     stdout.print(f"  {view.waits}")
     for tick in view.next_ticks(count):
-        stdout.print(f"  next      {tick.astimezone(view.zone).isoformat(sep=' ')}")
+        stdout.print(f"  next      {view.on_its_clock(tick)}{_told(view.params_at(tick))}")
     for fact in backlog_facts(view):
         stdout.print(f"  {fact.what:<9} {one_line(fact.text)} {clock(fact.at)}".rstrip())
     if backfill := one.backfill:
@@ -107,7 +107,10 @@ def show_schedule(
     if failed := one.last_error:
         stdout.print(f"  failed    {clock(failed.at)}  {one_line(failed.text)}   unstuck logs {failed.job}")
     for job in runs:
-        stdout.print(f"  run       {clock(job.submitted_at)}  job {job.id}  ", coloured(job.status), sep="")
+        submitted = f", submitted {clock(job.submitted_at)}"
+        stdout.print(
+            f"  run       {view.on_its_clock(job.tick)}  job {job.id}  ", coloured(job.status), submitted, sep=""
+        )
     for event in events:
         print_event(event)
 
@@ -218,14 +221,15 @@ def backfill_schedule(
 def _show_ticks(client: Client, name: str, first: str, last: str, backwards: bool, as_json: bool) -> None:
     """Print what a backfill would run; nothing is changed."""
     ticks = client.schedules.backfill_ticks(name, first, last, backwards=backwards)
-    zone = client.schedules.show(name).zone
+    view = client.schedules.show(name)
     if as_json:
-        emit([TickDocument.of_tick(tick, job) for tick, job in ticks])
+        emit([TickDocument.of_tick(one) for one in ticks])
         return
-    for tick, job in ticks:
-        stdout.print(f"  {tick.astimezone(zone).isoformat(sep=' ')}{f'  had job {job}' if job else ''}")
-    had = sum(1 for _, job in ticks if job)
-    stdout.print(f"{count_of(len(ticks), 'tick')}, {had:,} of which had a run; nothing is changed.")
+    for one in ticks:
+        had = f"  had job {one.had}" if one.had else ""
+        stdout.print(f"  {view.on_its_clock(one.tick)}{_told(one.params)}{had}", soft_wrap=True)
+    had_one = sum(1 for one in ticks if one.had)
+    stdout.print(f"{count_of(len(ticks), 'tick')}, {had_one:,} of which had a run; nothing is changed.")
 
 
 @schedule.command("remove", epilog="Example: unstuck schedule remove nightly")
@@ -243,6 +247,11 @@ def remove_schedules(names: Names, reason: Because = "", by: By = None) -> None:
                 stderr.print(f"{error}.")
                 code = ExitCode.REFUSED
     raise typer.Exit(code)
+
+
+def _told(params: Mapping[str, str]) -> str:
+    """What a tick gives to its job, behind the tick."""
+    return "".join(f"  {name}={value}" for name, value in params.items())
 
 
 def _answer(results: Sequence[tuple[str, ScheduleResult | str]], as_json: bool) -> None:

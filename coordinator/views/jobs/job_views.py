@@ -141,6 +141,11 @@ class ListedJob:
     backfill: str = ""
 
     @property
+    def tick(self) -> str:
+        """The instant for which it is a run, in ISO 8601, as its key names it; empty for a job without a schedule."""
+        return self.key.partition("@")[2].partition("/")[0] if self.schedule else ""
+
+    @property
     def done(self) -> int:
         """Groups that have ended and were not canceled."""
         return sum(n for state, n in self.groups.items() if state in DONE)

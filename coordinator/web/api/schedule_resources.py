@@ -90,7 +90,7 @@ def ticks(
 ) -> Response:
     """The ticks that a backfill would run: as `unstuck schedule backfill NAME --dry-run --json`. Changes nothing."""
     found = ask.client.schedules.backfill_ticks(name, first, last, backwards=backwards)
-    return ask.answer([TickDocument.of_tick(tick, had) for tick, had in found])
+    return ask.answer([TickDocument.of_tick(tick) for tick in found])
 
 
 class BackfillBody(Why):

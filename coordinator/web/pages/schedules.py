@@ -88,7 +88,7 @@ def backlog_text(backlog: Backlog | None) -> str:
 def strip_of(view: ScheduleView, runs: Sequence[ListedJob], *, linked: bool) -> Svg:
     """The picture of its last ``runs``, given the newest first."""
     drawn = [
-        StripRun(job.status, _told(job, view.at), f"/jobs/{quote(job.id, safe='')}" if linked else "", job.took)
+        StripRun(job.status, _told(job, view), f"/jobs/{quote(job.id, safe='')}" if linked else "", job.took)
         for job in runs
     ]
     counts = {word: sum(job.status == word for job in runs) for word in dict.fromkeys(job.status for job in runs)}
@@ -96,10 +96,11 @@ def strip_of(view: ScheduleView, runs: Sequence[ListedJob], *, linked: bool) -> 
     return run_strip(drawn[::-1], f"The last runs of {view.schedule.name}: {told}")
 
 
-def _told(job: ListedJob, now: float) -> str:
+def _told(job: ListedJob, view: ScheduleView) -> str:
+    since = format_duration(max(0.0, view.at - job.submitted_at))
     lasted = "" if job.took is None else f", took {format_duration(job.took)}"
     why = f": {job.trouble}" if job.trouble else ""
-    return f"{job.status} {job.id}, submitted {format_duration(max(0.0, now - job.submitted_at))} ago{lasted}{why}"
+    return f"{job.status} {job.id}, of {view.on_its_clock(job.tick)}, submitted {since} ago{lasted}{why}"
 
 
 def schedule(request: Request) -> Response:
@@ -110,7 +111,6 @@ def schedule(request: Request) -> Response:
     except Damaged as error:
         return page(request, "error.html", status=500, title=f"Schedule {name}", text=f"{error}.")
     runs, events = client.runs(name, RUNS), client.events(name, EVENTS)
-    ticks = [tick.timestamp() for tick in view.next_ticks(TICKS)]
     return page(
         request,
         "schedule.html",
@@ -118,7 +118,7 @@ def schedule(request: Request) -> Response:
         view=view,
         why=why,
         row=row_of(view, runs),
-        ticks=ticks,
+        ticks=[(tick.timestamp(), view.params_at(tick)) for tick in view.next_ticks(TICKS)],
         runs=runs,
         events=events[::-1],
         actions=schedule_actions(view),

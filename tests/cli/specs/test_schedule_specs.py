@@ -23,9 +23,13 @@ def test_a_spec_with_parameters_of_a_tick_is_valid_and_set_and_its_ticks_are_sho
     assert cli("validate", spec).stdout.startswith("OK")
     assert "schedule nightly is set" in cli("schedule", "set", spec).stdout
     shown = cli("schedule", "show", "nightly", "--next", "5").stdout
-    ticks = [line.split()[-1] for line in shown.splitlines() if line.strip().startswith("next ")]
+    ticks = [line.split()[1:] for line in shown.splitlines() if line.strip().startswith("next ")]
     assert len(ticks) == 5
-    assert {tick.split("+")[0] for tick in ticks} == {"02:30:00"}
+    assert {clock.split("+")[0] for _, clock, _ in ticks} == {"02:30:00"}
+    assert [param for *_, param in ticks] == [f"day={day}" for day, *_ in ticks]
+    shown_as_json = cli.json("schedule", "show", "nightly", "--next", "5")
+    assert shown_as_json["next_params"] == [{"day": day} for day, *_ in ticks]
+    assert len(shown_as_json["next"]) == 5
     refused = cli("submit", spec)
     assert refused.returncode == 2
     assert "params.day: has the tick of its schedule" in refused.stderr
@@ -38,11 +42,13 @@ def test_a_backfill_is_listed_given_paused_and_canceled_and_its_progress_is_show
     days = ("--from", "2026-03-28", "--to", "2026-03-30")
     listed = cli("schedule", "backfill", "nightly", *days, "--dry-run").stdout
     assert [line.strip() for line in listed.splitlines()] == [
-        "2026-03-28 02:30:00+01:00",
-        "2026-03-29 03:00:00+02:00",
-        "2026-03-30 02:30:00+02:00",
+        "2026-03-28 02:30:00+01:00  day=2026-03-28",
+        "2026-03-29 03:00:00+02:00  day=2026-03-29",
+        "2026-03-30 02:30:00+02:00  day=2026-03-30",
         "3 ticks, 0 of which had a run; nothing is changed.",
     ]
+    first = cli.json("schedule", "backfill", "nightly", *days, "--dry-run")[0]
+    assert first == {"tick": "2026-03-28T01:30:00.000Z", "params": {"day": "2026-03-28"}, "had": None}
     assert (
         "is on record: 0 of 3 ticks, at most 2 at once"
         in cli("schedule", "backfill", "nightly", *days, "--parallel", "2").stdout

@@ -55,13 +55,14 @@ def test_each_of_its_ticks_is_one_job_of_low_priority_under_the_key_of_the_tick(
         for job in sweep(coordinator):
             coordinator.drive(job)
     assert backfill(coordinator).progress == "4 of 4 ticks (1 well, 3 had a run before)"
-    assert len(coordinator.client.schedules.runs("hourly")) == 4
+    ticks = {job.tick for job in coordinator.client.schedules.runs("hourly")}
+    assert ticks == {tick_text(BEGIN + n * HOUR) for n in range(4)}, "each of its runs names its tick"
     events = coordinator.client.schedules.events("hourly")
     told = [event["job"] for event in events if event["kind"] == "RUN_SUBMITTED"]
     assert sorted(told) == sorted(job.id for job in coordinator.client.jobs()), "each job once, though given again"
     assert [event["job"] for event in events if event["kind"] == "RUN_STANDS"] == [job.id for job in shown]
     listed = coordinator.client.schedules.backfill_ticks("hourly", tick_text(BEGIN - HOUR), tick_text(BEGIN))
-    assert [job for _, job in listed] == ["", shown[0].id]
+    assert [tick.had for tick in listed] == ["", shown[0].id]
 
 
 @pytest.mark.parametrize("point", [Point.BEFORE_SUBMIT, Point.AFTER_SUBMIT])

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
-from tests.chaos.driver.judging.repeated import FoundSchedule, Repeated, tick_of
+from tests.chaos.driver.judging.repeated import FoundSchedule, Repeated
 from tests.chaos.driver.person import Act
 from unstuck import Status
 from unstuck.coordinator.model.schedule_record import ScheduleStatus, tick_text
@@ -33,9 +33,9 @@ def judge_pauses(account: Repeated, one: FoundSchedule, acts: Sequence[Act]) -> 
         span = f"from {tick_text(round(begin, 3))} to {'the end' if end is None else tick_text(round(end, 3))}"
         until = float("inf") if end is None else end
         for run in one.runs:
-            tick = datetime.datetime.fromisoformat(tick_of(run)).timestamp()
+            tick = datetime.datetime.fromisoformat(run.tick).timestamp()
             if begin < tick < until:
-                account.disobeyed.append(f"{one.name} was paused {span}, and its tick {tick_of(run)} got {run.key}")
+                account.disobeyed.append(f"{one.name} was paused {span}, and its tick {run.tick} got {run.key}")
             elif begin < run.submitted_at < until:
                 at = tick_text(round(run.submitted_at, 3))
                 account.disobeyed.append(f"{one.name} was paused {span}, and {run.key} was submitted at {at}")
@@ -63,7 +63,7 @@ def judge_backfill(account: Repeated, one: FoundSchedule, wanted: Sequence[float
         account.stuck.append(f"the backfill of {one.name} is {backfill.status}: {backfill.progress}")
     mine = [run for run in one.runs if run.backfill]
     account.backfilled += len(mine)
-    had, well = Counter(map(tick_of, mine)), Counter(tick_of(run) for run in mine if run.status is Status.FINISHED)
+    had, well = Counter(run.tick for run in mine), Counter(run.tick for run in mine if run.status is Status.FINISHED)
     for tick in map(tick_text, wanted):
         if not well[tick]:
             account.lost.append(f"{one.name}: the tick {tick} of the backfill has no run that ended well")

@@ -111,7 +111,7 @@ def _judge_runs(account: Repeated, one: FoundSchedule) -> None:
     account.lost += [
         f"{one.name}: job {job} was submitted, and is not in the store" for job in submitted if job not in stands
     ]
-    ticks_run = Counter(tick_of(run) for run in one.runs if run.status is Status.FINISHED)
+    ticks_run = Counter(run.tick for run in one.runs if run.status is Status.FINISHED)
     account.doubled += [f"{one.name}: {n} runs of {tick} are FINISHED" for tick, n in ticks_run.items() if n > 1]
     for run in one.runs:
         named = f"{run.key} ({run.id})"
@@ -141,7 +141,7 @@ def _judge_ticks(account: Repeated, one: FoundSchedule, record: ScheduleRecord) 
     """Each tick up to the cursor has a run that ended well, or an event that says why not; never both."""
     runs: dict[str, list[ListedJob]] = {}
     for run in one.runs:
-        runs.setdefault(tick_of(run), []).append(run)
+        runs.setdefault(run.tick, []).append(run)
     skipped, quiet = list(_spans(one.events, "SKIPPED")), list(_spans(one.events, "RUN_SUBMITTED"))
     if record.quiet is not None:
         quiet.append((record.quiet.first, record.quiet.last))
@@ -166,7 +166,7 @@ def _judge_ticks(account: Repeated, one: FoundSchedule, record: ScheduleRecord) 
 
 def _judge_tick_rows(account: Repeated, one: FoundSchedule) -> None:
     """A row for each run that ended well."""
-    well = {tick_of(run) for run in one.runs if run.status is Status.FINISHED}
+    well = {run.tick for run in one.runs if run.status is Status.FINISHED}
     rows = Counter(tick_text(datetime.datetime.fromisoformat(row["tick"]).timestamp()) for row in one.rows)
     account.lost += [
         f"{one.name}: {tick} is FINISHED, and its row is not published" for tick in sorted(well - set(rows))
@@ -194,12 +194,7 @@ def _judge_files(account: Repeated, rows: Rows, fed: Mapping[str, Collection[int
 def first_tries(one: FoundSchedule) -> dict[float, ListedJob]:
     """Tick → its first run."""
     tries = (run for run in one.runs if "/" not in run.key)
-    return {datetime.datetime.fromisoformat(tick_of(run)).timestamp(): run for run in tries}
-
-
-def tick_of(run: ListedJob) -> str:
-    """As its key names it: ``ticks@2026-11-27T03:00:00Z/2`` is the second try of a tick."""
-    return run.key.partition("@")[2].partition("/")[0]
+    return {datetime.datetime.fromisoformat(run.tick).timestamp(): run for run in tries}
 
 
 def _spans(events: Sequence[Mapping[str, Any]], kind: str) -> Iterator[Span]:

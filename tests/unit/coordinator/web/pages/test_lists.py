@@ -17,8 +17,11 @@ from tests.cli.conftest import ByHand
 from tests.guarantees.nothing_is_forgotten.test_hanging_warehouse import silent
 from tests.unit.coordinator.web.conftest import HOST
 from unstuck.coordinator.doctor.examine import Doctor
+from unstuck.coordinator.model.schedule_record import Run
+from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.views.dataset_views import Datasets
+from unstuck.coordinator.views.jobs.job_views import ListedJob
 from unstuck.coordinator.web.app import create_app
 from unstuck.coordinator.web.pages import fleet, schedules
 from unstuck.coordinator.web.safety import Access
@@ -59,6 +62,20 @@ def test_schedules_that_are_not_well_come_first_and_those_that_have_ended_last(
     assert "the source moves" in one
     assert "unstuck schedule resume z_paused" in one
     assert [view.schedule.name for view in schedules.in_order(known.all())] == ["b_well", "z_paused", "a_ended"]
+
+
+def test_each_run_of_a_schedule_names_its_tick_in_the_zone_of_the_schedule_and_each_next_tick_what_it_gives(
+    browser: TestClient, hand: ByHand
+) -> None:
+    known = hand.client.schedules
+    nightly = spec("nightly", cron="30 2 * * *", zone="Asia/Tokyo")
+    known.set(nightly | {"params": {"day": {"type": "date", "default": "tick"}}})
+    (view,) = known.all()
+    run = Run(tick=1_800_000_000.0)
+    job = ListedJob("j1", "nightly", Status.FINISHED, 1.0, 2.0, 3.0, {}, 1, 1, None, run.key("nightly"), "", "nightly")
+    assert "FINISHED j1, of 2027-01-15 17:00:00+09:00, submitted" in str(schedules.row_of(view, [job]).strip)
+    days = [f"day={tick.astimezone(view.zone):%Y-%m-%d}" for tick in view.next_ticks(schedules.TICKS)]
+    assert re.findall(r"day=[\d-]+", browser.get("/schedules/nightly").text) == days
 
 
 def test_a_long_list_has_pages_and_a_filter(browser: TestClient, hand: ByHand) -> None:
