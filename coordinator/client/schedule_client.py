@@ -33,6 +33,7 @@ from unstuck.coordinator.schedules.schedule_commands import (
 from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
 from unstuck.coordinator.schedules.schedule_view import BackfillTick, ScheduleView, view_of
 from unstuck.coordinator.schedules.tick_params import tick_params
+from unstuck.coordinator.spec.checks.unused import doubts
 from unstuck.coordinator.spec.model import JobSpec, Spec
 from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
@@ -68,7 +69,7 @@ class ScheduleClient:
             reason: why, for the event log of the schedule.
             by: who asks; the OS user by default.
 
-        Returns: DONE; ALREADY: it is unchanged; REFUSED: the schedule has ended.
+        Returns: DONE; ALREADY: it is unchanged; REFUSED: the schedule has ended. ``warnings``: as of a submit.
 
         Raises:
             SpecError: the spec is wrong; nothing was stored.
@@ -98,8 +99,8 @@ class ScheduleClient:
         if self._store.load(new.name) is None:
             new, trouble = self._after_its_last_run(new)
         result = self._write(lambda now: set_again(self._store.load(new.name), new, now, reason))
-        trouble += "".join(f"; {problem}" for problem in unknown_targets(job_spec.notify, self._registry))
-        return replace(result, text=result.text + trouble)
+        warnings = (*doubts(job_spec), *unknown_targets(job_spec.notify, self._registry))
+        return replace(result, text=result.text + trouble, warnings=tuple(map(str, warnings)))
 
     def _after_its_last_run(self, new: ScheduleRecord) -> tuple[ScheduleRecord, str]:
         """``new`` with its last run that the warehouse knows of: Redis may have lost the schedule.

@@ -200,12 +200,16 @@ class TickDocument(Document):
 
 
 class ScheduleAnswerDocument(Document):
-    """The answer of a command to one schedule: DONE, ALREADY, REFUSED, or NO_SUCH_SCHEDULE, with a null status."""
+    """The answer of a command to one schedule: DONE, ALREADY, REFUSED, or NO_SUCH_SCHEDULE, with a null status.
+
+    ``warnings``: of the spec that `set` has stored.
+    """
 
     name: str
     answer: str
     status: ScheduleStatus | None
     text: str
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def of_result(cls, one: ScheduleResult) -> ScheduleAnswerDocument:

@@ -87,11 +87,15 @@ class ScheduleFacts:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleResult:
-    """How a command ended: DONE, ALREADY or REFUSED, the schedule after it, and a sentence for people."""
+    """How a command ended: DONE, ALREADY or REFUSED, the schedule after it, and a sentence for people.
+
+    ``warnings``: of `set`: what its spec says in vain, such as a parameter that nothing uses.
+    """
 
     answer: Answer
     schedule: ScheduleFacts
     text: str
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, judged: ScheduleCommanded) -> ScheduleResult:

@@ -12,7 +12,17 @@ from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
 from unstuck.coordinator.cli.options import AsJson, Because, By, read_spec
-from unstuck.coordinator.cli.render.terminal import clock, coloured, emit, for_people, hanging, stderr, stdout, table
+from unstuck.coordinator.cli.render.terminal import (
+    clock,
+    coloured,
+    emit,
+    for_people,
+    hanging,
+    stderr,
+    stdout,
+    table,
+    warn,
+)
 from unstuck.coordinator.client.client import Client
 from unstuck.coordinator.commands.job_commands import Answer
 from unstuck.coordinator.documents.schedule_documents import (
@@ -267,6 +277,7 @@ def _answer(results: Sequence[tuple[str, ScheduleResult | str]], as_json: bool) 
         if result.answer is Answer.REFUSED:
             code = max(code, ExitCode.REFUSED)
         answers.append(ScheduleAnswerDocument.of_result(result))
+        warn(f"{name}: {warning}" for warning in result.warnings)
         (stderr if result.answer is Answer.REFUSED else out).print(f"{result.text}.")
     if as_json:
         emit(answers)

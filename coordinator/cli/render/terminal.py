@@ -12,7 +12,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,12 @@ def wrapped(text: Text, width: int) -> Text:
     for line in lines[:-1]:
         line.rstrip()
     return Text("\n").join(lines)
+
+
+def warn(warnings: Iterable[str]) -> None:
+    """Tell people of what is right and may be a slip."""
+    for warning in warnings:
+        stderr.print(f"Warning: {warning}")
 
 
 def hanging(console: Console, text: Text, indent: int) -> Text:

@@ -20,8 +20,8 @@ from rich.text import Text
 from unstuck.coordinator.cli.jobs.watch import FRAMES, event_text, outcome
 from unstuck.coordinator.cli.options import AsJson, Params, read_spec
 from unstuck.coordinator.cli.render.job_tree import job_tree
-from unstuck.coordinator.cli.render.terminal import PrintedConsole, can_live, emit, for_people, hanging, stderr
-from unstuck.coordinator.cli.specs.submit import SPEC, warn
+from unstuck.coordinator.cli.render.terminal import PrintedConsole, can_live, emit, for_people, hanging, stderr, warn
+from unstuck.coordinator.cli.specs.submit import SPEC
 from unstuck.coordinator.doctor.host_facts import in_the_way
 from unstuck.coordinator.documents.job_documents import JobDocument
 from unstuck.coordinator.errors import BadRequest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ import typer
 from unstuck.coordinator.cli.connection import connected, settings_here
 from unstuck.coordinator.cli.jobs.watch import await_end
 from unstuck.coordinator.cli.options import By, Params, read_spec
-from unstuck.coordinator.cli.render.terminal import emit, for_people, stderr, stdout
+from unstuck.coordinator.cli.render.terminal import emit, for_people, stdout, warn
 from unstuck.coordinator.client.client import Client
 from unstuck.coordinator.documents.document import plain
 from unstuck.coordinator.documents.job_documents import JobDocument, SubmittedDocument
@@ -63,8 +62,3 @@ def _show_submitted(client: Client, name: str, submitted: Submitted, as_json: bo
     out.print(f"Submitted {name}: job {submitted.id}" if fresh else f"{submitted.told}.")
     if submitted.new_warehouse:
         out.print(f"  warehouse  {client.settings.warehouse}, which was not there, and was made", style="dim")
-
-
-def warn(warnings: Sequence[str]) -> None:
-    for warning in warnings:
-        stderr.print(f"Warning: {warning}")

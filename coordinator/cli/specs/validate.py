@@ -17,8 +17,8 @@ from unstuck.coordinator.cli.options import (
     write_picture,
     written_spec,
 )
-from unstuck.coordinator.cli.render.terminal import emit, stdout
-from unstuck.coordinator.cli.specs.submit import SPEC, warn
+from unstuck.coordinator.cli.render.terminal import emit, stdout, warn
+from unstuck.coordinator.cli.specs.submit import SPEC
 from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.spec.problems import SpecError
 from unstuck.coordinator.validation.validate import ValidationDocument, validate_spec
