@@ -240,10 +240,12 @@ class Schedules:
     def _spec_of(self, record: ScheduleRecord, run: Run) -> JobSpec:
         """The job that ``run`` is. Raises: SpecError."""
         tick = datetime.datetime.fromtimestamp(run.tick, datetime.UTC)
-        spec = run_spec(JobSpec.from_values(json.loads(record.spec), None), tick)
-        if (run.tick, run.number) not in [(one.tick, one.number) for one in record.runs]:  # of a backfill
-            spec = spec.model_copy(update={"priority": "low"})
-        return spec
+        spec = JobSpec.from_values(json.loads(record.spec), None)
+        if (run.tick, run.number) in [(one.tick, one.number) for one in record.runs] or record.backfill is None:
+            return run_spec(spec, tick)
+        # Its ticks are those of the trigger with which it was given: another zone would name other days.
+        spec = spec.model_copy(update={"schedule": policy_of(record.backfill.policy), "priority": "low"})
+        return run_spec(spec, tick)
 
     def _job_of(self, record: ScheduleRecord, run: Run, spec: JobSpec) -> tuple[str, str]:
         """Store the job of a run, if its tick has none yet. Returns its id and its author. Raises: SpecError, …"""

@@ -45,6 +45,21 @@ def test_a_run_of_a_schedule_that_was_set_without_values_has_those_of_its_tick(
     assert "schedule" not in written
 
 
+def test_a_backfill_gives_the_days_of_the_zone_in_which_it_was_given_though_the_schedule_gets_another(
+    coordinator: Coordinator,
+) -> None:
+    """Half past midnight in Berlin is the day before in UTC, which another tick has loaded."""
+    schedules = coordinator.client.schedules
+    schedules.set(SPEC)
+    schedules.backfill("nightly", "2026-03-30", "2026-03-30")
+    (told,) = schedules.backfill_ticks("nightly", "2026-03-30", "2026-03-30")
+    schedules.set({**SPEC, "schedule": {"cron": "30 0 * * *", "zone": "UTC"}})
+    coordinator.sweep.run()
+    (job,) = coordinator.client.jobs()
+    assert values_of(coordinator.client.written(job.id)["params"]) == told.params
+    assert told.params["day"] == "2026-03-30"
+
+
 def test_a_schedule_is_refused_that_lacks_a_value_which_no_tick_gives(coordinator: Coordinator) -> None:
     params = {"day": DAY, "source": {"type": "text", "required": True}}
     with pytest.raises(SpecError, match="a value is required") as caught:
