@@ -43,6 +43,16 @@ def staged(coordinator: Coordinator, offer: Offer, output: str, rows: int = 3) -
     return replace(SUCCEEDED, staging=token.staging, rows={output: rows})
 
 
+def to_publish(coordinator: Coordinator) -> str:
+    """A job whose only group has staged its output and is done; it is published when it is decided next."""
+    job = coordinator.submit(group("make"))
+    coordinator.read()
+    (offer,) = coordinator.offers()
+    coordinator.claim(offer)
+    coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, "data"))
+    return job
+
+
 LOOKS = 1000  # a second, at least
 
 
@@ -88,11 +98,7 @@ def test_the_package_stands_before_the_job_is_finished_and_a_dead_publisher_is_f
         raise Killed
 
     coordinator = make_coordinator()
-    job = coordinator.submit(group("make"))
-    coordinator.read()
-    (offer,) = coordinator.offers()
-    coordinator.claim(offer)
-    coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, "data"))
+    job = to_publish(coordinator)
     coordinator.warehouses.before_publish = die
     with pytest.raises(Killed):
         coordinator.read()
@@ -115,11 +121,7 @@ def test_a_warehouse_that_cannot_be_reached_is_no_failure_of_the_job(
 ) -> None:
     """A publish whose outcome is unknown is never called FAILED."""
     coordinator = make_coordinator()
-    job = coordinator.submit(group("make"))
-    coordinator.read()
-    (offer,) = coordinator.offers()
-    coordinator.claim(offer)
-    coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, "data"))
+    job = to_publish(coordinator)
     warehouse = Path(coordinator.settings.warehouse)
     away = tmp_path / "away"
     warehouse.rename(away)
@@ -221,11 +223,7 @@ def test_a_published_job_that_meets_a_busy_lock_is_finished_as_soon_as_the_lock_
 ) -> None:
     """The package stands; recording that must not wait until somebody publishes once more."""
     coordinator = make_coordinator()
-    job = coordinator.submit(group("make"))
-    coordinator.read()
-    (offer,) = coordinator.offers()
-    coordinator.claim(offer)
-    coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, "data"))
+    job = to_publish(coordinator)
     lock = coordinator.keys.of(job).lock
 
     def somebody_takes_the_lock() -> None:
@@ -243,11 +241,7 @@ def test_a_published_job_whose_commit_is_refused_and_that_then_meets_a_busy_lock
 ) -> None:
     """What came of publishing is told again: neither the refusal nor the lock makes it unsaid."""
     coordinator = make_coordinator()
-    job = coordinator.submit(group("make"))
-    coordinator.read()
-    (offer,) = coordinator.offers()
-    coordinator.claim(offer)
-    coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, "data"))
+    job = to_publish(coordinator)
     commit, published, answers = coordinator.store.commit, [], []
 
     def meddled(decision: Decision, *rest: Any) -> CommitAnswer:

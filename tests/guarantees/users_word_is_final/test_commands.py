@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.guarantees.shown_is_true.test_states import staged
+from tests.guarantees.shown_is_true.test_states import staged, to_publish
 from tests.support.coordinator import Coordinator, failed, group, join
 from unstuck import Status
 from unstuck.coordinator.commands.job_commands import Command
@@ -363,11 +363,7 @@ def test_a_job_that_is_publishing_when_it_is_ended_is_what_the_slot_says(
 ) -> None:
     """A publisher frozen inside publishing: exactly one of package and ABORT stands, and the status agrees."""
     coordinator = make_coordinator()
-    job = coordinator.submit(group("make"))
-    coordinator.read()
-    (offer,) = coordinator.offers()
-    coordinator.claim(offer)
-    coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, "data"))
+    job = to_publish(coordinator)
     publish = coordinator.warehouses.publish
     frozen: list[Callable[[], object]] = []
 

@@ -138,6 +138,14 @@ class Machine:
     def has_java(self, banner: str) -> None:
         self.has("java", f"echo '{banner}' >&2")
 
+    def makes_environments(self, pip: str) -> None:
+        """Its Python makes environments, in which pip does what the shell is told here."""
+        self.has("venv-python", f'case "$*" in *pip*) {pip};; esac')
+        make = f"mkdir -p .venv/bin && cp {self.bin}/venv-python .venv/bin/python"
+        self.has("python3", f'case "$*" in "-m venv .venv") {make};; -V) echo Python 3.11.7;; esac')
+        for tool in ("mkdir", "cp", "chmod"):
+            (self.bin / tool).symlink_to(str(shutil.which(tool)))
+
     def setup(self, what: str = "check", **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(self.checkout / "scripts" / "setup.sh"), what],
@@ -316,12 +324,7 @@ def test_everything_that_is_missing_is_said_at_once(machine: Machine) -> None:
 def test_nothing_is_installed_twice_while_nothing_changed(machine: Machine) -> None:
     """Given an environment made by one setup; then the next installs nothing, until the pins change."""
     calls = machine.checkout / "calls"
-    pip = f'case "$*" in *pip*) echo "$*" >> {calls}; : > .venv/bin/unstuck; chmod +x .venv/bin/unstuck;; esac'
-    make_venv = "mkdir -p .venv/bin && cp " + str(machine.bin / "venv-python") + " .venv/bin/python"
-    machine.has("venv-python", pip)
-    machine.has("python3", f'case "$*" in "-m venv .venv") {make_venv};; -V) echo Python 3.11.7;; esac')
-    for tool in ("mkdir", "cp", "chmod"):
-        (machine.bin / tool).symlink_to(str(shutil.which(tool)))
+    machine.makes_environments(f'echo "$*" >> {calls}; : > .venv/bin/unstuck; chmod +x .venv/bin/unstuck')
 
     assert machine.setup("dev").returncode == 0
     assert calls.read_text().splitlines() == [
@@ -342,14 +345,10 @@ def test_nothing_is_installed_twice_while_nothing_changed(machine: Machine) -> N
 def a_machine_that_makes_environments(machine: Machine, manager: str, user: int) -> Path:
     """Its package manager notes how it was called, in the file that is returned, and brings what it is asked for."""
     calls = machine.checkout / "calls"
-    machine.has("venv-python", 'case "$*" in *pip*) : > .venv/bin/unstuck; chmod +x .venv/bin/unstuck;; esac')
-    make_venv = "mkdir -p .venv/bin && cp " + str(machine.bin / "venv-python") + " .venv/bin/python"
-    machine.has("python3", f'case "$*" in "-m venv .venv") {make_venv};; -V) echo Python 3.11.7;; esac')
+    machine.makes_environments(": > .venv/bin/unstuck; chmod +x .venv/bin/unstuck")
     machine.has(manager, f'echo "$*" >> {calls}; case "$*" in *chromium*) : > {machine.bin}/chromium; esac')
-    machine.has("chmod", f'exec {shutil.which("chmod")} "$@"')
     machine.has("id", f"echo {user}")
-    for tool in ("mkdir", "cp", "env"):
-        (machine.bin / tool).symlink_to(str(shutil.which(tool)))
+    (machine.bin / "env").symlink_to(str(shutil.which("env")))
     return calls
 
 
@@ -382,12 +381,7 @@ def test_a_setup_goes_on_without_a_browser_and_says_what_is_skipped(machine: Mac
 
 def test_the_site_of_the_docs_needs_neither_java_nor_what_a_worker_needs(machine: Machine) -> None:
     calls = machine.checkout / "calls"
-    pip = f'case "$*" in *pip*) echo "$*" >> {calls}; : > .venv/bin/unstuck; chmod +x .venv/bin/unstuck;; esac'
-    make_venv = "mkdir -p .venv/bin && cp " + str(machine.bin / "venv-python") + " .venv/bin/python"
-    machine.has("venv-python", pip)
-    machine.has("python3", f'case "$*" in "-m venv .venv") {make_venv};; -V) echo Python 3.11.7;; esac')
-    for tool in ("mkdir", "cp", "chmod"):
-        (machine.bin / tool).symlink_to(str(shutil.which(tool)))
+    machine.makes_environments(f'echo "$*" >> {calls}; : > .venv/bin/unstuck; chmod +x .venv/bin/unstuck')
     (machine.bin / "java").unlink()
 
     for _ in range(2):
@@ -399,11 +393,7 @@ def test_the_site_of_the_docs_needs_neither_java_nor_what_a_worker_needs(machine
 
 
 def test_a_failed_installation_is_tried_again_the_next_time(machine: Machine) -> None:
-    machine.has("venv-python", 'case "$*" in *pip*) exit 1;; esac')
-    make_venv = "mkdir -p .venv/bin && cp " + str(machine.bin / "venv-python") + " .venv/bin/python"
-    machine.has("python3", f'case "$*" in "-m venv .venv") {make_venv};; esac')
-    for tool in ("mkdir", "cp"):
-        (machine.bin / tool).symlink_to(str(shutil.which(tool)))
+    machine.makes_environments("exit 1")
 
     for _ in range(2):
         done = machine.setup("demo")
