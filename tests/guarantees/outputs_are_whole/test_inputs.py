@@ -335,6 +335,31 @@ def test_of_jobs_that_add_to_what_they_have_read_none_loses_a_row_of_another(sho
     assert [entry.inputs for entry in Warehouse(shop.warehouse).history("dim", 10)] == [{"dim": [4]}, {"dim": [1]}, {}]
 
 
+def test_a_run_of_a_schedule_that_another_job_has_overtaken_is_tried_again_by_itself_and_loses_no_row(
+    shop: Shop,
+) -> None:
+    """The run is submitted while the other job has not published, and begins when it has."""
+    other = shop.submit(ADD, id=0, folder=str(shop.folder))
+    wait_until(lambda: shop.client.show(other).job.status is Status.RUNNING, 30, "the other job to begin")
+    spec = JobSpec.from_text(ADD).with_params({"id": 1, "folder": str(shop.folder)})
+    schedules, name = shop.client.schedules, "add"
+    schedules.set({**json.loads(spec.to_json()), "schedule": {"retry": {"backoff": "100ms"}}})
+    schedules.run(name)
+    wait_until(lambda: bool(schedules.runs(name)), 30, "the run to be submitted")
+    (shop.folder / "open").touch()
+    wait_until(lambda: schedules.show(name).schedule.last_success is not None, 60, "the retry of the schedule")
+    told = [(event["kind"], event.get("code")) for event in schedules.events(name)]
+    assert told[-4:] == [
+        ("RUN_SUBMITTED", None),
+        ("RUN_FAILED", "DATASET_CHANGED"),
+        ("RUN_SUBMITTED", None),
+        ("RUN_FINISHED", "DONE"),
+    ]
+    assert schedules.show(name).schedule.status == "WAITING"
+    rows = duckdb.read_parquet(published_files(shop.warehouse, "dim")).fetchall()
+    assert sorted(rows) == [(0,), (1,)]
+
+
 def test_a_version_is_read_by_its_number(shop: Shop) -> None:
     for price in (1, 2, 3):
         shop.publish(price)
