@@ -90,7 +90,7 @@ IN_SCHEDULES = (
     _bug(
         "a commit does not ask whether another came before",
         rules.PAUSED,
-        61,
+        64,
         ModelSchedules._conflicts,
         '(stored.commit if stored is not None else "") != change.expect',
         "stored is None and bool(change.expect)",
@@ -106,7 +106,7 @@ IN_SCHEDULES = (
     _bug(
         "the count of failures never grows",
         rules.BACKOFF,
-        71,
+        105,
         decide._failed,
         "record.failures + 1",
         "max(record.failures, 1)",
@@ -122,7 +122,7 @@ IN_SCHEDULES = (
     _bug(
         "a retry begins beside a run",
         rules.OVERLAP,
-        52,
+        320,
         decide.decide_schedule,
         "if free and (come := ",
         "if (come := ",
@@ -138,7 +138,7 @@ IN_SCHEDULES = (
     _bug(
         "of missed ticks the last one alone is run, whatever the policy says",
         rules.LOST_TICK,
-        7,
+        21,
         decide._made_up,
         "if begin > first and ",
         "if False and ",
@@ -234,7 +234,7 @@ IN_SCHEDULES = (
     _bug(
         "nobody looks whether a job that the store forgot has published",
         rules.TWICE,
-        588,
+        651,
         SubmitterAtHand.store_job,
         "if found is not None:",
         "if False:",
@@ -250,7 +250,7 @@ IN_SCHEDULES = (
     _bug(
         "a schedule looks for files that have arrived, and never finds one",
         rules.UNREAD,
-        0,
+        7,
         schedule_sweep.Schedules._waits_for_arrivals,
         "return not any(",
         "return True or any(",
@@ -258,7 +258,7 @@ IN_SCHEDULES = (
     _bug(
         "a tick makes a run whatever has arrived",
         rules.IDLE_RUN,
-        0,
+        7,
         schedule_sweep.Schedules._waits_for_arrivals,
         "run.by or run.number > 1",
         "True",
