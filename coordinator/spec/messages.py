@@ -45,6 +45,7 @@ PATTERNS = {
     pattern_of(ForkFrom.model_fields["source"]): "output.column, such as clean.months",
 }
 
+_OF_OTHERS = {"overwrite": "replace", "upsert": "merge"}  # words of Spark and of others: our own
 _EXPECTED = {
     "string_type": "text",
     "string_unicode": "valid Unicode text",
@@ -143,7 +144,7 @@ def _sentence(kind: str, context: dict[str, Any], value: Any, message: str) -> s
             return f"expected {context[bound]:,.10g} {words}, not {describe(value)}"
     if kind == "literal_error":
         names = context["expected"].replace("'", "")
-        near = suggestion(value, re.findall(r"[a-z_]+", names)) if isinstance(value, str) else ""
+        near = suggestion(_OF_OTHERS.get(value, value), re.findall(r"[a-z_]+", names)) if isinstance(value, str) else ""
         return f"expected {names}, not {describe(value)}{near}"
     if kind == "too_short":
         return "expected at least one, not none"

@@ -66,7 +66,7 @@ def test_the_same_topic_is_known_again_when_other_brokers_are_named() -> None:
             {"format": "avro", "schema": avro("a", {"type": "int", "logicalType": "time-millis"})},
             "values of Avro's time-millis are not read",
         ),
-        ({"schema": "id BIGNT"}, "no column"),
+        ({"schema": "id BIGNT"}, "'BIGNT' is no type of a column"),
         ({"schema": "id INTERVAL"}, "no type of a column"),
         ({"schema": "id BIGINT, Key STRING", "metadata": ["key"]}, "the column key is there twice"),
         ({"metadata": ["key", "lag"]}, "metadata[1]: expected key, headers, timestamp, partition, offset or topic"),

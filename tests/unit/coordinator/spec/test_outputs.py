@@ -48,6 +48,13 @@ def test_wrong_rules_are_told_by_place(written: str, told: str) -> None:
     assert problem.startswith(f"outputs.flights.{told}")
 
 
+@pytest.mark.parametrize(("theirs", "ours"), [("overwrite", "replace"), ("upsert", "merge"), ("apend", "append")])
+def test_a_mode_that_other_tools_have_is_told_by_our_word(theirs: str, ours: str) -> None:
+    (problem,) = problems(f"{{flights: {{mode: {theirs}}}}}")
+    assert problem.startswith("outputs.flights.mode: expected replace, append, ")
+    assert problem.endswith(f"not '{theirs}'; did you mean '{ours}'?")
+
+
 def test_rejected_rows_of_several_runs_are_counted_only_where_rows_are_appended() -> None:
     rules = "quality: {rules: {a: x > 0}, over: 20 runs}"
     (problem,) = problems(f"{{flights: {{{rules}}}}}")
