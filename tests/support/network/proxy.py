@@ -62,7 +62,9 @@ class Proxy:
         with suppress(OSError):  # the listener was closed
             while True:
                 client, _ = self._listener.accept()
-                self._lines.append(_Line(client, socket.create_connection(("127.0.0.1", self._to)), self._closes))
+                line = _Line(client, socket.create_connection(("127.0.0.1", self._to)), self._closes)
+                self._lines.append(line)
+                line.start()  # known before a word goes through, so that `mute` finds it
 
     def _closes(self, line: _Line) -> bool:
         """Perhaps lose the reply that has come for ``line``; True if ``line`` is to be closed for it."""
@@ -87,6 +89,8 @@ class _Line:
             threading.Thread(target=self._pump, args=(client, server, True), daemon=True),
             threading.Thread(target=self._pump, args=(server, client, False), daemon=True),
         ]
+
+    def start(self) -> None:
         for pump in self._pumps:
             pump.start()
 
