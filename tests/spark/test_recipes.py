@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ PAGE = (ROOT / "docs" / "write-jobs.md").read_text()
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> SharedSpark:
-    return SharedSpark(tmp_path_factory.mktemp("jvm"))
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSpark]:
+    made = SharedSpark(tmp_path_factory.mktemp("jvm"))
+    yield made
+    made.stop()
 
 
 @pytest.fixture

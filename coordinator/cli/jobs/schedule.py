@@ -260,7 +260,7 @@ def remove_schedules(names: Names, reason: Because = "", by: By = None) -> None:
 
 
 def _told(params: Mapping[str, str]) -> str:
-    """What a tick gives to its job, behind the tick."""
+    """The parameters that a tick gives to its job, to stand behind the tick."""
     return "".join(f"  {name}={value}" for name, value in params.items())
 
 

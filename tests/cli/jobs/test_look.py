@@ -53,7 +53,7 @@ def test_list_in_json_has_stable_names_and_times_in_utc(cli: Cli, hand: ByHand) 
     assert (first["id"], second["id"]) == (new, old)
     assert set(second) == {
         *("id", "name", "status", "submitted_at", "started_at", "ended_at"),
-        *("done", "total", "groups", "version", "why", "reason", "key", "schedule", "backfill"),
+        *("done", "total", "groups", "version", "why", "reason", "key", "schedule", "tick", "backfill"),
     }
     assert (second["status"], second["done"], second["total"], second["groups"]) == ("FINISHED", 1, 1, {"SUCCEEDED": 1})
     assert second["ended_at"].endswith("Z")

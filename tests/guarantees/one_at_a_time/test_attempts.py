@@ -14,7 +14,6 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-import unstuck.tasks.watchdog.watchdog as watchdog
 from tests.support import fleet
 from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group
 from tests.support.failpoints import Death, Died, Once, armed
@@ -27,7 +26,7 @@ from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
-from unstuck.tasks.transport.lease import Claim, Lease
+from unstuck.tasks.transport.lease import Claim, Lease, record_outcome
 from unstuck.tasks.transport.redis_client import connect
 
 LOST = Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", "the runner was killed"))
@@ -276,7 +275,8 @@ def test_a_watchdogs_last_word_whose_reply_was_lost_is_one_word(coordinator: Coo
         raise redis.ConnectionError("the reply was lost")
 
     with armed(loss := Once(lose_the_reply, [Point.AFTER_FINISH])):
-        watchdog._report(Lease(coordinator.redis, coordinator.keys, 15, "watchdog1"), offer.held_by("runner1"), LOST)  # type: ignore[attr-defined]
+        lease = Lease(coordinator.redis, coordinator.keys, 15, "watchdog1")
+        record_outcome(lease.finish, offer.held_by("runner1"), LOST)  # type: ignore[attr-defined]
     assert loss.at is Point.AFTER_FINISH
     coordinator.read()
     assert coordinator.status(job) is Status.FAILED
