@@ -19,7 +19,8 @@ from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState, summary_of
 from unstuck.coordinator.notices.rules.expected import expecting
 from unstuck.coordinator.publishing.breaker import LISTING, CircuitBreaker
-from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
+from unstuck.coordinator.publishing.publish_outputs import publish
+from unstuck.coordinator.publishing.publish_request import PublishRequest
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.answers import ScheduleChanged, Submission, Submitted, VacuumSince, new_job_id
 from unstuck.coordinator.store.submissions import Submissions

@@ -18,7 +18,8 @@ from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.background import Background
-from unstuck.coordinator.publishing.publish_outputs import PublishRequest, abort, publish
+from unstuck.coordinator.publishing.publish_outputs import abort, publish
+from unstuck.coordinator.publishing.publish_request import PublishRequest
 from unstuck.tasks.errors import UnstuckError, WarehouseMismatch, WarehouseUnsafe
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.log_lines import about, also_about

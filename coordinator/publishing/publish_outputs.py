@@ -8,21 +8,18 @@ be repeated by any coordinator after any crash.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.model.state import JobState
-from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.publishing import delta_tables
 from unstuck.coordinator.publishing.expectation_checks import check_expectations
 from unstuck.coordinator.publishing.lost_updates import check_unchanged
+from unstuck.coordinator.publishing.publish_request import PublishRequest
 from unstuck.coordinator.publishing.streams.fork_positions import whole_checkpoint
 from unstuck.coordinator.publishing.streams.stream_positions import with_checkpoint, with_news
-from unstuck.coordinator.spec.checks.output_checks import outputs_of
 from unstuck.tasks.errors import SchemaMismatch
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.identity import all_in_words
@@ -46,82 +43,6 @@ OUTPUT_MISSING = "OUTPUT_MISSING"
 DUPLICATE_OUTPUT = "DUPLICATE_OUTPUT"
 PARTITION_MISMATCH = "PARTITION_MISMATCH"
 FORMAT_MISMATCH = "FORMAT_MISMATCH"
-
-
-@dataclass(frozen=True, slots=True)
-class PublishRequest:
-    """A job whose outputs are to be published together, or never.
-
-    Attributes:
-        publish_id: at most one entry of the log has it.
-        sources: group → the staging folders whose markers count, in member order (a fork has several).
-        published_by: the groups whose outputs are published when ``wanted`` is None.
-        wanted: the datasets to publish, from whichever group made them; None for all of ``published_by``.
-        skipped: the outputs of groups that were SKIPPED, which may be wanted and not be there.
-        outputs: how single datasets are published; one that is not named is replaced.
-        base: the version at which the job began. No entry of ``publish_id`` stands at or below it.
-        at: seconds since the epoch, for people.
-    """
-
-    warehouse: str
-    warehouse_id: str
-    publish_id: str
-    job: str
-    job_name: str
-    base: int
-    at: float
-    params: Mapping[str, Any] = field(default_factory=dict)
-    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    published_by: Set[str] = frozenset()
-    wanted: tuple[str, ...] | None = None
-    skipped: Set[str] = frozenset()
-    outputs: Mapping[str, OutputSpec] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, state: JobState, at: float) -> PublishRequest:
-        """The request of a job, for the outputs of the groups that have succeeded."""
-        job, plan = state.job, state.plan
-        sources = {
-            name: tuple(filter(None, (state.record(member).marked for member in state.members(name))))
-            for name in plan.groups
-        }
-        return cls(
-            warehouse=job.warehouse,
-            warehouse_id=job.warehouse_id,
-            publish_id=job.id,
-            job=job.id,
-            job_name=job.name,
-            base=job.base or 0,
-            at=at,
-            params=plan.params,
-            sources={name: folders for name, folders in sources.items() if folders},
-            published_by=plan.default_publish,
-            wanted=plan.publish,
-            skipped=_skipped_outputs(state),
-            outputs=plan.outputs,
-        )
-
-    def spec_of(self, name: str, output: StagedOutput) -> OutputSpec:
-        """How the dataset ``name`` is published; rejected rows go as their output does."""
-        if output.rejected_of:
-            return self.outputs.get(output.rejected_of, OutputSpec()).of_rejected_rows
-        return self.outputs.get(name, OutputSpec())
-
-    def entry(self, n: int, kind: Literal["package", "abort"], **more: Any) -> Entry:
-        """An entry of this request with the number ``n`` in the log."""
-        return Entry(n, n - 1, self.publish_id, kind, self.job, self.job_name, self.at, **more)
-
-
-def _skipped_outputs(state: JobState) -> Set[str]:
-    """The outputs of groups that were SKIPPED while nothing failed: by a condition, a person or an empty fork."""
-    if state.by_state[GroupState.FAILED] or state.by_state[GroupState.CANCELED]:
-        return frozenset()
-    return {
-        output
-        for name, group in state.plan.groups.items()
-        if all(state.record(member).state is GroupState.SKIPPED for member in state.members(name))
-        for output in outputs_of(group.spec)
-    }
 
 
 def publish(

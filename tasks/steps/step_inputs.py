@@ -34,6 +34,7 @@ from unstuck.tasks.warehouse.marker import (
 from unstuck.tasks.warehouse.published import Where, files_where, warehouse_at
 
 log = logging.getLogger(__name__)
+_NO_ROWS = "the group %s was skipped, so its output %s is read without rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,20 +261,22 @@ def of_skipped(work_order: WorkOrder, published: PublishedDatasets) -> dict[str,
     Raises: LogBroken, WarehouseNewer, OSError: as `PublishedDatasets.standing`.
     """
     plan, found = work_order.plan, dict[str, Dataset]()
-    for fork in work_order.frozen.empty:
-        branch = fork in plan.branches
-        outputs = plan.branches[fork] if branch else plan.forks.get(fork, ())
-        for name in outputs if branch else outputs or (fork,):
+    for group in work_order.frozen.empty:
+        branch = group in plan.branches
+        outputs = plan.branches[group] if branch else plan.forks.get(group, ())
+        for name in outputs if branch else outputs or (group,):
             standing = published.standing(name)
             if declared := plan.checks.get(name, Checks()).columns:
                 schema = schema_of(declared_fields(declared))
+                log.info(_NO_ROWS, group, name)
             elif standing is not None:
                 schema = standing.schema
+                log.info(_NO_ROWS, group, name)
             elif branch:
                 log.warning(
                     "the group %s was skipped, and the columns of its output %s are not known, so it is no input here. "
                     "Declare them under columns: of the output, and it is one without rows",
-                    fork,
+                    group,
                     name,
                 )
                 continue
@@ -282,12 +285,12 @@ def of_skipped(work_order: WorkOrder, published: PublishedDatasets) -> dict[str,
                 log.warning(
                     "the fork %s has no members, so its output %s is read without rows, and without columns, since "
                     "none are known. Declare them under columns: if a step names one",
-                    fork,
+                    group,
                     name,
                 )
             found[name] = Dataset(name, (StagedOutput([], 0, schema),))
         if len(outputs) == 1 and outputs[0] in found:
-            found[fork] = found[outputs[0]]
+            found[group] = found[outputs[0]]
     return found
 
 

@@ -19,7 +19,8 @@ from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.background_tries import Warehouses
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
-from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
+from unstuck.coordinator.publishing.publish_outputs import publish
+from unstuck.coordinator.publishing.publish_request import PublishRequest
 from unstuck.coordinator.reconcile.reconciler import Reconciler
 from unstuck.coordinator.reconcile.sweep import Sweep
 from unstuck.coordinator.spec.model import JobSpec

@@ -7,7 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
+from unstuck.coordinator.publishing.publish_outputs import publish
+from unstuck.coordinator.publishing.publish_request import PublishRequest
 from unstuck.tasks.errors import OutputInvalid
 from unstuck.tasks.frames.output import stage
 from unstuck.tasks.protocol.token import Token

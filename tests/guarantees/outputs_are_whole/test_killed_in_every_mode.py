@@ -25,7 +25,8 @@ from tests.support.network.s3_server import SeaweedFS
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status
-from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
+from unstuck.coordinator.publishing.publish_outputs import publish
+from unstuck.coordinator.publishing.publish_request import PublishRequest
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.frames.output import stage
 from unstuck.tasks.spec.outputs import OutputSpec

@@ -27,7 +27,8 @@ from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.publishing import delta_tables
 from unstuck.coordinator.publishing.delta_tables import Target, check
-from unstuck.coordinator.publishing.publish_outputs import PublishRequest, abort, publish
+from unstuck.coordinator.publishing.publish_outputs import abort, publish
+from unstuck.coordinator.publishing.publish_request import PublishRequest
 from unstuck.coordinator.publishing.table_files import TableFiles
 from unstuck.coordinator.publishing.vacuum import vacuum
 from unstuck.tasks.errors import InputNotPublished

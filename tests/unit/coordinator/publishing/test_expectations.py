@@ -11,7 +11,8 @@ import pytest
 
 from tests.unit.coordinator.publishing.test_publish_outputs import FLIGHTS, schema
 from unstuck.coordinator.model.decision import PublishResult
-from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
+from unstuck.coordinator.publishing.publish_outputs import publish
+from unstuck.coordinator.publishing.publish_request import PublishRequest
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse

@@ -16,7 +16,8 @@ import pytest
 from tests.unit.coordinator.publishing.test_publish_outputs import FLIGHTS, schema
 from unstuck import JobSpec, SpecError
 from unstuck.coordinator.model.decision import PublishResult
-from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
+from unstuck.coordinator.publishing.publish_outputs import publish
+from unstuck.coordinator.publishing.publish_request import PublishRequest
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.warehouse import files as files_module
 from unstuck.tasks.warehouse.files import Files

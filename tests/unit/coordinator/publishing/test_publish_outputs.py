@@ -26,7 +26,8 @@ from tests.support.paths import ROOT
 from unstuck.coordinator.errors import PublishFailed
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.publishing.publish_outputs import PublishRequest, abort, publish
+from unstuck.coordinator.publishing.publish_outputs import abort, publish
+from unstuck.coordinator.publishing.publish_request import PublishRequest
 from unstuck.tasks.errors import LogBroken, SchemaMismatch, WarehouseMismatch
 from unstuck.tasks.failpoints import Point, arm
 from unstuck.tasks.warehouse.files import Files

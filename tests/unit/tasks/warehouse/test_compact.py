@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 import redis
 
-from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
+from unstuck.coordinator.publishing.publish_outputs import publish
+from unstuck.coordinator.publishing.publish_request import PublishRequest
 from unstuck.tasks.errors import WarehouseMismatch
 from unstuck.tasks.frames.output import stage
 from unstuck.tasks.protocol.keys import Keys

@@ -13,7 +13,8 @@ from tests.support.failpoints import Once, armed
 from tests.unit.coordinator.publishing.test_publish_outputs import FLIGHTS
 from unstuck.coordinator.errors import PublishFailed, Refused
 from unstuck.coordinator.model.decision import PublishResult
-from unstuck.coordinator.publishing.publish_outputs import PublishRequest, publish
+from unstuck.coordinator.publishing.publish_outputs import publish
+from unstuck.coordinator.publishing.publish_request import PublishRequest
 from unstuck.coordinator.publishing.staging_gc import named_by
 from unstuck.coordinator.publishing.streams.job_backlog import BacklogLooks
 from unstuck.coordinator.publishing.streams.skip_file import skip_file
