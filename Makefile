@@ -6,13 +6,11 @@ export VENV
 # A machine may be set to keep no bytecode. Then each Python process of the suite compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Whole files go to one of five test processes: a file's Spark session or fleet is started once, and at most five run at
-# a time. Five on two cores, since the long tests wait for terms to end; six took a third more CPU
-# time than four, and four left the cores idle at times. The longest files come first, by tests/durations.txt (written anew by
-# ARGS=--write-durations). Anything to add (a file, -k WORD, -x) goes into ARGS.
-PYTEST_OPTIONS := -n 5 --dist loadfile --no-loadscope-reorder
+# A whole file goes to one of six test processes, so that its Spark session or fleet starts once. The longest files come
+# first, by tests/durations.txt (ARGS=--write-durations writes the table). Any pytest option goes into ARGS.
+PYTEST_OPTIONS := -n 6 --dist loadfile --no-loadscope-reorder
 ARGS ?=
-# What a JVM of the tests need not load anew (tests/support/spark/spark_classes.py); the suite runs without it, too.
+# Classes that each JVM of the tests loads from an archive (tests/support/spark/spark_classes.py); optional.
 SPARK_CLASSES := $(VENV)/spark-classes.jsa
 
 SEEDS ?= 500
@@ -26,7 +24,7 @@ DRIVER = $(BIN)/python -m tests.chaos.driver
 DRIVER_OPTIONS = $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-stream demo-night first-hour test test-long jars test-matrix lint check simulate mirror chaos recovery loss bench bench-quick docs setup doctor java clean
+.PHONY: help demo demo-stream demo-night first-hour test test-all test-long jars test-matrix lint check simulate mutants mirror chaos recovery loss bench bench-quick docs setup doctor java clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,7 +44,10 @@ demo-night:  ## one night of a small fleet: five things go wrong, and a receiver
 first-hour: setup  ## do what docs/first-hour.md says, with a wheel in an empty folder, and print the seconds (a minute)
 	$(BIN)/python -m tests.first_hour
 
-test: setup $(SPARK_CLASSES)  ## run the whole test suite (ARGS="-k word" for a part of it); the tests of the page drive a Chromium
+test: setup $(SPARK_CLASSES)  ## run one test per promise and kind of failure, on real processes (ARGS="-k word")
+	$(BIN)/python -m pytest $(PYTEST_OPTIONS) -m "not long and not variant" $(ARGS)
+
+test-all: setup $(SPARK_CLASSES)  ## run test and the variants: other modes, kill points, formats and platforms
 	$(BIN)/python -m pytest $(PYTEST_OPTIONS) $(ARGS)
 
 test-long: setup $(SPARK_CLASSES) jars  ## what takes minutes: a month of nights, TPC-H, Spark clusters, Spark on S3, two Sparks
@@ -68,14 +69,19 @@ lint: setup  ## ruff, mypy, the import contracts, and whether each test module c
 	$(BIN)/lint-imports
 	@tests=$$($(BIN)/python -m pytest --collect-only --quiet --quiet 2>&1) || { echo "$$tests" | tail -40; exit 1; }
 
+# Beside it one process compiles the test modules, which the six test processes would otherwise all do at the same time.
 $(SPARK_CLASSES): constraints.txt | setup
-	-$(BIN)/python -m tests.support.spark.spark_classes
+	-@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null 2>&1 & \
+	$(BIN)/python -m tests.support.spark.spark_classes; wait
 
 check: lint test  ## lint, then test
 
 simulate: setup  ## run simulated histories (SEEDS=500 SEED_START=0)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(SEED_START)
 	$(BIN)/python -m tests.simulation --schedules --seeds $$(($(SEEDS) / 8)) --start $(SEED_START)
+
+mutants: setup  ## search simulated histories for each planted bug (SEED_START=0)
+	$(BIN)/python -m tests.simulation --planted --start $(SEED_START)
 
 mirror: setup  ## the same histories on the real store and its scripts too (SEEDS=500)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(SEED_START) --mirror

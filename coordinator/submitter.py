@@ -5,28 +5,35 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import redis
 
 from unstuck.coordinator.commands.retry_job import Retried
-from unstuck.coordinator.errors import NotDurable
+from unstuck.coordinator.errors import DatasetOwned, NotDurable
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.model.schedule_record import ScheduleRecord
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState, summary_of
+from unstuck.coordinator.model.tick import TickOutcome
 from unstuck.coordinator.notices.rules.expected import expecting
 from unstuck.coordinator.publishing.breaker import LISTING, CircuitBreaker
+from unstuck.coordinator.publishing.last_run import runs_since
 from unstuck.coordinator.publishing.publish_outputs import publish
 from unstuck.coordinator.publishing.publish_request import PublishRequest
+from unstuck.coordinator.publishing.published_names import published_names
+from unstuck.coordinator.schedules.decide_schedule import CLOCKS_DIFFER, LogSeen, earliest_package
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.store.answers import ScheduleChanged, Submission, Submitted, VacuumSince, new_job_id
+from unstuck.coordinator.store.schedule_store import ScheduleStore
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.tasks.identity import user_here
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.settings import Settings
+from unstuck.tasks.warehouse.dataset_owner import OwnersAt, refusal
 from unstuck.tasks.warehouse.log import Warehouse
 
 log = logging.getLogger(__name__)
@@ -49,12 +56,10 @@ class OfSchedule:
 
     Attributes:
         since: the job may have been stored before, but not before this time, and be forgotten.
-        same: whether the job of this id has run for the same tick, as this try or a later one.
         wanted: answers the commit by which the schedule wants the run; raises if it does not.
     """
 
     since: float
-    same: Callable[[str], bool]
     wanted: Callable[[], str]
 
 
@@ -70,7 +75,13 @@ class Submitter:
     client: redis.Redis | None
     submissions: Submissions
     breaker: CircuitBreaker
-    entries: dict[str, dict[int, tuple[float, str]]] = field(default_factory=dict)  # by warehouse, as `find_since` read
+    # By the id of the warehouse: as `find_since` has read them, and as of the last check.
+    entries: dict[str, dict[int, tuple[float, str, str]]] = field(default_factory=dict)
+    owners: dict[str, OwnersAt] = field(default_factory=dict)
+
+    def published_names(self) -> Collection[str]:
+        """Return the names of the datasets in the warehouse of the settings, as `published_names` does."""
+        return published_names(self.settings.warehouse, self.breaker)
 
     def store_job(
         self,
@@ -90,7 +101,7 @@ class Submitter:
             fields: more of the record of a new job, such as its id.
             run: it is a run of a schedule.
 
-        Raises: as `Client.submit`, and KeyTaken, NotEnded, StandsAlready.
+        Raises: as `Client.submit`, and KeyTaken, NotEnded, StandsAlready, DatasetOwned.
         """
         compiled = compile_to_store(job_spec)
         old = None if again is None else again.job
@@ -119,7 +130,12 @@ class Submitter:
             **(fields or {}),
         }
         if run is not None:
-            self._raise_if_it_stands(place, refused, run, warehouse_id, base)
+            self._raise_if_it_stands(place, refused, warehouse_id, base, run.since, known["package_id"], known["id"])
+        elif again is not None and known["package_id"]:
+            since = again.job.ended_at - CLOCKS_DIFFER  # an earlier retry was submitted after that
+            self._raise_if_it_stands(place, refused, warehouse_id, base, since, known["package_id"])
+        if not known.get("take_over"):
+            self._check_owners(job_spec, place, refused, warehouse_id, base)
         job = JobRecord(
             **known,
             name=job_spec.name,
@@ -152,21 +168,79 @@ class Submitter:
         self.make_durable(f"job {job_id}")
         return Submitted(job_id, new, standing is None)
 
-    def _raise_if_it_stands(
-        self, place: Warehouse, refused: str, run: OfSchedule, warehouse_id: str, base: int
-    ) -> None:
-        """Look for the job in the log, up to its base: its publishers look above. Raises: StandsAlready."""
+    def check_owners(self, job_spec: JobSpec, warehouse: str, refused: str) -> None:
+        """Look whether another job owns a dataset that the job publishes. Publishers look again.
+
+        Args:
+            refused: what does not happen if the warehouse does not answer.
+
+        Raises: DatasetOwned, WarehouseSilent, LogBroken, WarehouseNewer, OSError.
+        """
+        place = Warehouse(warehouse)
+        identity = self.breaker.call(warehouse, refused, place.identity)
+        if identity is not None:
+            version = self.breaker.call(warehouse, refused, place.head, LISTING)
+            self._check_owners(job_spec, place, refused, identity, version)
+
+    def _check_owners(self, job_spec: JobSpec, place: Warehouse, refused: str, warehouse_id: str, version: int) -> None:
+        if not version or not job_spec.published:
+            return
         uri = place.storage.uri("")
+        before = self.owners.get(warehouse_id)
+        now = self.breaker.call(uri, refused, lambda: place.owners(version, before), LISTING)
+        self.owners[warehouse_id] = now
+        if why := refusal(sorted(job_spec.published), now.owners, job_spec.name, take_over=False):
+            raise DatasetOwned(f"{refused}: {why}")
+
+    def _raise_if_it_stands(
+        self,
+        place: Warehouse,
+        refused: str,
+        warehouse_id: str,
+        base: int,
+        since: float,
+        package_id: str,
+        own_id: str = "",
+    ) -> None:
+        """Look for the package in the log, up to ``base``: publishers look above. Raises: StandsAlready.
+
+        Args:
+            since: as in `OfSchedule`.
+            own_id: of a job that may have been stored before; then an ABORT of it is found, too.
+        """
+        uri = place.storage.uri("")
+        known = self._known(warehouse_id)
+
+        def wanted(publish_id: str, of_package: str) -> bool:
+            return of_package == package_id or (own_id != "" and publish_id == own_id)
+
+        found = self.breaker.call(uri, refused, lambda: place.find_since(wanted, base, since, known), LISTING)
+        if found is not None:
+            slot, job = found
+            request = PublishRequest(uri, warehouse_id, publish_id=job, job=job, job_name="", base=slot - 1, at=since)
+            raise StandsAlready(job, publish(request))
+
+    def log_seen(self, record: ScheduleRecord, first: float, schedules: ScheduleStore) -> LogSeen:
+        """Read what the warehouse log has of the ticks of a schedule from ``first`` on.
+
+        Raises: WarehouseSilent, LogBroken, WarehouseNewer, OSError, redis.RedisError.
+        """
+        name, uri = record.name, record.warehouse
+        place, refused = Warehouse(uri), f"ticks of schedule {name} are not skipped"
+        warehouse_id = self.breaker.call(uri, refused, place.identity)
+        if warehouse_id is None:
+            return LogSeen(first, {})
+        known, since = self._known(warehouse_id), earliest_package(record, first)
+        runs = self.breaker.call(uri, refused, lambda: runs_since(place, name, since, known), LISTING)
+        ticks = schedules.ticks(name, first) if runs else {}
+        return LogSeen(first, runs, [at for at, tick in ticks.items() if tick.outcome is TickOutcome.DONE])
+
+    def _known(self, warehouse_id: str) -> dict[int, tuple[float, str, str]]:
+        """Return what is known of the entries of a warehouse."""
         known = self.entries.setdefault(warehouse_id, {})
         if len(known) > ENTRIES_KNOWN:
             known.clear()
-        found = self.breaker.call(uri, refused, lambda: place.find_since(run.same, base, run.since, known), LISTING)
-        if found is not None:
-            slot, job = found
-            request = PublishRequest(
-                uri, warehouse_id, publish_id=job, job=job, job_name="", base=slot - 1, at=run.since
-            )
-            raise StandsAlready(job, publish(request))
+        return known
 
     def make_durable(self, what: str) -> None:
         """Wait until what is stored is as durable as ``UNSTUCK_DURABILITY`` says. Raises: NotDurable."""

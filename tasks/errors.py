@@ -105,6 +105,12 @@ class BadRecord(Unrecoverable):
     code = "BAD_RECORD"
 
 
+class OutOfMemory(UnstuckError):
+    """A worker has too little memory for its work; another worker may have more."""
+
+    code = "OUT_OF_MEMORY"
+
+
 class SourceUnavailable(UnstuckError):
     """The folder, the store or the broker that a stream reads from does not answer, or does not let it read."""
 
@@ -237,3 +243,17 @@ class Malformed(UnstuckError, ValueError):
     """A token, offer or report cannot be read."""
 
     code = "MALFORMED"
+
+
+_MAX_CAUSES = 30
+
+
+def lacks_memory(error: BaseException | None) -> bool:
+    """Return whether ``error`` is a lack of memory, or was raised while one was handled."""
+    for _ in range(_MAX_CAUSES):
+        if error is None:
+            return False
+        if isinstance(error, MemoryError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -1,4 +1,7 @@
-"""The time zone of runners: one for the process, its JVM, its sessions and its executors, whatever the host has."""
+"""The time zone of attempts: one for the process, its JVM, its sessions and Python in tasks, whatever the host has.
+
+An attempt has the zone of its job (``zone:`` of its schedule, or of the job itself), else that of the fleet.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +43,14 @@ def use_zone(zone: str) -> None:
     zoned = [datetime.fromtimestamp(at, ZoneInfo(zone)).replace(tzinfo=None) for at in _INSTANTS]
     if zoned != [datetime.fromtimestamp(at) for at in _INSTANTS]:
         raise HostUnfit(
-            f"this host has no data of the time zone {zone} (UNSTUCK_TIME_ZONE): install its package tzdata"
+            f"this host has no data of the time zone {zone} (UNSTUCK_TIME_ZONE, or zone: of the job): install its "
+            "package tzdata"
         )
+
+
+def zone_here() -> str:
+    """The time zone of this process, as `use_zone` made it."""
+    return os.environ.get("TZ") or UTC
 
 
 @contextmanager
@@ -61,15 +70,19 @@ def in_zone(zone: str) -> Iterator[None]:
 
 def conf_of_zone(zone: str) -> dict[str, str]:
     """Spark conf that gives sessions and executors this zone. The JVM of the driver has the variable of its parent."""
-    return {
-        SESSION_ZONE: zone,
-        "spark.executorEnv.TZ": zone,
-        "spark.executor.defaultJavaOptions": f"-Duser.timezone={zone}",
-    }
+    return {SESSION_ZONE: zone, **executors_in_zone(zone)}
 
 
-def other_zone(conf: Mapping[str, str], zone: str) -> str:
-    """Name what in ``conf`` would make a second time zone, in a sentence; empty if nothing would."""
+def executors_in_zone(zone: str) -> dict[str, str]:
+    """Spark conf that gives new executors this zone."""
+    return {"spark.executorEnv.TZ": zone, "spark.executor.defaultJavaOptions": f"-Duser.timezone={zone}"}
+
+
+def other_zone(conf: Mapping[str, str], zone: str, whose: str = "this fleet") -> str:
+    """Name what in ``conf`` would make a second time zone, in a sentence; empty if nothing would.
+
+    ``whose``: who has the ``zone``.
+    """
     for key, value in conf.items():
         if key in (SESSION_ZONE, "spark.executorEnv.TZ"):
             zones = [value]
@@ -78,7 +91,8 @@ def other_zone(conf: Mapping[str, str], zone: str) -> str:
         # What the environment of a worker says is known there.
         if other := next((one for one in zones if one != zone and not one.startswith("${")), ""):
             return (
-                f"{key} is {other}, and the time zone of this fleet is {zone}. With two zones, Spark and Python would "
-                "read a time without a zone differently: set UNSTUCK_TIME_ZONE for all processes, and leave this out"
+                f"{key} is {other}, and the time zone of {whose} is {zone}. With two zones, Spark and Python would "
+                "read a time without a zone differently: leave this out, and set zone: of the schedule or of the job, "
+                "or UNSTUCK_TIME_ZONE for all processes"
             )
     return ""

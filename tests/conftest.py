@@ -14,6 +14,7 @@ import pytest
 import redis
 from hypothesis import settings
 
+from tests.support.network.lost_replies import losing_client
 from tests.support.network.s3_server import S3Server, SeaweedFS
 from tests.support.servers import RedisServer
 from tests.support.spark.spark_classes import java_options
@@ -129,6 +130,13 @@ def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
     with redis.Redis.from_url(redis_server.url, decode_responses=True) as client:
         client.flushall()
         yield client
+
+
+@pytest.fixture
+def lossy(client: redis.Redis, redis_server: RedisServer) -> Iterator[redis.Redis]:
+    """A client on the empty store, which loses replies once it is armed (``lost_replies.py``)."""
+    with losing_client(redis_server.port) as lossy:
+        yield lossy
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.exits import ExitCode
 from unstuck.coordinator.graph.svg import Svg, on_paper
 from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.spec.job_params import UnparsedText
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, SpecError, Written, listed, suggestion
 from unstuck.coordinator.views.words import count_of
@@ -55,14 +56,14 @@ def host_and_port(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def params_of(texts: list[str], option: str = "--param", form: str = "NAME=VALUE") -> dict[str, str]:
-    """``{"year": "2013"}`` of ``["year=2013"]``. Raises: typer.BadParameter."""
+def params_of(texts: list[str], option: str = "--param", form: str = "NAME=VALUE") -> dict[str, UnparsedText]:
+    """``{"year": UnparsedText("2013")}`` of ``["year=2013"]``. Raises: typer.BadParameter."""
     params = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise typer.BadParameter(f"{text!r} is not {form}", param_hint=option)
-        params[name] = value
+        params[name] = UnparsedText(value)
     return params
 
 
@@ -127,6 +128,10 @@ Params = Annotated[
     list[str] | None, typer.Option("--param", "-p", metavar="NAME=VALUE", help="Set a parameter of the spec.")
 ]
 Because = Annotated[str, typer.Option("--reason", help="Why, for the event log.")]
+TakeOver = Annotated[
+    bool,
+    typer.Option("--take-over", help="Publish also datasets that another job owns, and own them from then on."),
+]
 By = Annotated[
     str | None, typer.Option("--by", metavar="NAME", help="Who asks, for the event log; by default user@host.")
 ]

@@ -20,7 +20,7 @@ from unstuck.coordinator.commands.job_commands import (
     against_retry,
 )
 from unstuck.coordinator.commands.retry_job import retried
-from unstuck.coordinator.errors import BadRequest, KeyConflict, NewerJob, NoSuchJob, Refused
+from unstuck.coordinator.errors import BadKey, BadRequest, KeyConflict, NewerJob, NoSuchJob, Refused
 from unstuck.coordinator.explain.explanation import Explanation, FleetFacts
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.fleet_address import with_local_fleet
@@ -28,14 +28,16 @@ from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.model.tick import belongs_to_tick, is_by_hand, tick_of_key, tick_text
 from unstuck.coordinator.notices.known_targets import unknown_targets
 from unstuck.coordinator.notices.outbox import Notices
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.publishing.restore import Restored, restore
 from unstuck.coordinator.publishing.streams.skip_file import SkippedFile, skip_file
+from unstuck.coordinator.spec.checks.sql_tables import check_tables
 from unstuck.coordinator.spec.checks.unused import doubts
 from unstuck.coordinator.spec.job_params import check_key
-from unstuck.coordinator.spec.model import JobSpec, Spec
+from unstuck.coordinator.spec.model import JobSpec, Spec, fingerprint_of
 from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submitted
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
@@ -44,7 +46,7 @@ from unstuck.coordinator.store.pool_store import Pools
 from unstuck.coordinator.store.schedule_store import ScheduleStore
 from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.coordinator.store.submissions import Submissions
-from unstuck.coordinator.submitter import Submitter
+from unstuck.coordinator.submitter import StandsAlready, Submitter
 from unstuck.coordinator.unreachable import in_sentences
 from unstuck.coordinator.views.fleet_view import FleetView, fleet_of
 from unstuck.coordinator.views.jobs.job_facts import JobFacts
@@ -98,7 +100,14 @@ class Client(ClientCommands):
         self.notices = in_sentences(Notices(self._redis, keys), url)
         self.dead_letters = in_sentences(DeadLetters(self._redis, keys), url)
         self._submitter = Submitter(self.settings, self._redis, Submissions(self._redis, keys), breaker)
-        self.schedules = in_sentences(ScheduleClient(self._redis, self._submitter, self._queries, self._why), url)
+        schedules = ScheduleClient(
+            ScheduleStore(self._redis, keys),
+            ProcessRegistry(self._redis, keys),
+            self._submitter,
+            self._queries,
+            self._why,
+        )
+        self.schedules = in_sentences(schedules, url)
         self._applier = CommandApplier(self._store, lambda: secrets.token_hex(8), time.monotonic, time.sleep)
         in_sentences(self, url)
 
@@ -126,6 +135,7 @@ class Client(ClientCommands):
         key: str | None = None,
         params: Mapping[str, Any] | None = None,
         retry: bool = False,
+        take_over: bool = False,
         by: str | None = None,
     ) -> JobHandle:
         """Store a job, to be run by the fleet. Durable when it returns, as far as ``UNSTUCK_DURABILITY`` says.
@@ -136,13 +146,17 @@ class Client(ClientCommands):
                 it, and its status.
             params: values for parameters that the spec names; those that it requires must be among them.
             retry: if that job is FAILED, CANCELED or STOPPED, retry it, with ``spec``.
+            take_over: publish also datasets that another job owns. The job owns them from then on.
             by: who submits; the OS user by default.
 
         Raises:
-            SpecError: the spec is wrong, or names a version that the warehouse does not have; nothing was stored.
-            BadKey: the key is empty, longer than 200 characters, or holds control characters; nothing was stored.
+            SpecError: the spec is wrong, names a version that the warehouse does not have, or its SQL reads a table
+                that nothing provides; nothing was stored.
+            BadKey: the key is empty, longer than 200 characters, holds control characters, or has the form of the
+                run of a tick; nothing was stored.
             BadRequest: ``retry`` without a key.
             KeyConflict: the key belongs to a job with another spec, which is not to be retried.
+            DatasetOwned: another job owns a dataset that the job publishes; nothing was stored.
             NotDurable: stored, but not confirmed as durable in time.
             WarehouseSilent, OSError: the warehouse has not answered in time, or with an error; nothing was stored.
             Unreachable: Redis could not be asked. Submitting again under a key is safe, and answered with the job if it
@@ -154,20 +168,30 @@ class Client(ClientCommands):
         """
         if key is not None:
             check_key(key)
+            if belongs_to_tick(key):
+                name = key.rpartition("@")[0]
+                raise BadKey(
+                    f"the key {key!r} has the form of the run of a tick, which only schedule {name} submits; choose "
+                    f"another key, or run the tick with `unstuck schedule backfill {name} --from TICK --to TICK`"
+                )
         elif retry:
             raise BadRequest("retry is for a submit under a key: it retries the last job of the key")
         job_spec, other = JobSpec.of(spec, params or {}), False
+        doubtful = check_tables(job_spec, self.settings, self._submitter.published_names)
         try:
-            found = self._submitter.store_job(job_spec, self.settings.warehouse, key or "", by, "")
+            place, fields = self.settings.warehouse, {"take_over": take_over}
+            why = "takes over what it publishes" if take_over else ""
+            found = self._submitter.store_job(job_spec, place, key or "", by, why, fields=fields)
         except KeyTaken as taken:
             found, other = Submitted(str(taken), new=False), True
         unknown = unknown_targets(job_spec.notify, ProcessRegistry(self._redis, self._keys))
-        warnings = tuple(map(str, (*doubts(job_spec), *unknown)))
+        warnings = tuple(map(str, (*doubts(job_spec), *doubtful, *unknown)))
         if found.new:
             return JobHandle(self, replace(found, warnings=warnings))
         job = self._job_record(found.id)
         if retry and job.status in RETRY_LEGAL:
-            found = replace(self.retry(found.id, spec=job_spec, by=by).submitted, retried=found.id)
+            again = self.retry(found.id, spec=job_spec, take_over=take_over, by=by).submitted
+            found = replace(again, retried=found.id)
             job = self._job_record(found.id)
         elif other:
             mend = ", or this one with --retry"
@@ -186,6 +210,7 @@ class Client(ClientCommands):
         params: Mapping[str, Any] | None = None,
         rerun: Sequence[str] = (),
         adopt_all: bool = False,
+        take_over: bool = False,
         reason: str = "",
         by: str | None = None,
     ) -> JobHandle:
@@ -199,11 +224,13 @@ class Client(ClientCommands):
             params: values for parameters that are to change; what depends on them runs again.
             rerun: groups that run again in any case, with all that comes after them.
             adopt_all: take over work also where the code of its steps has changed since.
+            take_over: as of `submit`; a retry of a job that was submitted so takes over, too.
             reason: why, for the event log of the new job.
 
         Raises:
             NoSuchJob, NoSuchGroup: there is none.
             Refused: the job has not ended, or it is FINISHED.
+            DatasetOwned: another job owns a dataset that the job publishes.
             WarehouseMismatch: its warehouse, in which its work would be looked for, is not to be seen from here.
             WarehouseSilent: its warehouse has not answered in time; nothing was stored.
             SpecError: the parameters are wrong, or the spec names a version that the warehouse does not have yet.
@@ -215,18 +242,27 @@ class Client(ClientCommands):
             raise Refused(against_damage(old, state.damage).text)
         if old.status not in RETRY_LEGAL:
             raise Refused(against_retry(old))
-        if old.schedule and self.schedules.goes_on(old.schedule):
+        if old.schedule and not is_by_hand(old.key) and self.schedules.goes_on(old.schedule):
             raise Refused(
                 f"job {job} is a run of schedule {old.schedule}, which retries its runs by itself; "
-                f"`unstuck schedule run {old.schedule}` tries at once, and for an older tick there is "
-                f"`unstuck schedule backfill {old.schedule} --redo failed`"
+                f"`unstuck schedule run {old.schedule}` tries at once, and an older tick is run again by "
+                f"`{_redo(old)}`"
             )
         try:
             mended = JobSpec.of(old.written() if spec is None else spec, params or {})
-            again = retried(state, rerun, adopt_all, secrets.token_hex(8))
+            if spec is not None:
+                check_tables(mended, self.settings, self._submitter.published_names)
+            changed = mended.fingerprint != fingerprint_of(old.spec)
+            word = secrets.token_hex(8)
+            again = retried(state, rerun, adopt_all, word, changed=changed, take_over=take_over)
             return JobHandle(self, self._submitter.store_job(mended, old.warehouse, "", by, reason, again))
         except NotEnded as error:
             raise Refused(against_retry(replace(old, status=error.status))) from None
+        except StandsAlready as error:
+            raise Refused(
+                f"job {job} was retried before, as job {error.job}, which published version {error.result.version}. "
+                f"Redis has forgotten that job in a rollback. `unstuck retry {job} --rerun GROUP` publishes once more"
+            ) from None
 
     def show(self, job: str, *, why: bool = False, members: int | None = None, by_fleet: bool = False) -> JobView:
         """Everything there is to know of one job.
@@ -313,6 +349,13 @@ class Client(ClientCommands):
     def late_jobs(self) -> list[LateJob]:
         """Names of jobs without a schedule of which a rule ``late`` was told, and of no end; the oldest first."""
         return late_jobs(ExpectedJobsStore(self._redis, self._keys))
+
+    def failed_jobs(self) -> list[ListedJob]:
+        """Return the last job of each name that FAILED, unless a job of the name was submitted since then.
+
+        The runs of ticks are not included: their schedules report them. The last failure comes first.
+        """
+        return self._queries.failed()
 
     def offers(self) -> list[WaitingOffers]:
         """The offers that stand ready for runners, by queue and pool, those first that wait for longest."""
@@ -403,3 +446,9 @@ class Client(ClientCommands):
             if view.job.terminal:
                 return
             time.sleep(every)
+
+
+def _redo(run: JobRecord) -> str:
+    """The command that runs the tick of ``run`` again."""
+    tick = tick_text(tick_of_key(run.key) or 0.0)
+    return f"unstuck schedule backfill {run.schedule} --from {tick} --to {tick} --redo failed"

@@ -1,6 +1,6 @@
 """Collects what is not well now, each with its sentence; what goes on; what ended in the last day. Read-only.
 
-It reads a bounded part of the store, however many jobs there are, and explains jobs within a bounded time.
+It reads a bounded number of jobs, and one failed job for each name. It explains jobs within a bounded time.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class Seen:
 
     at: float
     halted: Sequence[ListedJob]
+    failed: Sequence[ListedJob]
     retrying: Sequence[ListedJob]
     going_on: Sequence[ListedJob]
     newest: Sequence[ListedJob]
@@ -82,6 +83,7 @@ class Seen:
         return cls(
             fleet.at,
             client.jobs(status=[Status.HALTED], limit=MOST + 1),
+            [job for job in client.failed_jobs() if fleet.at - job.ended_at < DAY],
             client.jobs(status=[Status.RETRYING], limit=MOST + 1),
             client.jobs(status=GOES_ON, limit=MOST + 1),
             client.jobs(limit=LATELY),
@@ -105,7 +107,7 @@ def troubles(seen: Seen) -> list[Trouble]:
     return [
         *_of_fleet(seen),
         *(_of_job(job, job.submitted_at) for job in seen.halted[:MOST]),
-        *(_of_job(job, job.ended_at) for job in _failed(seen)[:MOST]),
+        *(_of_job(job, job.ended_at) for job in seen.failed[:MOST]),
         *_of_schedules(seen),
         *(_of_late(one, seen) for one in seen.late),
         *(_of_job(job, job.started_at or job.submitted_at) for job in [*seen.retrying[:MOST], *_waiting(seen)]),
@@ -132,15 +134,6 @@ def _of_late(late: LateJob, seen: Seen) -> Trouble:
     return Trouble("job", late.name, "LATE", f"{late.text}; {stands}", late.since)
 
 
-def _failed(seen: Seen) -> list[ListedJob]:
-    """Jobs that FAILED lately and are the newest of their name: no other has run since, nor runs now."""
-    newest = {(job.name, job.backfill): job for job in reversed(seen.newest)}
-    # The runs of a schedule are told by the schedule; those of its backfill are not.
-    by_itself = (job for job in newest.values() if job.backfill or not job.schedule)
-    failed = (job for job in by_itself if job.status is Status.FAILED)
-    return sorted((job for job in failed if seen.at - job.ended_at < DAY), key=lambda job: -job.ended_at)
-
-
 def _of_schedules(seen: Seen) -> list[Trouble]:
     found = [_schedule(name, "FAILED", text) for name, text in seen.unreadable.items()]
     for view in seen.schedules:
@@ -148,7 +141,9 @@ def _of_schedules(seen: Seen) -> list[Trouble]:
         if told is not None and not one.status.terminal:
             found.append(_schedule(one.name, *told))
         if fill is not None and fill.halted is not None and not fill.over:
-            found.append(_schedule(one.name, "HALTED", f"its backfill: {fill.halted.text}", fill.at))
+            found.append(
+                _schedule(one.name, fill.status, f"its backfill: {fill.progress}; {fill.halted.text}", fill.at)
+            )
     return found
 
 

@@ -24,6 +24,7 @@ def retry_job(
     params: Mapping[str, Any] | None = None,
     rerun: Sequence[str] = (),
     adopt_all: bool = False,
+    take_over: bool = False,
     reason: str = "",
     by: str | None = None,
 ) -> CommandResult:
@@ -33,7 +34,7 @@ def retry_job(
     """
     try:
         how: dict[str, Any] = {"spec": spec, "params": params, "rerun": rerun, "adopt_all": adopt_all}
-        new = client.retry(job, **how, reason=reason, by=by)
+        new = client.retry(job, **how, take_over=take_over, reason=reason, by=by)
     except (Refused, WarehouseSilent) as error:
         return CommandResult(Answer.REFUSED, client.show(job).job, str(error))
     except WarehouseMismatch as error:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
-import redis
-
 from unstuck.coordinator.commands.job_commands import Answer
-from unstuck.coordinator.errors import BadRequest, Damaged, NoSuchSchedule, Refused
-from unstuck.coordinator.model.schedule_record import Redo, ScheduleRecord, tick_text
+from unstuck.coordinator.errors import BadRequest, Damaged, DatasetOwned, NoSuchSchedule, Refused
+from unstuck.coordinator.model.schedule_record import Redo, ScheduleRecord
 from unstuck.coordinator.model.size import compile_to_store
+from unstuck.coordinator.model.tick import Tick, tick_text
 from unstuck.coordinator.notices.known_targets import unknown_targets
 from unstuck.coordinator.notices.rules.schedule_rules import told_of_removal
 from unstuck.coordinator.publishing.last_run import last_run
-from unstuck.coordinator.schedules.backfill import MAX_TICKS, Bound, Wanted
-from unstuck.coordinator.schedules.decide_schedule import policy_of, settled
+from unstuck.coordinator.schedules.backfill import NO_TICKS, Bound, Ticks, Wanted
+from unstuck.coordinator.schedules.decide_schedule import EMPTY_LOG, policy_of, settled
 from unstuck.coordinator.schedules.explain import ScheduleExplanation, explain_schedule
 from unstuck.coordinator.schedules.schedule_commands import (
     BackfillCommand,
@@ -28,20 +28,23 @@ from unstuck.coordinator.schedules.schedule_commands import (
     begin_backfill,
     command,
     goes_on,
+    run_by_hand,
     set_again,
+    skip,
 )
 from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
 from unstuck.coordinator.schedules.schedule_view import BackfillTick, ScheduleView, view_of
-from unstuck.coordinator.schedules.tick_params import tick_params
+from unstuck.coordinator.schedules.tick_params import run_spec, tick_params
+from unstuck.coordinator.spec.checks.sql_tables import check_tables
 from unstuck.coordinator.spec.checks.unused import doubts
 from unstuck.coordinator.spec.model import JobSpec, Spec
+from unstuck.coordinator.spec.schedule_spec import SEQUENTIAL, instant
 from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.coordinator.submitter import Submitter
 from unstuck.coordinator.views.jobs.job_views import ListedJob, Queries
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.identity import user_here
-from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.warehouse.log import Warehouse
 
@@ -50,22 +53,31 @@ class ScheduleClient:
     """Set schedules and ask about them; `Client.schedules`."""
 
     def __init__(
-        self, client: redis.Redis, submitter: Submitter, queries: Queries, why_job: Callable[[str], str]
+        self,
+        store: ScheduleStore,
+        registry: ProcessRegistry,
+        submitter: Submitter,
+        queries: Queries,
+        why_job: Callable[[str], str],
     ) -> None:
-        """``why_job``: what a job waits for; empty if there is no such job."""
+        """
+        Args:
+            registry: names the targets of notices that coordinators have.
+            why_job: what a job waits for; empty if there is no such job.
+        """
         self._why_job = why_job
         self._queries = queries
         self._submitter, self._settings = submitter, submitter.settings
-        keys = Keys(self._settings.prefix)
-        self._store, self._registry = ScheduleStore(client, keys), ProcessRegistry(client, keys)
+        self._store, self._registry = store, registry
 
-    def set(self, spec: Spec, *, reason: str = "", by: str | None = None) -> ScheduleResult:
+    def set(self, spec: Spec, *, take_over: bool = False, reason: str = "", by: str | None = None) -> ScheduleResult:
         """Make a schedule of a job spec, under its name, or change the one that there is. The same spec is no change.
 
         A schedule that is not there goes on from its last run that the warehouse knows: Redis may have lost it.
 
         Args:
             spec: a JobSpec, a Job, a mapping, or the path of a YAML or JSON file; its ``schedule:`` says when it runs.
+            take_over: publish also datasets that another job owns. The job owns them once a run has published them.
             reason: why, for the event log of the schedule.
             by: who asks; the OS user by default.
 
@@ -73,6 +85,7 @@ class ScheduleClient:
 
         Raises:
             SpecError: the spec is wrong; nothing was stored.
+            DatasetOwned: another job owns a dataset that the job publishes; nothing was stored.
             Unreachable: Redis could not be asked; asking again is safe.
 
         >>> client.schedules.set({**spec, "schedule": {"cron": "0 2 * * *", "zone": "UTC"}}).answer
@@ -80,9 +93,10 @@ class ScheduleClient:
         >>> client.schedules.names()
         ['sales']
         """
-        job_spec = JobSpec.of(spec, {}, scheduled=True)
+        job_spec = JobSpec.of(spec, {}, scheduled=True).in_zone(self._settings.time_zone)
         compile_to_store(job_spec)
         job_spec.check_zone(self._settings.time_zone)
+        doubtful = check_tables(job_spec, self._settings, self._submitter.published_names)
         text = job_spec.to_json()
         new = ScheduleRecord(
             name=job_spec.name,
@@ -90,17 +104,30 @@ class ScheduleClient:
             spec=text,
             policy=json.dumps(json.loads(text).get("schedule") or {}),
             warehouse=self._settings.warehouse,
+            builds_on=job_spec.builds_on,
             set_by=by or user_here(),
+            take_over=take_over,
         )
         # It counts from now: what is published already makes no run.
         standing = self._store.published(new.warehouse, new.follows)
         new = replace(new, seen={name: version for name, (version, _) in standing.items()})
-        trouble = ""
-        if self._store.load(new.name) is None:
+        trouble, old = "", self._store.load(new.name)
+        if not (take_over or (old is not None and old.take_over)):
+            self._check_owners(job_spec, new.warehouse)
+        if old is None:
             new, trouble = self._after_its_last_run(new)
         result = self._write(lambda now: set_again(self._store.load(new.name), new, now, reason))
-        warnings = (*doubts(job_spec), *unknown_targets(job_spec.notify, self._registry))
+        warnings = (*doubts(job_spec), *doubtful, *unknown_targets(job_spec.notify, self._registry))
         return replace(result, text=result.text + trouble, warnings=tuple(map(str, warnings)))
+
+    def _check_owners(self, job_spec: JobSpec, place: str) -> None:
+        """Look whether another job owns a dataset of the job, if the warehouse answers. Raises: DatasetOwned."""
+        try:
+            self._submitter.check_owners(job_spec, place, f"schedule {job_spec.name} is not set")
+        except DatasetOwned:
+            raise
+        except (UnstuckError, OSError):
+            return  # the submit of each run looks again
 
     def _after_its_last_run(self, new: ScheduleRecord) -> tuple[ScheduleRecord, str]:
         """``new`` with its last run that the warehouse knows of: Redis may have lost the schedule.
@@ -129,7 +156,19 @@ class ScheduleClient:
             NoSuchSchedule: there is no such schedule.
             Unreachable: Redis could not be asked; asking again is safe.
         """
+        if given is ScheduleCommand.RESUME:
+            return self._resume(name, reason, by or user_here())
         return self._write(lambda now: command(self._record(name), given, now, by or user_here(), reason))
+
+    def _resume(self, name: str, reason: str, by: str) -> ScheduleResult:
+        """Resume a schedule. Ticks that have a package in the warehouse log are done, and not skipped."""
+        record, log, trouble = self._record(name), EMPTY_LOG, ""
+        try:
+            log = self._submitter.log_seen(record, record.cursor, self._store)
+        except (UnstuckError, OSError) as error:
+            trouble = f"; its past ticks are reported as skipped without a look at the warehouse log: {error}"
+        result = self._write(lambda now: command(self._record(name), ScheduleCommand.RESUME, now, by, reason, log))
+        return replace(result, text=result.text + trouble)
 
     def pause(self, name: str, *, reason: str = "", by: str | None = None) -> ScheduleResult:
         """Start no run any more, until `resume`; one that goes on may end. See `command`."""
@@ -139,9 +178,27 @@ class ScheduleClient:
         """Go on with a schedule that is PAUSED or HALTED, with its full retry budget. See `command`."""
         return self.command(name, ScheduleCommand.RESUME, reason=reason, by=by)
 
-    def run(self, name: str, *, reason: str = "", by: str | None = None) -> ScheduleResult:
-        """Run now: what has failed is tried at once, or a run is made that belongs to no tick. See `command`."""
-        return self.command(name, ScheduleCommand.RUN, reason=reason, by=by)
+    def run(
+        self, name: str, *, params: Mapping[str, Any] | None = None, reason: str = "", by: str | None = None
+    ) -> ScheduleResult:
+        """Run now: what has failed is tried at once, or a run is made that belongs to no tick. See `command`.
+
+        Args:
+            params: values for parameters; with these, a run is made that belongs to no tick in any case.
+
+        Raises: SpecError: the parameters are wrong; nothing was stored. Else as `command`.
+        """
+        if params is None:
+            return self.command(name, ScheduleCommand.RUN, reason=reason, by=by)
+
+        def judge(now: float) -> ScheduleCommanded:
+            record = self._record(name)
+            spec = JobSpec.from_values(json.loads(record.spec), None)
+            values = run_spec(spec, datetime.fromtimestamp(now, UTC), params).values
+            chosen = {param: values[param] for param in params}
+            return run_by_hand(record, chosen, now, by or user_here(), reason)
+
+        return self._write(judge)
 
     def stop(self, name: str, *, reason: str = "", by: str | None = None) -> ScheduleResult:
         """End a schedule for good; a run that goes on may end. See `command`."""
@@ -151,11 +208,12 @@ class ScheduleClient:
         self,
         name: str,
         first: Bound,
-        last: Bound,
+        last: Bound | None = None,
         *,
         parallel: int = 1,
         redo: Redo = "none",
         backwards: bool = False,
+        from_here: bool = False,
         reason: str = "",
         by: str | None = None,
     ) -> ScheduleResult:
@@ -163,9 +221,12 @@ class ScheduleClient:
 
         Args:
             first, last: times with their offset, or dates, which are days in the zone of the schedule; ends included.
+                Without ``last``, up to the newest tick that has come.
             parallel: how many runs may go on at once.
             redo: of ticks that had a run before: ``none``, the ``failed``, or ``all`` are run again.
             backwards: begin with the newest tick.
+            from_here: of a job whose runs build on each other: run ``first`` and all later ticks again, in order. The
+                first of these runs reads the dataset as the tick before it left it.
 
         Returns: DONE, ALREADY or REFUSED, with a sentence.
 
@@ -177,13 +238,72 @@ class ScheduleClient:
 
         def judge(now: float) -> ScheduleCommanded:
             record = self._record(name)
-            wanted = _wanted(record, first, last, parallel=parallel, redo=redo, backwards=backwards)
-            return begin_backfill(record, wanted, now, by or user_here(), reason)
+            how: dict[str, Any] = {"parallel": parallel, "redo": "all" if from_here else redo, "backwards": backwards}
+            wanted = _wanted(record, first, None if from_here else last, **how, from_here=from_here)
+            ticks = self._store.ticks(name, 0.0) if record.builds_on else NO_TICKS
+            reads, problem = self._state_before(record, wanted, ticks) if from_here else (None, "")
+            if problem:
+                return ScheduleCommanded(Answer.REFUSED, record, f"schedule {name} cannot be backfilled: {problem}")
+            return begin_backfill(record, wanted, ticks, now, by or user_here(), reason, reads)
 
         return self._write(judge)
 
-    def backfill_ticks(self, name: str, first: Bound, last: Bound, *, backwards: bool = False) -> list[BackfillTick]:
-        """The ticks that a backfill would have, in their order, with what their jobs get and the runs that they had.
+    def _state_before(self, record: ScheduleRecord, wanted: Wanted, ticks: Ticks) -> tuple[int | None, str]:
+        """The version for the first run of ``wanted`` to read, as the tick before it left it; None: the newest.
+
+        Returns: also why that is not known.
+        """
+        dataset, first, place = record.builds_on, wanted.first.timestamp(), record.warehouse
+        published = [tick for tick in ticks.values() if tick.version]
+        if dataset == SEQUENTIAL:
+            return None, ""
+        if before := [tick.version for tick in published if tick.at < first]:
+            return before[-1], ""
+        # Nothing was there before the schedule's first version: the log proves it, which outlives the ticks.
+        oldest = min((tick.version - 1 for tick in published), default=None)
+        standing = self._submitter.breaker.call(
+            place,
+            f"schedule {record.name} is not backfilled",
+            lambda: Warehouse(place).state(oldest, removed=True).get(dataset),
+        )
+        if standing is None:
+            return (None if oldest is None else 0), ""
+        return None, (
+            f"version {standing.changed} of {dataset} is not the result of a known tick before "
+            f"{tick_text(first)}, so the first run cannot read it as it was then; give an earlier --from"
+        )
+
+    def skip(self, name: str, tick: Bound, *, reason: str = "", by: str | None = None) -> ScheduleResult:
+        """Leave a tick out: it gets no run any more, and a backfill or retry that waits for it continues.
+
+        Args:
+            tick: a time with its offset.
+            reason: why, for the event log of the schedule.
+
+        Returns: DONE, ALREADY or REFUSED, with a sentence.
+
+        Raises:
+            BadRequest: ``tick`` is no time.
+            NoSuchSchedule: there is no such schedule.
+            Unreachable: Redis could not be asked; asking again is safe.
+        """
+        try:
+            at = instant(tick).timestamp()
+        except ValueError as error:
+            raise BadRequest(str(error)) from None
+
+        def judge(now: float) -> ScheduleCommanded:
+            record, known = self._record(name), self._store.ticks(name, at, at)
+            unnoted = [run.job_id(name) for run in record.going_on if run.tick == at and not run.job]
+            stored = {job.id for job in self._queries.listed(unnoted)}
+            return skip(record, known.get(at, Tick(at)), stored, now, by or user_here(), reason)
+
+        return self._write(judge)
+
+    def backfill_ticks(
+        self, name: str, first: Bound, last: Bound | None = None, *, backwards: bool = False
+    ) -> list[BackfillTick]:
+        """The ticks that a backfill would have, in their order, with what their jobs get and their outcomes.
 
         Raises: as `backfill`, and BadRequest if there would be none or too many.
         """
@@ -193,11 +313,8 @@ class ScheduleClient:
             raise BadRequest(f"schedule {name} cannot be backfilled: {wrong}")
         ticks = wanted.ticks(policy, now)
         params = json.loads(record.spec).get("params", {})
-        had = {job.partition("-")[0]: job for job in reversed(self._store.runs_of([name], MAX_TICKS)[0])}
-        return [
-            BackfillTick(tick, tick_params(params, policy, tick), had.get(f"{tick:%Y%m%dT%H%M%S}", ""))
-            for tick in ticks
-        ]
+        known = self._store.ticks(name, *_ends(ticks))
+        return [_backfill_tick(tick, tick_params(params, policy, tick), known) for tick in ticks]
 
     def command_backfill(
         self, name: str, given: BackfillCommand, *, reason: str = "", by: str | None = None
@@ -326,7 +443,17 @@ class ScheduleClient:
                 return ScheduleResult.of(replace(result, record=record))
 
 
-def _wanted(record: ScheduleRecord, first: Bound, last: Bound, **more: Any) -> Wanted:
+def _ends(ticks: Sequence[datetime]) -> tuple[float, float]:
+    stamps = [tick.timestamp() for tick in ticks]
+    return min(stamps), max(stamps)
+
+
+def _backfill_tick(tick: datetime, params: Mapping[str, str], known: Ticks) -> BackfillTick:
+    found = known.get(tick.timestamp(), Tick(tick.timestamp()))
+    return BackfillTick(tick, params, found.job, found.outcome)
+
+
+def _wanted(record: ScheduleRecord, first: Bound, last: Bound | None, **more: Any) -> Wanted:
     """Raises: BadRequest."""
     try:
         return Wanted.between(policy_of(record.policy), first, last, **more)

@@ -18,7 +18,7 @@ from unstuck.coordinator.model.records import Alteration, AlteredValue, GroupReq
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.spec.checks.spec_checks import values_reader
-from unstuck.coordinator.spec.job_params import override, with_value, without_value
+from unstuck.coordinator.spec.job_params import UnparsedText, with_value, without_value
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, SpecError, listed, suggestion
 from unstuck.tasks.protocol.token import split_member
@@ -47,8 +47,8 @@ def alter(state: JobState, values: Mapping[str, Any], at: float, by: str, reason
     """The job after ``values`` were set in its spec.
 
     Args:
-        values: by path, as in ``groups.clean.timeout`` or ``params.year``; groups by name, steps by number. Text is
-            read as a spec would read it, except where text stands. None takes a value out.
+        values: by path, as in ``groups.clean.timeout`` or ``params.year``; groups by name, steps by number. An
+            `UnparsedText` is read as a spec would read it, except where text stands. None takes a value out.
         at: now, in seconds since the epoch, and ``by`` whom, for the record.
 
     Raises:
@@ -166,8 +166,8 @@ def _put(place: Any, key: Any, path: str, value: Any) -> Problem | None:
     try:
         if _PARAM.fullmatch(path) and standing is not None:
             value = without_value(standing) if value is None else with_value(standing, value)
-        elif isinstance(value, str) and ".conf." not in path:  # Spark's conf is text
-            value = override(value, stays_text=isinstance(standing, str))
+        elif isinstance(value, UnparsedText):  # Spark's conf is text
+            value = value.value(stays_text=isinstance(standing, str) or ".conf." in path)
     except ValueError as error:
         return Problem(f"{path}: {error}")
     if value is None and isinstance(place, dict):

@@ -24,6 +24,8 @@ class Retried:
         reruns: as `JobRecord.reruns` of the new job.
         any_code: markers count whatever code has made them.
         asked: what was asked for beyond a plain retry, as text; two retries of which it is equal are one.
+        changed: another spec or other parameters are run.
+        take_over: as `JobRecord.take_over` of the new job.
     """
 
     job: JobRecord
@@ -31,6 +33,8 @@ class Retried:
     reruns: dict[str, str]
     any_code: bool
     asked: str
+    changed: bool = False
+    take_over: bool = False
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -41,6 +45,9 @@ class Retried:
             "adopts": self.adopts,
             "reruns": self.reruns,
             "any_code": self.any_code,
+            "take_over": self.take_over,
+            # Other work, and groups that run again on purpose, make a package of their own.
+            "package_id": "" if self.asked or self.changed else self.job.package_id or self.job.id,
             # Who was told that it failed is told when a retry has ended well.
             "told": {key: told for key, told in self.job.told.items() if key == "failed"},
         }
@@ -51,12 +58,22 @@ class Retried:
         return f"retry/{self.job.id}/{fingerprint[:16]}{also}"
 
 
-def retried(state: JobState, rerun: Collection[str], adopt_all: bool, word: str) -> Retried:
+def retried(
+    state: JobState,
+    rerun: Collection[str],
+    adopt_all: bool,
+    word: str,
+    *,
+    changed: bool = False,
+    take_over: bool = False,
+) -> Retried:
     """The job of ``state`` as one that is retried.
 
     Args:
         rerun: groups that run again, with everything after them.
         word: a fresh random word, as for `rerun`.
+        changed: as in `Retried`.
+        take_over: the new job takes datasets over; it also does so if the retried job was to.
 
     Raises: NoSuchGroup.
     """
@@ -66,4 +83,6 @@ def retried(state: JobState, rerun: Collection[str], adopt_all: bool, word: str)
     again = {later for name in rerun for later in closure(state, name)}
     asked = json.dumps([sorted(again), adopt_all]) if again or adopt_all else ""
     reruns = {**state.job.reruns, **dict.fromkeys(sorted(again), word)}
-    return Retried(state.job, (state.job.id, *state.job.adopts), reruns, adopt_all, asked)
+    adopts = (state.job.id, *state.job.adopts)
+    takes = take_over or state.job.take_over
+    return Retried(state.job, adopts, reruns, adopt_all, asked, changed, takes)

@@ -107,7 +107,8 @@ def finished(draft: Draft, result: PublishResult) -> None:
     if result.version:
         done_at = max((record.since for record in draft.state.groups.values()), default=draft.env.now)
         draft.decision.publishing = draft.env.now - done_at
-    finish(draft, Status.FINISHED, Reason("DONE", f"all groups are done{what}{''.join(warnings)}"))
+    taken = "".join(f". It took {name} over from job {owner}" for name, owner in sorted(result.taken_over.items()))
+    finish(draft, Status.FINISHED, Reason("DONE", f"all groups are done{what}{taken}{''.join(warnings)}"))
 
 
 def _unpublished(draft: Draft, result: PublishResult) -> str:

@@ -22,13 +22,22 @@ class ColumnDocument(Document):
 
 
 class DatasetDocument(Document):
-    """A dataset at one version. ``table``: of a Delta table, where its rows are; ``paths``: its files, if asked for."""
+    """A dataset at one version.
+
+    Attributes:
+        owner: name of the job that owns it; None if no job has published it.
+        shared_with: names of other jobs that may publish it, or patterns.
+        table: of a Delta table, where its rows are.
+        paths: its files, if requested.
+    """
 
     dataset: str
     version: int
     rows: int
     job: str
     job_name: str
+    owner: str | None
+    shared_with: list[str]
     files: int
     bytes: int
     published_at: Time
@@ -44,6 +53,8 @@ class DatasetDocument(Document):
             state,
             dataset=name,
             version=state.changed,
+            owner=state.owner.job_name if state.owner is not None else None,
+            shared_with=state.owner.shared_with if state.owner is not None else [],
             files=len(state.files),
             bytes=bytes_of(state),
             published_at=state.at,
@@ -66,7 +77,11 @@ class RestoredDocument(Document):
 
 
 class DatasetVersionDocument(Document):
-    """One version of a dataset: what it changed, the job that made it, and what that job read."""
+    """One version of a dataset: its change, the job that made it, and the inputs and code that led to its rows.
+
+    Attributes:
+        taken_from: name of the job that owned the dataset before, if this version changed its owner; else empty.
+    """
 
     version: int
     mode: str
@@ -78,6 +93,7 @@ class DatasetVersionDocument(Document):
     published_at: Time
     job: str
     job_name: str
+    taken_from: str
     params: dict[str, Any]
     inputs: dict[str, list[int]]
     code: dict[str, str]
@@ -97,7 +113,9 @@ class DatasetVersionDocument(Document):
             replaced_partitions=change.replaced,
             bytes=sum(file.bytes for file in change.added),
             published_at=entry.at,
-            code=entry.steps,
+            taken_from=change.taken_from,
+            inputs=change.inputs,
+            code=change.steps,
             stream=change.checkpoint,
             made_on=entry.made_on.get(name, []),
         )

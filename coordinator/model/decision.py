@@ -43,6 +43,7 @@ class PublishResult:
     trouble: Reason | None = None  # for now: the warehouse cannot be reached
     nothing_new: str = ""  # why there is no version: what the streams of the job have looked at, in words
     left: int = 0  # files and offsets that have arrived for its streams, beyond the bound of one job
+    taken_over: Mapping[str, str] = field(default_factory=dict)  # by dataset, the job that owned it before
     goes_on: bool = False  # it has no result yet, and it does not hang
     at: float = field(default=0.0, compare=False)  # of the entry in the log, by the clock of its publisher
 

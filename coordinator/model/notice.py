@@ -30,6 +30,7 @@ class Notice:
         text: the sentence of ``why``.
         next: what the system does next, and when.
         commands: those that help.
+        ends: of the targets, those that are to be notified of the end of the problem.
     """
 
     id: str
@@ -46,6 +47,7 @@ class Notice:
     first_error: str = ""
     next: str = ""
     commands: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Half of a surrogate pair, which the error of a step may hold, becomes ``?``: the scripts of Redis, and many

@@ -246,6 +246,9 @@ class JobRecord:
         timed_out: its time is over, and it ends; the reason that it ends with.
         halted: why the job cannot go on by itself, if so; it is HALTED until a person resumes or ends it.
         schedule: of which it is a run; its end makes the schedule due.
+        package_id: as in `tasks.warehouse.log_entry.Entry`; empty: the job itself.
+        take_over: it becomes the owner of the datasets that it publishes, whichever job owns them.
+        backfill: when the backfill was given that submitted it; empty if none did.
         version: number of the job's package in the warehouse log, once published; 0 if nothing was to publish.
         published_at: the time of that entry, by the clock of the publisher.
         told: by condition, the problems of which somebody was told.
@@ -296,6 +299,9 @@ class JobRecord:
     chain_key: str = ""
     retry_of: str = ""
     schedule: str = ""
+    backfill: str = ""
+    package_id: str = ""
+    take_over: bool = False
     told: dict[str, Told] = field(default_factory=dict)
     priority: str = "normal"  # as in ``spec``, like ``mixed``: the scripts read them here
     mixed: bool = False

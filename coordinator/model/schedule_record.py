@@ -6,23 +6,22 @@ from the user's intent, which only commands write.
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
 from unstuck.coordinator.model.notice import Told
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import IllegalMove
+from unstuck.coordinator.model.tick import BY_HAND, tick_text, utc
 
 Redo = Literal["none", "failed", "all"]
-_BACKFILL = "backfill of "
-MAX_TRIES = 100  # of a tick, after the one that is looked for in the warehouse log
+MAX_UNRESOLVED = 1000  # ticks of one backfill that failed for good and wait for a person
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 
 
@@ -52,18 +51,24 @@ class ScheduleIntent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: the job of a tick, or another try of one that has failed. Times are seconds since the epoch; 0: not yet.
+    """One run: a job for a tick, or one that a person started by hand. Times are seconds since the epoch; 0: not yet.
 
     Attributes:
-        tick: the nominal time; of a run that a person asked for, when it was asked for.
-        number: of the try, from 1 on.
+        tick: the nominal time; of a run by hand, when it was requested.
+        number: of the run among those of its tick, from 1 on.
         job: its id; empty until it is submitted.
         at: when it was decided upon.
         by: who asked for it; empty if its tick did.
+        by_hand: it has no tick.
+        params: values for parameters of a run by hand.
+        backfill: when the backfill that added it was given, as a tick is written; empty for other runs.
+        redo: the backfill that ran a tick again which was done, as ``backfill``; empty if none did. Retries keep it.
         retry_of: the job that failed before, whose finished work it takes over; ``after``: when that job ended.
+        failures: of a backfill: runs of this tick that failed before this one, since a person asked for the tick.
         trouble: why it could not be submitted yet; ``tries``: how often that was so.
         next_at: when it is submitted, or tried again.
         final: of a run that has failed: why no further try mends it.
+        resumed: of such a run in a backfill: a person resumed it, and it begins when there is room.
     """
 
     tick: float
@@ -71,35 +76,45 @@ class Run:
     job: str = ""
     at: float = 0.0
     by: str = ""
+    by_hand: bool = False
+    params: dict[str, Any] = field(default_factory=dict, hash=False)
+    backfill: str = ""
+    redo: str = ""
     retry_of: str = ""
     after: float = 0.0
+    failures: int = 0
     trouble: Reason | None = None
     tries: int = 0
     next_at: float = 0.0
     final: Reason | None = None
+    resumed: bool = False
 
     def key(self, schedule: str) -> str:
         """The key of its job: submitting a tick twice is one job."""
-        return f"{schedule}@{tick_text(self.tick)}" + (f"/{self.number}" if self.number > 1 else "")
+        key = f"{schedule}@{tick_text(self.tick)}"
+        if self.by_hand:
+            return f"{key}/{BY_HAND}"
+        return f"{key}/{self.number}" if self.number > 1 else key
+
+    def package_id(self, schedule: str) -> str:
+        """What was asked for: all runs of a tick make one package, unless a person ran a tick again that was done."""
+        if self.by_hand:
+            return self.key(schedule)
+        tick = f"{schedule}@{tick_text(self.tick)}"
+        return f"{tick}/{self.redo}" if self.redo else tick
 
     def job_id(self, schedule: str) -> str:
-        """The id of its job, which follows from its key: a store that was rolled back makes the same job again."""
-        number = int.from_bytes(hashlib.sha256(self.key(schedule).encode()).digest())
+        """The id of its job, which follows from its key: a store that was rolled back makes the same job again.
+
+        A tick that runs again has an id that no forgotten run of it had, since its ``redo`` is part of the id.
+        """
+        named = f"{self.key(schedule)} {self.redo}" if self.redo else self.key(schedule)
+        number = int.from_bytes(hashlib.sha256(named.encode()).digest())
         word = ""
         while len(word) < 12:
             number, letter = divmod(number, len(_LETTERS))
             word += _LETTERS[letter]
-        return f"{_utc(self.tick):%Y%m%dT%H%M%S}-{word}"
-
-    def was_begun_by(self, author: str) -> bool:
-        """Whether a job of this author is this run; else the tick had it before, by the clock or another backfill."""
-        return backfill_of(author) == backfill_of(self.by)
-
-    def stands_as(self, schedule: str, job: str) -> bool:
-        """Whether the job of this id is that of the same tick, of this try or a later one."""
-        if job.partition("-")[0] != f"{_utc(self.tick):%Y%m%dT%H%M%S}":
-            return False
-        return any(replace(self, number=self.number + more).job_id(schedule) == job for more in range(MAX_TRIES))
+        return f"{utc(self.tick):%Y%m%dT%H%M%S}-{word}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,20 +155,22 @@ class RunSuccess:
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """Ticks of the past that a person asked for. Times are seconds since the epoch; 0: not yet.
+    """Ticks of the past for which a person asked. Times are seconds since the epoch; 0: not yet.
 
     Attributes:
         first, last: the range, its ends included; ``total``: how many ticks are in it.
         policy: that of the schedule when it was given, by which its ticks are.
+        in_order: its ticks build on each other, so one runs at a time and none is passed over.
+        reads: the version at which the run of the first tick reads the dataset on which runs build; None: the newest.
         parallel: how many runs may go on at once.
         redo: of ticks that had a run before: ``none``, the ``failed``, or ``all`` are run again.
         at, by: when it was given, and by whom.
         next: the tick that is run next; None if all have been.
-        runs: those that go on, or are about to be submitted.
-        had: ticks that had a run before, and were left as they are.
-        well, failed: ticks whose run ended well, or did not.
-        failures: runs that failed in a row; ``next_at``: when the next one may begin.
+        passed: the ticks before ``next``, in the order of the backfill.
+        left: those among them that had failed before and were left as they were.
+        runs: those that go on, are about to be submitted, or failed for good (``final``) and wait for a person.
         paused, paused_by: whether a person paused it, and who.
+        halted: why it is FAILED.
     """
 
     first: float
@@ -163,16 +180,15 @@ class Backfill:
     by: str
     next: float | None
     policy: str
+    in_order: bool = False
+    reads: int | None = None
     parallel: int = 1
     redo: Redo = "none"
     backwards: bool = False
+    passed: int = 0
+    left: int = 0
     runs: tuple[Run, ...] = ()
-    had: int = 0
-    well: int = 0
-    failed: int = 0
-    failures: int = 0
     last_error: RunFailure | None = None
-    next_at: float = 0.0
     paused: bool = False
     paused_by: str = ""
     halted: Reason | None = None
@@ -190,9 +206,29 @@ class Backfill:
         return not (self.paused or self.halted or self.canceled or self.over)
 
     @property
-    def author(self) -> str:
-        """The author of its runs, in words that no other backfill has."""
-        return f"{self.by} ({_BACKFILL}{tick_text(self.at)})"
+    def id(self) -> str:
+        """The id of this backfill among those of its schedule: when it was given."""
+        return tick_text(self.at)
+
+    @property
+    def active(self) -> tuple[Run, ...]:
+        """Runs that go on, or are about to be submitted."""
+        return tuple(run for run in self.runs if run.final is None)
+
+    @property
+    def resumed(self) -> tuple[Run, ...]:
+        """The next runs of the ticks that failed for good, which begin when there is room."""
+        return tuple(run for run in self.runs if run.final is not None and run.resumed)
+
+    @property
+    def failed(self) -> tuple[Run, ...]:
+        """The next runs of the ticks that failed for good: a person resumes, skips or acknowledges them."""
+        return tuple(run for run in self.runs if run.final is not None and not run.resumed)
+
+    @property
+    def retries(self) -> tuple[Run, ...]:
+        """Return the runs of ticks that failed before and are neither done nor skipped."""
+        return tuple(run for run in self.runs if run.retry_of)
 
     @property
     def status(self) -> str:
@@ -200,16 +236,22 @@ class Backfill:
         if self.canceled:
             return "CANCELED" if self.over else "CANCELING"
         if self.over:
-            return "ENDED"
-        return "PAUSED" if self.paused else "HALTED" if self.halted else "RUNNING"
+            return "DONE"
+        return "FAILED" if self.halted else "PAUSED" if self.paused else "RUNNING"
+
+    @property
+    def done(self) -> int:
+        """Ticks that are done or skipped."""
+        return self.passed - len(self.runs) - self.left
 
     @property
     def progress(self) -> str:
         """How far it is, in words."""
-        done = self.had + self.well + self.failed
-        parts = [f"{self.well:,} well", f"{self.failed:,} failed", f"{self.had:,} had a run before"]
-        counts = ", ".join(part for part in parts if not part.startswith("0 "))
-        return f"{done:,} of {self.total:,} ticks{f' ({counts})' if counts else ''}"
+        failed = [tick_text(run.tick) for run in self.failed]
+        more = ", …" if len(failed) > 3 else ""
+        parts = [f"{len(failed):,} failed ({', '.join(failed[:3])}{more})"] if failed else []
+        parts += [f"{self.left:,} had failed before and are left as they are"] if self.left else []
+        return ", ".join([f"{self.done:,} of {self.total:,} ticks are done", *parts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +267,7 @@ class ScheduleRecord:
         busy_from, busy_until: when runs went on last: of ticks in between, ``overlap`` decides.
         runs: those that go on, or are about to be submitted.
         seen: dataset → the version for which it has run; of those that it follows.
+        new_at: when the first version was published for which it has not run; the delay of ``jitter`` starts there.
         quiet: the ticks since its last run at which nothing new lay there.
         more_at: when its last run ended, if that has left something for another run, which then begins at once.
         requests: runs that a person asked for and that are not decided upon yet.
@@ -233,6 +276,9 @@ class ScheduleRecord:
         first_error, last_error: of these failures.
         halted: why it cannot go on by itself, if so.
         over: no tick is left.
+        builds_on: the dataset that it reads and publishes, or the words ``sequential: true``; empty if its runs do not
+            build on each other.
+        take_over: its runs take over what they publish, until one of them has published.
         made_at: from when on its ticks counted when it was made: no run is expected for what came before.
         told: by condition, the problems of which somebody was told.
         backfill: the last one that was given; its runs are not among ``runs``.
@@ -257,6 +303,7 @@ class ScheduleRecord:
     busy_until: float = 0.0
     runs: tuple[Run, ...] = ()
     seen: dict[str, int] = field(default_factory=dict)
+    new_at: float = 0.0
     quiet: Quiet | None = None
     more_at: float = 0.0
     requests: tuple[Run, ...] = ()
@@ -267,14 +314,16 @@ class ScheduleRecord:
     last_success: RunSuccess | None = None
     halted: Reason | None = None
     over: bool = False
+    builds_on: str = ""
     backfill: Backfill | None = None
+    take_over: bool = False
     made_at: float = 0.0
     told: dict[str, Told] = field(default_factory=dict)
 
     @property
     def going_on(self) -> tuple[Run, ...]:
         """All runs that go on, or are about to be submitted."""
-        return (*self.runs, *(self.backfill.runs if self.backfill is not None else ()))
+        return (*self.runs, *(self.backfill.active if self.backfill is not None else ()))
 
     @property
     def follows(self) -> list[str]:
@@ -299,6 +348,14 @@ class ScheduleRecord:
         found = {condition: told.since for condition, told in self.told.items() if not told.over}
         fill = self.backfill
         return found | ({"backfill": fill.at} if fill is not None and fill.halted and not fill.over else {})
+
+    @property
+    def ordered_backfill(self) -> Backfill | None:
+        """The backfill, if it has not ended and its runs must not overlap with other runs of the schedule."""
+        fill = self.backfill
+        if fill is None or fill.over or not (self.builds_on or fill.in_order):
+            return None
+        return fill
 
     def to_json(self) -> str:
         """Compact JSON without what is at its default, and without the spec, which is a field of its own."""
@@ -358,18 +415,3 @@ def check_schedule_status(name: str, old: ScheduleStatus, new: ScheduleStatus) -
     """Raises: IllegalMove."""
     if old is not new and (old, new) not in SCHEDULE_MOVES:
         raise IllegalMove(f"schedule {name}", old, new)
-
-
-def backfill_of(author: str) -> str:
-    """Of an author as `Backfill.author`: when that backfill was given; empty if it is another's."""
-    return author.rpartition(f" ({_BACKFILL}")[2].removesuffix(")") if _BACKFILL in author else ""
-
-
-def tick_text(tick: float) -> str:
-    """A tick as it stands in keys: ISO 8601 in UTC, with Z."""
-    at = _utc(tick)
-    return at.isoformat(timespec="milliseconds" if at.microsecond else "seconds").replace("+00:00", "Z")
-
-
-def _utc(at: float) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(at, datetime.UTC)

@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Any
 
 from unstuck.coordinator.model.records import AttemptRecord, GroupRecord, JobRecord
-from unstuck.coordinator.model.schedule_record import backfill_of
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.plan import Plan, PlannedGroup
 from unstuck.tasks.protocol.token import fork_member, split_member
@@ -213,6 +212,6 @@ def summary_of(state: JobState) -> str:
         "key": job.user_key,
         "params": state.plan.params_told,
         "schedule": job.schedule,
-        "backfill": backfill_of(job.submitted_by),
+        "backfill": job.backfill,
     }
     return json.dumps(line, separators=(",", ":"))

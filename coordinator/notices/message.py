@@ -25,10 +25,11 @@ NOT_WELL = ("FAILED", "CANCELED", "STOPPED", "REMOVED")
 
 def message_of(notice: Notice, page: str, now: float) -> Message:
     """``page``: its address, or empty. ``now``: Unix seconds."""
-    happened = HAPPENED.get(notice.event, notice.event)
+    title = f"{notice.kind} {notice.name} {HAPPENED.get(notice.event, notice.event)}"
     if notice.event == "recovered" and notice.status in NOT_WELL:
-        happened = f"is {notice.status}, which ends what was told before"
-    title = f"{notice.kind} {notice.name} {happened}"
+        # A schedule has no status CANCELED: only its backfill can be canceled.
+        part = "'s backfill" if notice.kind == "schedule" and notice.status == "CANCELED" else ""
+        title = f"{notice.kind} {notice.name}{part} is {notice.status}, which ends what was told before"
     link = f"{page.rstrip('/')}/{_path(notice)}" if page else ""
     return Message(notice, _unicode(title), _unicode("\n".join(_lines(notice))), link, now)
 

@@ -123,6 +123,10 @@ class Outbox(Notices):
         seconds, micros = self._redis.time()
         return float(seconds + micros / 1e6)
 
+    def add(self, notice: Notice) -> None:
+        """Put a notice into the outbox that no commit has written."""
+        self._redis.xadd(self._keys.outbox, {"notice": notice.to_json()})
+
     def await_new(self, seconds: float) -> None:
         """Wait until a notice stands in the outbox, ``seconds`` at most."""
         self._redis.xread({self._keys.outbox: "0"}, count=1, block=max(1, round(seconds * 1000)))

@@ -18,6 +18,7 @@ from unstuck.coordinator.decide.timers.backoff import AWAY_WAIT, Uniform, double
 from unstuck.coordinator.model.notice import Notice
 from unstuck.coordinator.notices.channels.channel import LONGEST_ANSWER, Message, SendFailed, shortened
 from unstuck.coordinator.notices.message import message_of
+from unstuck.coordinator.notices.open_problems import ForgottenProblems, OpenProblems
 from unstuck.coordinator.notices.outbox import Outbox, Taken, TryEnd
 from unstuck.coordinator.notices.setting import NotifySetting
 from unstuck.tasks.log_lines import about
@@ -43,8 +44,16 @@ class Sender:
         known_elsewhere: Callable[[], Collection[str] | None] = frozenset,
         clock: Callable[[], float] = time.time,
         uniform: Uniform = random.uniform,
+        problems: OpenProblems | None = None,
+        forgotten: ForgottenProblems | None = None,
     ) -> None:
-        """``known_elsewhere``: targets that other coordinators know, which are left to them."""
+        """
+        Args:
+            known_elsewhere: targets that other coordinators know, which are left to them.
+            problems: notes which problems were sent; None: nobody does.
+            forgotten: sends the end of those that Redis has forgotten; None: nobody does.
+        """
+        self._problems, self._forgotten = problems, forgotten
         self._outbox, self._setting, self._mint, self._clock, self._uniform = outbox, setting, mint, clock, uniform
         self._known_elsewhere = known_elsewhere
         self._wake: dict[str, threading.Event] = {}
@@ -58,6 +67,8 @@ class Sender:
         while not self.stopping.is_set():
             try:
                 self.look()
+                if self._forgotten is not None:
+                    self._forgotten.begin()
                 failures = 0
                 self._outbox.await_new(LOOK)
             except Exception as error:  # noqa: BLE001 - the process also decides
@@ -101,7 +112,16 @@ class Sender:
         except ValueError as error:
             return self._end(taken, sender, "dead", f"UNREADABLE: {shortened(str(error))}")
         with about(**({"schedule": notice.name} if notice.kind == "schedule" else {"job": notice.job})):
-            return self._end(taken, sender, *self._try(target, notice))
+            if self._problems is not None:
+                self._problems.note(target, notice)
+            ended = self._end(taken, sender, *self._try(target, notice))
+            if notice.event == "recovered" and ended in (TryEnd.SENT, TryEnd.DEAD):
+                self._forget(target, notice.problem)
+            return ended
+
+    def _forget(self, target: str, problem: str) -> None:
+        if self._problems is not None:
+            self._problems.forget(target, problem)
 
     def _end(self, taken: Taken, sender: str, outcome: str, said: str, asked: float = 0.0) -> TryEnd:
         again, rest = (max(asked, self._backoff(failures)) for failures in (taken.tries, taken.failed))
@@ -163,6 +183,7 @@ class Sender:
         while (taken := self._outbox.take(target, sender, MARGIN)) is not None:
             why = f"UNKNOWN_TARGET: {self._setting.unknown(target)}"
             self._outbox.note_try(taken, sender, "dead", why)
+            self._forget(target, taken.problem)
             log.error("the notice %s is a dead letter now: %s", taken.id, why)
 
     def _thread(self, target: str) -> threading.Event:

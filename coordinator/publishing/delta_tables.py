@@ -338,12 +338,12 @@ def _counted(table: Any) -> list[DataFile]:
 def _removes(
     standing: Mapping[str, tuple[int, dict[str, str | None]]], change: Change, added: Mapping[str, DataFile]
 ) -> Iterator[Any]:
-    """The files that a ``change`` removes from the table: none, all others, or partitions: those named, or written."""
+    """Return the files that a ``change`` removes: none, all others, or those of the partitions that it names."""
     from deltalake.transaction import RemoveAction
 
     if change.mode not in ("replace", "partition_overwrite"):
         return
-    is_replaced = are_named(change.replaces or [{k: [v] for k, v in f.partition.items()} for f in added.values()])
+    is_replaced = are_named(change.replaces)
     for path, (size, values) in standing.items():
         if path not in added and (change.mode == "replace" or is_replaced(values)):
             yield RemoveAction(path, True, int(time.time() * 1000), size, values)

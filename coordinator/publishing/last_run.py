@@ -1,16 +1,16 @@
-"""The last run of a schedule whose package stands in the warehouse log, for a store that has lost the schedule."""
+"""The runs of a schedule that have a package in the warehouse log, for a store that has lost what it knew of them."""
 
 from __future__ import annotations
 
-import datetime
-import re
+from itertools import islice
 
-from unstuck.coordinator.model.schedule_record import Run, RunSuccess
+from unstuck.coordinator.model.schedule_record import RunSuccess
+from unstuck.coordinator.model.tick import tick_of_key
 from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.log_entry import Entry
 
 LOOKED_AT = 1000  # of the newest entries
-TRIES = 20  # of one tick, whose ids are compared
-_ID = re.compile(r"(\d{8}T\d{6})-[a-z0-9]{12}")
+MAX_ENTRIES_READ = 10_000  # for ticks that are skipped; more entries were not written since the snapshot of a Redis
 
 
 def last_run(place: Warehouse, schedule: str) -> RunSuccess | None:
@@ -21,15 +21,33 @@ def last_run(place: Warehouse, schedule: str) -> RunSuccess | None:
     head = place.head()
     for n in range(head, max(0, head - LOOKED_AT), -1):
         entry = place.existing_entry(n)
-        if entry.kind == "package" and entry.job_name == schedule and (tick := _tick_of(entry.job, schedule)):
-            rows = {name: change.rows for name, change in entry.datasets.items()}
-            return RunSuccess(entry.job, tick, entry.at, n, rows)
+        tick = _tick_of(entry.package_id, schedule)
+        if tick is not None:
+            return _run_of(n, entry, tick)
     return None
 
 
-def _tick_of(job: str, schedule: str) -> float | None:
-    """The tick of the run of ``schedule`` that is ``job``; None if it is none, or one that a person asked for."""
-    if (found := _ID.fullmatch(job)) is None:
-        return None
-    tick = datetime.datetime.strptime(f"{found[1]}+0000", "%Y%m%dT%H%M%S%z").timestamp()
-    return tick if any(Run(tick, n + 1).job_id(schedule) == job for n in range(TRIES)) else None
+def runs_since(
+    place: Warehouse, schedule: str, since: float, known: dict[int, tuple[float, str, str]]
+) -> dict[float, RunSuccess]:
+    """Return the runs of ``schedule`` that were published since ``since``, by tick; the newest run of each tick.
+
+    Only the newest `MAX_ENTRIES_READ` entries are read.
+
+    Arguments and errors are those of `Warehouse.find_since`.
+    """
+    slots: dict[float, int] = {}
+    for n, _, package_id in islice(place.ids_since(place.head(), since, known), MAX_ENTRIES_READ):
+        tick = _tick_of(package_id, schedule)
+        if tick is not None:
+            slots.setdefault(tick, n)
+    return {tick: _run_of(n, place.existing_entry(n), tick) for tick, n in slots.items()}
+
+
+def _tick_of(package_id: str, schedule: str) -> float | None:
+    return tick_of_key(package_id) if package_id.startswith(f"{schedule}@") else None
+
+
+def _run_of(n: int, entry: Entry, tick: float) -> RunSuccess:
+    rows = {name: change.rows for name, change in entry.datasets.items()}
+    return RunSuccess(entry.job, tick, entry.at, n, rows)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from unstuck.coordinator.errors import PublishFailed
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.warehouse.log_entry import DatasetState
-from unstuck.tasks.warehouse.marker import DataFile, StagedOutput
+from unstuck.tasks.warehouse.marker import StagedOutput, are_named
 
 DATASET_CHANGED = "DATASET_CHANGED"
 
@@ -18,7 +16,6 @@ def check_unchanged(
     spec: OutputSpec,
     read: DatasetState | None,
     standing: DatasetState,
-    beside: Iterable[DataFile] = (),
 ) -> None:
     """Check that nobody has changed what ``output`` was made from, and is now to be published over or appended to.
 
@@ -26,13 +23,12 @@ def check_unchanged(
 
     Args:
         read: the dataset as the job has read it; None: it was not published.
-        beside: as of `change_of`.
 
     Raises: PublishFailed: another job has published into it meanwhile.
     """
     if output.checkpoint is not None or (spec.mode == "append" and not output.rows):
         return  # where a stream is read on from, its position is compared
-    is_replaced = output.replaced_with(beside) if spec.mode == "partition_overwrite" else lambda _: True
+    is_replaced = are_named(output.replaces) if spec.mode == "partition_overwrite" else lambda _: True
 
     def rows_in(state: DatasetState | None) -> set[str]:
         return {file.path for file in state.files if file.rows and is_replaced(file.partition)} if state else set()

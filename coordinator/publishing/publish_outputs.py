@@ -8,7 +8,8 @@ be repeated by any coordinator after any crash.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from unstuck.coordinator.errors import PublishFailed
@@ -20,21 +21,25 @@ from unstuck.coordinator.publishing.lost_updates import check_unchanged
 from unstuck.coordinator.publishing.publish_request import PublishRequest
 from unstuck.coordinator.publishing.streams.fork_positions import whole_checkpoint
 from unstuck.coordinator.publishing.streams.stream_positions import with_checkpoint, with_news
+from unstuck.coordinator.spec.lineage import Needs, led_to
 from unstuck.tasks.errors import SchemaMismatch
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.identity import all_in_words
 from unstuck.tasks.protocol.replaced import replaced
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.spec.schemas import closed, fields_of, joined, schema_after, schema_of
+from unstuck.tasks.warehouse.dataset_owner import DATASET_OWNED, Owner, Owners, owner_after, refusal
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry, State
+from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry, State, owners_of
 from unstuck.tasks.warehouse.marker import (
     DataFile,
     Marker,
     StagedOutput,
+    are_named,
     files_exist,
     joined_versions,
+    load_of,
     read_marker,
 )
 
@@ -64,13 +69,13 @@ def publish(
     """
     warehouse = _open(request, answered)
     # The log comes first: the staging of a job that is published already may be gone.
-    found = warehouse.find_publish(request.publish_id, request.base)
+    found = warehouse.find_publish(request.publish_id, request.base, request.package_id)
     if found is not None and (entry := warehouse.entry(found)) is not None:
         return _answer(warehouse, entry)
     reach(Point.BEFORE_PACKAGE, request.job)
     try:
         package = _package(warehouse.storage, request)
-        check_expectations(request.outputs, package.expected, request.at if now is None else now)
+        check_expectations(request.outputs, package.expected, request.as_of if now is None else now)
         idle = dict.fromkeys(output.nothing_new for output in package.outputs.values() if output.nothing_new)
         if idle:
             package = package._replace(outputs=with_news(package.outputs, warehouse.state()))
@@ -91,26 +96,45 @@ def _append_package(warehouse: Warehouse, request: PublishRequest, package: _Pac
 
     def entry_of(n: int, state: State) -> Entry:
         """The package for the number ``n``, against the version before. Raises: PublishFailed."""
-        datasets = {}
+        datasets, owners = {}, owners_of(state)
+        _check_owners(request, package.outputs, owners)
         for name, output in package.outputs.items():
             spec, standing = request.spec_of(name, output), state.get(name)
-            beside = package.outputs[output.rejected_of].files if output.rejected_of else ()
-            if package.own[name] and standing is not None and standing.changed > request.base:
+            own = package.sources[name].get(name)
+            if own and standing is not None and standing.changed > request.base:
                 before = warehouse.state(request.base, removed=True).get(name)
-                if (before.changed if before is not None else 0) in package.own[name]:
-                    check_unchanged(name, output, spec, before, standing, beside)
-            change = change_of(name, output, spec, standing, beside, tables.get(name))
+                if (before.changed if before is not None else 0) in own:
+                    check_unchanged(name, output, spec, before, standing)
+            change = change_of(name, output, spec, standing, tables.get(name))
+            change = _with_owner(change, request, spec, owners.get(output.rejected_of or name))
+            change = replace(change, inputs=package.inputs_of(name), steps=package.steps[name])
             datasets[name] = with_checkpoint(name, change, output, standing)
-        more: dict[str, Any] = {"tokens": package.tokens, "inputs": package.inputs, "steps": package.steps}
-        more["made_on"] = package.made_on
+        more: dict[str, Any] = {"tokens": package.tokens, "made_on": package.made_on}
         more["tables"] = {name: table.made_by(n, name, state.get(name)) for name, table in tables.items()}
         return request.entry(n, "package", params=dict(request.params), datasets=datasets, **more)
 
     while True:
         try:
-            return warehouse.append(request.publish_id, request.base, entry_of)[0]
+            return warehouse.append(request.publish_id, request.base, entry_of, request.package_id)[0]
         except delta_tables.TableMoved:
             tables = _tables(warehouse, request, package.outputs)
+
+
+def _check_owners(request: PublishRequest, outputs: Mapping[str, StagedOutput], owners: Owners) -> None:
+    """Check that the job may publish its outputs. Rejected rows belong to the owner of their output.
+
+    Raises: PublishFailed.
+    """
+    names = dict.fromkeys(output.rejected_of or name for name, output in outputs.items())
+    if why := refusal(names, owners, request.job_name, take_over=request.take_over):
+        raise PublishFailed(DATASET_OWNED, f"{why}. Nothing was published")
+
+
+def _with_owner(change: Change, request: PublishRequest, spec: OutputSpec, owner: Owner | None) -> Change:
+    """``change`` with the owner of the dataset from then on. ``owner``: the one before."""
+    after = owner_after(owner, request.job_name, spec.shared_with, take_over=request.take_over)
+    taken = owner is not None and after is not None and owner.job_name != after.job_name
+    return replace(change, owner=after, taken_from=owner.job_name if taken and owner is not None else "")
 
 
 def abort(request: PublishRequest, why: Reason, answered: Callable[[], None] = lambda: None) -> PublishResult:
@@ -169,7 +193,8 @@ def _answer(warehouse: Warehouse, entry: Entry) -> PublishResult:
         read = [change.checkpoint for change in changes.values() if change.checkpoint is not None]
         left = sum(one.counts.get("left", 0) for one in read if not one.held_by)
         rows = {name: change.rows for name, change in changes.items()}
-        return PublishResult(entry.n, rows, told, left=left, at=entry.at)
+        taken = {name: change.taken_from for name, change in changes.items() if change.taken_from}
+        return PublishResult(entry.n, rows, told, left=left, taken_over=taken, at=entry.at)
     return PublishResult(failed=Reason(entry.code or "PUBLISH_ABORTED", entry.reason or "publishing was aborted"))
 
 
@@ -178,13 +203,11 @@ def change_of(
     output: StagedOutput,
     spec: OutputSpec,
     standing: DatasetState | None,
-    beside: Iterable[DataFile] = (),
     target: delta_tables.Target | None = None,
 ) -> Change:
     """The change that ``output``, in its mode, makes to the dataset ``name``, of which ``standing`` is published.
 
     Args:
-        beside: of rejected rows, the files of the good ones: in their partitions too, those of before are replaced.
         target: the Delta table into which it goes, if so.
 
     Raises: PublishFailed: the rows cannot stand beside those that are published.
@@ -197,7 +220,7 @@ def change_of(
             f"{name} is published as {was}, so mode: {spec.mode} would leave its rows behind. Publish once with mode: "
             "replace, or give the output another name",
         )
-    is_replaced = output.replaced_with(beside)
+    is_replaced = are_named(output.replaces)
     if target is not None:
         # Nobody reads the staged files once the table has them, so a vacuum may take them.
         added = [file for file in output.files if file.path not in target.appended]
@@ -216,10 +239,11 @@ def change_of(
     # Without rows, its one file holds the schema alone, which may be a guess from no values.
     schema = _schema_after(name, output, spec, standing) if output.rows else standing.schema
     gone: list[DataFile] = []
-    written = [file for file in (*output.files, *beside) if file.rows]
-    if spec.mode == "partition_overwrite" and (written or output.replaces):
+    if spec.mode == "partition_overwrite":
         columns = list(spec.partition_by)
-        foreign = (file for file in (*written, *standing.files) if file.rows and set(file.partition) != set(columns))
+        foreign = (
+            file for file in (*output.files, *standing.files) if file.rows and set(file.partition) != set(columns)
+        )
         if (odd := next(foreign, None)) is not None:
             parts = ", ".join(odd.partition) or "no column"
             raise PublishFailed(
@@ -227,8 +251,10 @@ def change_of(
                 f"{name} has files that are parted by {parts}, and the job parts by {', '.join(columns)}, "
                 "so its partitions cannot be told from the rest. Publish once with mode: replace and this partition_by",
             )
-        # One that is named is replaced also where the output has no rows of it: by nothing.
-        gone = [file for file in standing.files if is_replaced(file.partition)]
+        # One that is named is replaced also where the output has no rows of it: by nothing. An earlier load of the same
+        # partitions may have appended rows outside them: these go with it.
+        loads = {load_of(named) for named in output.replaces}
+        gone = [file for file in standing.files if is_replaced(file.partition) or file.outside_of in loads]
     # Two retries of one job may take over the same files: what is published already is not added again.
     removed = [file.path for file in gone]
     stay = set(there) - set(removed)
@@ -261,16 +287,21 @@ class _Package(NamedTuple):
     """One output per dataset, the staging folders that hold the files, and what they were made from and by.
 
     ``expected``: the parts of each output that has expectations, be it published or not.
-    ``own``: of each output, the versions of the same dataset that it was made from; 0: it was not published.
+    ``sources``: by output, the published datasets that it was made from, each with its versions; 0: not published.
+    ``steps``: by output, as of `Change`.
     """
 
     outputs: dict[str, StagedOutput]
     expected: dict[str, list[StagedOutput]]
     tokens: list[str]
-    inputs: dict[str, list[int]]
-    own: dict[str, list[int]]
-    steps: dict[str, str]
+    sources: dict[str, dict[str, list[int]]]
+    steps: dict[str, dict[str, str]]
     made_on: dict[str, list[str]]
+
+    def inputs_of(self, name: str) -> dict[str, list[int]]:
+        """Return the versions that were read of each dataset from which the output ``name`` was made."""
+        read = {dataset: [n for n in versions if n] for dataset, versions in self.sources[name].items()}
+        return {dataset: versions for dataset, versions in read.items() if versions}
 
 
 def _package(files: Files, request: PublishRequest) -> _Package:
@@ -317,22 +348,24 @@ def _collect(files: Files, request: PublishRequest) -> _Package:
         )
     outputs = {name: _union(files, job, name, made[name]) for name in names}
     parts = [part for name in names for part in made[name]]
-    steps: dict[str, dict[str, None]] = {}  # members of a fork may have run different code, after a deploy
-    for part in parts:
-        steps.setdefault(part.group, {})[part.marker.code] = None
     return _Package(
         outputs,
         expected,
         list(dict.fromkeys(part.staging for part in parts)),
-        {
-            name: read
-            for name, versions in joined_versions(part.marker.sources for part in parts).items()
-            if (read := [n for n in versions if n])
-        },
-        {name: joined_versions(part.marker.sources for part in made[name]).get(name, []) for name in names},
-        {group: ", ".join(filter(None, codes)) for group, codes in steps.items()},
+        {name: joined_versions(part.marker.sources for part in made[name]) for name in names},
+        _steps(parts, {name: made[name][0].group for name in names}, request.needs),
         {name: sorted({all_in_words(part.marker.made_on) for part in made[name]} - {""}) for name in names},
     )
+
+
+def _steps(parts: Sequence[_Part], makers: Mapping[str, str], needs: Needs) -> dict[str, dict[str, str]]:
+    """Return the code that led to each output. ``makers``: by output, the group that made it."""
+    codes: dict[str, dict[str, None]] = {}  # members of a fork may have run different code, after a deploy
+    for part in parts:
+        codes.setdefault(part.group, {})[part.marker.code] = None
+    code_of = {group: ", ".join(filter(None, each)) for group, each in codes.items()}
+    groups = led_to(needs, code_of)
+    return {name: {group: code_of[group] for group in sorted(groups[maker])} for name, maker in makers.items()}
 
 
 def _union(files: Files, job: str, name: str, parts: list[_Part]) -> StagedOutput:

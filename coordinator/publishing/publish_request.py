@@ -8,7 +8,9 @@ from typing import Any, Literal
 
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.model.tick import tick_of_key
 from unstuck.coordinator.spec.checks.output_checks import outputs_of
+from unstuck.coordinator.spec.lineage import Needs
 from unstuck.tasks.spec.outputs import OutputSpec
 from unstuck.tasks.warehouse.log_entry import Entry
 from unstuck.tasks.warehouse.marker import StagedOutput
@@ -20,13 +22,17 @@ class PublishRequest:
 
     Attributes:
         publish_id: at most one entry of the log has it.
+        package_id: as in `Entry`; empty: of an ABORT, or of a job that was asked for once.
         sources: group → the staging folders whose markers count, in member order (a fork has several).
         published_by: the groups whose outputs are published when ``wanted`` is None.
         wanted: the datasets to publish, from whichever group made them; None for all of ``published_by``.
         skipped: the outputs of groups that were SKIPPED, which may be wanted and not be there.
+        needs: as of `led_to`.
         outputs: how single datasets are published; one that is not named is replaced.
         base: the version at which the job began. No entry of ``publish_id`` stands at or below it.
         at: seconds since the epoch, for people.
+        take_over: the job becomes the owner of what it publishes, whoever owns it.
+        judged_at: the time as of which ``expect.fresh`` is judged: of the run of a tick, the tick.
     """
 
     warehouse: str
@@ -36,11 +42,15 @@ class PublishRequest:
     job_name: str
     base: int
     at: float
+    judged_at: float | None = None
+    package_id: str = ""
+    take_over: bool = False
     params: Mapping[str, Any] = field(default_factory=dict)
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     published_by: Set[str] = frozenset()
     wanted: tuple[str, ...] | None = None
     skipped: Set[str] = frozenset()
+    needs: Needs = field(default_factory=dict)
     outputs: Mapping[str, OutputSpec] = field(default_factory=dict)
 
     @classmethod
@@ -59,13 +69,22 @@ class PublishRequest:
             job_name=job.name,
             base=job.base or 0,
             at=at,
+            judged_at=tick_of_key(job.key) if job.schedule else None,
+            package_id=job.package_id or job.id,
+            take_over=job.take_over,
             params=plan.params,
             sources={name: folders for name, folders in sources.items() if folders},
             published_by=plan.default_publish,
             wanted=plan.publish,
             skipped=_skipped_outputs(state),
+            needs={name: planned.spec.needs for name, planned in plan.groups.items()},
             outputs=plan.outputs,
         )
+
+    @property
+    def as_of(self) -> float:
+        """The time as of which the job is judged: its tick, if that is older than the present."""
+        return self.at if self.judged_at is None else min(self.at, self.judged_at)
 
     def spec_of(self, name: str, output: StagedOutput) -> OutputSpec:
         """How the dataset ``name`` is published; rejected rows go as their output does."""
@@ -75,6 +94,8 @@ class PublishRequest:
 
     def entry(self, n: int, kind: Literal["package", "abort"], **more: Any) -> Entry:
         """An entry of this request with the number ``n`` in the log."""
+        if kind == "package":
+            more["package_id"] = self.package_id
         return Entry(n, n - 1, self.publish_id, kind, self.job, self.job_name, self.at, **more)
 
 

@@ -64,7 +64,7 @@ class PublishersExhausted(Exception):
 
 
 class Consumer:
-    """One consumer of the report stream. ``clock`` is monotonic seconds."""
+    """One consumer of the report stream."""
 
     def __init__(
         self,
@@ -75,10 +75,16 @@ class Consumer:
         heartbeat: Heartbeat,
         clock: Callable[[], float] = time.monotonic,
         uniform: Uniform = random.uniform,
+        wait: float = WAIT,
     ) -> None:
+        """
+        Args:
+            clock: monotonic seconds.
+            wait: seconds for which reports may be collected while no runner waits for their effect.
+        """
         self.sweep = sweep
         self._stream, self._reconciler, self._settings, self._heartbeat = stream, reconciler, settings, heartbeat
-        self._clock, self._uniform, self._wait = clock, uniform, WAIT
+        self._clock, self._uniform, self._wait = clock, uniform, wait
         self._busy: dict[str, _Busy] = {}
         self._last_batch = 0  # outcomes in the last batch
         self._next_claim = 0.0

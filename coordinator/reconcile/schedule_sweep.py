@@ -14,23 +14,26 @@ from typing import Any
 import redis
 
 from unstuck.coordinator.commands.retry_job import retried
-from unstuck.coordinator.errors import Damaged, NewerJob
+from unstuck.coordinator.errors import Damaged, DatasetOwned, NewerJob
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.model.schedule_record import Run, ScheduleRecord, backfill_of
+from unstuck.coordinator.model.schedule_record import Run, ScheduleRecord
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.reconcile.schedule_notices import NO_RULES, ScheduleNotices
 from unstuck.coordinator.reconcile.stream_looks import LOOK_EVERY, StreamLooks, place_of, reads_streams
+from unstuck.coordinator.schedules.backfill import NO_TICKS, Ticks, window
 from unstuck.coordinator.schedules.decide_schedule import (
-    CLOCKS_DIFFER,
+    NOT_READ,
+    LogSeen,
     ScheduleDecision,
     decide,
+    earliest_package,
     policy_of,
     settled,
 )
 from unstuck.coordinator.schedules.run_outcome import RunSeen, seen_as, seen_in_log
-from unstuck.coordinator.schedules.submission import not_submitted, nothing_new, stood_already, submitted
-from unstuck.coordinator.schedules.tick_params import run_spec
+from unstuck.coordinator.schedules.submission import Noted, not_submitted, nothing_new, stood_already, submitted
+from unstuck.coordinator.schedules.tick_params import reading, run_spec
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import SpecError
 from unstuck.coordinator.store.answers import CommitAnswer, KeyTaken
@@ -52,8 +55,8 @@ class NotWanted(Exception):
     """The schedule does not want the run any more, or not now."""
 
 
-Noted = Callable[[ScheduleRecord, float], tuple[ScheduleRecord, dict[str, Any] | None] | None]
-"""The record and its event after a try to submit, by the record as it stands and the time; None: known already."""
+Note = Callable[[ScheduleRecord, float], Noted]
+"""Notes on the record, as it stands at a time, how the try to submit a run ended."""
 
 
 class Schedules:
@@ -69,6 +72,7 @@ class Schedules:
         term: float,
         clock: Callable[[], float] = time.monotonic,
         notices: ScheduleNotices = NO_RULES,
+        looks: StreamLooks | None = None,
     ) -> None:
         """
         Args:
@@ -78,13 +82,14 @@ class Schedules:
                 harm: a commit compares, and a key has one job.
             clock: monotonic seconds.
             notices: what is told with its commits.
+            looks: finds what is unread in streams; None: a `StreamLooks` on ``background``.
         """
         self._notices = notices
         self._schedules, self._jobs, self._submitter = schedules, jobs, submitter
         self._background, self._ids = background, ids
         self._term = term
         self._clock, self._next_repair = clock, 0.0
-        self._looks = StreamLooks(schedules, background, notices.concern_backlog)
+        self._looks = looks or StreamLooks(schedules, background, notices.concern_backlog)
 
     def run(self, after_each: Callable[[], None] = lambda: None) -> float:
         """Decide the schedules that are due. Returns the seconds until the next is due.
@@ -117,8 +122,8 @@ class Schedules:
                 after_each()
         return 0.0
 
-    def decide(self, name: str, due_seen: str = "") -> None:
-        """Decide one schedule, and submit what it asks for."""
+    def decide(self, name: str, due_seen: str = "", log_seen: LogSeen = NOT_READ) -> None:
+        """Decide one schedule, and submit what it asks for. Before a tick is skipped, the warehouse log is read."""
         for _ in range(MAX_TRIES):
             record = self._schedules.load(name)
             if record is None:
@@ -129,7 +134,8 @@ class Schedules:
             streams = reads_streams(record.spec) and not record.status.terminal
             backlog = self._schedules.backlogs([name])[0] if streams else None
             now = self._schedules.now()  # after all that was read: a wait counts from the failure, not from before it
-            decision = decide(record, runs, now, published, self._term)
+            ticks = self._ticks_of_backfill(record)
+            decision = decide(record, runs, now, published, self._term, ticks, log_seen)
             if streams and decision.due is not None:
                 decision = replace(decision, due=min(decision.due, now + LOOK_EVERY))
             standing = {job: seen.status for job, seen in runs.items()}
@@ -142,11 +148,28 @@ class Schedules:
                 self._forget_runs(decision)
                 if streams:
                     self._looks.begin(record, backlog, now)
+                if decision.read_log_since is not None:
+                    work = partial(self._decide_by_log, record, decision.read_log_since)
+                    self._background((name, "skip"), record.warehouse, work)
                 looks = policy_of(decision.record.policy).only_if is not None
                 place = place_of(record) if looks else record.warehouse
                 for run in decision.submits(now):
                     self._background((name, run.tick, run.number), place, partial(self._submit, name, run))
                 return
+
+    def _decide_by_log(self, record: ScheduleRecord, first: float, alive: Callable[[], None]) -> None:
+        """Decide a schedule that is about to skip ticks from ``first`` on, by what the warehouse log has of them."""
+        with about(schedule=record.name):
+            try:
+                self.decide(record.name, log_seen=self._submitter.log_seen(record, first, self._schedules))
+            except Exception as error:  # noqa: BLE001 - a warehouse's client may raise anything
+                text = "ticks of schedule %s wait until the warehouse log can be read: %s"
+                log.warning(text, record.name, error)
+
+    def _ticks_of_backfill(self, record: ScheduleRecord) -> Ticks:
+        fill = record.backfill
+        bounds = None if fill is None else window(fill, policy_of(fill.policy))
+        return NO_TICKS if bounds is None else self._schedules.ticks(record.name, *bounds)
 
     def _commit(
         self, old: ScheduleRecord, decision: ScheduleDecision, due_seen: str, notices: Sequence[str]
@@ -197,25 +220,26 @@ class Schedules:
         """
         record, now = self._schedules.load(name), self._schedules.now()
         wanted = [] if record is None else ScheduleDecision(record, (), None).submits(now)
-        if record is None or (run.tick, run.number) not in [(one.tick, one.number) for one in wanted]:
+        if record is None or run.key(name) not in [one.key(name) for one in wanted]:
             raise NotWanted(run.key(name))
         return record
 
-    def _tried(self, record: ScheduleRecord, run: Run) -> Noted:
+    def _tried(self, record: ScheduleRecord, run: Run) -> Note:
         """Submit ``run``. Returns how that is noted on the record. Raises: redis.RedisError."""
         try:
             spec = self._spec_of(record, run)
             if self._waits_for_arrivals(record, run, spec):
                 return lambda standing, now: nothing_new(standing, run, now)
-            job, author = self._job_of(record, run, spec)
+            job, backfill = self._job_of(record, run, spec)
         except StandsAlready as error:
             job, result = error.job, error.result
-            # Of a first try nobody knows who asked for it: for a backfill, the tick had a run before.
-            by = run.by if run.number > 1 else ""
-            return lambda standing, now: stood_already(standing, run, job, seen_in_log(result, now, by), now)
+            return lambda standing, now: stood_already(standing, run, job, seen_in_log(result, now), now)
         except SpecError as error:
             wrong = Reason("SPEC_INVALID", str(error)[:2000])
             return lambda standing, now: not_submitted(standing, run, wrong, True, now)
+        except DatasetOwned as error:
+            owned = Reason(error.code, str(error)[:2000])
+            return lambda standing, now: not_submitted(standing, run, owned, True, now)
         except (Damaged, NewerJob) as error:
             damaged = isinstance(error, Damaged)
             helps = f". `unstuck schedule resume {record.name}` runs its tick from the start" if damaged else ""
@@ -227,7 +251,7 @@ class Schedules:
         except Exception as error:  # noqa: BLE001 - a warehouse's client may raise anything
             why = Reason(getattr(error, "code", "NOT_SUBMITTED"), f"{type(error).__name__}: {error}"[:500])
             return lambda standing, now: not_submitted(standing, run, why, False, now)
-        return lambda standing, now: submitted(standing, run, job, author, now)
+        return lambda standing, now: submitted(standing, run, job, backfill, now)
 
     def _waits_for_arrivals(self, record: ScheduleRecord, run: Run, spec: JobSpec) -> bool:
         """Whether a run of a tick is to be left out, since nothing new lies there. Raises: as `StreamLooks.look`."""
@@ -241,46 +265,56 @@ class Schedules:
         """The job that ``run`` is. Raises: SpecError."""
         tick = datetime.datetime.fromtimestamp(run.tick, datetime.UTC)
         spec = JobSpec.from_values(json.loads(record.spec), None)
-        if (run.tick, run.number) in [(one.tick, one.number) for one in record.runs] or record.backfill is None:
-            return run_spec(spec, tick)
+        if not run.backfill or record.backfill is None:
+            return run_spec(spec, tick, run.params)
+        fill = record.backfill
         # Its ticks are those of the trigger with which it was given: another zone would name other days.
-        spec = spec.model_copy(update={"schedule": policy_of(record.backfill.policy), "priority": "low"})
+        spec = spec.model_copy(update={"schedule": policy_of(fill.policy), "priority": "low"})
+        if fill.reads is not None and run.tick == fill.first:
+            spec = reading(spec, record.builds_on, fill.reads)
         return run_spec(spec, tick)
 
     def _job_of(self, record: ScheduleRecord, run: Run, spec: JobSpec) -> tuple[str, str]:
-        """Store the job of a run, if its tick has none yet. Returns its id and its author. Raises: SpecError, …"""
+        """Store the job of a run, if its tick has none yet.
+
+        Returns: its id, and the backfill that submitted it, if one did. Raises: SpecError, …
+        """
         name = record.name
         key, by = run.key(name), run.by or f"schedule {name}"
-        fields = {"id": run.job_id(name), "schedule": name}
+        fields = {
+            "id": run.job_id(name),
+            "schedule": name,
+            "backfill": run.backfill,
+            "package_id": run.package_id(name),
+            "take_over": record.take_over,
+        }
         reach(Point.BEFORE_SUBMIT, name)
         again = None
         failed = self._jobs.load(run.retry_of) if run.retry_of else None
         if failed is not None and failed.job.warehouse == record.warehouse:
             again = retried(failed, (), False, "")
         try:
-            # A tick that was run by a clock that was ahead has its package from before its time.
-            since = 0.0 if run.tick <= record.decided_to else max(run.tick, run.after) - CLOCKS_DIFFER
-            of = OfSchedule(since, partial(run.stands_as, name), lambda: self._wanted(name, run).commit)
+            since = earliest_package(record, run.tick, run.after)
+            of = OfSchedule(since, lambda: self._wanted(name, run).commit)
             stored = self._submitter.store_job(spec, record.warehouse, key, by, "", again, fields, of)
             if stored.new:
-                return stored.id, by
+                return stored.id, run.backfill
             job = stored.id
         except KeyTaken as taken:
             job = str(taken)  # submitted before the spec was changed
         # The clock decides each tick once, and so its run was begun by a coordinator that had no time to note it.
-        seen = self._seen(job) if backfill_of(by) else None
-        return job, by if seen is None else seen.by
+        seen = self._seen(job) if run.backfill else None
+        return job, run.backfill if seen is None else seen.backfill
 
-    def _note(self, name: str, run: Run, noted: Noted) -> None:
+    def _note(self, name: str, run: Run, noted: Note) -> None:
         for _ in range(MAX_TRIES):
             record, now = self._schedules.load(name), self._schedules.now()
             if record is None:
                 return
             if (result := noted(record, now)) is None:
                 return
-            changed, event = settled(result[0], now), result[1]
-            runs = {event["job"]: now} if event and event.get("job") else {}
-            events = [event] if event else []
+            changed, events = settled(result[0], now), result[1]
+            runs = {event["job"]: now for event in events if event.get("job")}
             changed, notices, _ = self._notices.completed(record, changed, events, now, now)
             change = ScheduleChange(self._ids(), record.commit, changed, events, runs, due=now, notices=notices)
             if self._schedules.commit(change) is CommitAnswer.APPLIED:

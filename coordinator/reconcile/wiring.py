@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from unstuck.coordinator.notices.open_problems import ForgottenProblems, OpenProblems
 from unstuck.coordinator.notices.outbox import Outbox
 from unstuck.coordinator.notices.sender import Sender
 from unstuck.coordinator.notices.setting import notify_setting
@@ -100,4 +101,8 @@ def sender() -> Sender:
     """The sender of notices of this process. Raises: SettingsInvalid."""
     known = settings()
     client, keys = connect(known.redis_url), Keys(known.prefix)
-    return Sender(Outbox(client, keys), notify_setting(known), mint, ProcessRegistry(client, keys).targets)
+    outbox, problems = Outbox(client, keys), OpenProblems(known)
+    stores = (Store(known, client), ScheduleStore(client, keys), ExpectedJobsStore(client, keys))
+    forgotten = ForgottenProblems(problems, outbox, *stores, known.retention)
+    registry = ProcessRegistry(client, keys)
+    return Sender(outbox, notify_setting(known), mint, registry.targets, problems=problems, forgotten=forgotten)

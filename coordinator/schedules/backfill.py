@@ -1,7 +1,7 @@
-"""Ticks of the past that a person asked for: which are run next, and what becomes of their runs (pure).
+"""Decides a backfill: which ticks get a run next, and what follows from the end of a run (pure).
 
-A backfill is part of the record of its schedule, so any coordinator goes on with it. Its runs have the keys of their
-ticks, and are apart from those of the clock: ``overlap`` does not concern them.
+A backfill is part of the record of its schedule, so any coordinator continues it. It adds runs to ticks; whether a tick
+needs one follows from the outcome of the tick, whoever added its runs so far.
 """
 
 from __future__ import annotations
@@ -11,23 +11,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 from unstuck.coordinator.decide.timers.backoff import doubled
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.model.schedule_record import Backfill, Redo, Run, RunFailure, tick_text
+from unstuck.coordinator.model.schedule_record import MAX_UNRESOLVED, Backfill, Redo, Run, RunFailure, ScheduleRecord
 from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.model.tick import Tick, TickOutcome, tick_text
 from unstuck.coordinator.schedules.run_outcome import RunSeen
 from unstuck.coordinator.schedules.trigger import next_tick, previous_tick, ticks
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec, instant
 
 MAX_TICKS = 10_000  # of one backfill
 MAX_PARALLEL = 100
+_ALWAYS = datetime(9000, 1, 1, tzinfo=UTC)
 
 Event = dict[str, Any]
 
 
 Bound = str | date
+
+
+Ticks = Mapping[float, Tick]
+"""Ticks that had a run or were skipped, by their instant."""
+NO_TICKS: Ticks = MappingProxyType({})
+WINDOW = 200  # ticks of a backfill that one decision may pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,7 @@ class Wanted:
         parallel: how many runs may go on at once.
         redo: of ticks that had a run before: ``none``, the ``failed``, or ``all`` are run again.
         backwards: begin with the newest tick.
+        from_here: run all ticks from ``first`` to the newest again, in order, from the state before ``first``.
     """
 
     first: datetime
@@ -46,14 +56,17 @@ class Wanted:
     parallel: int = 1
     redo: Redo = "none"
     backwards: bool = False
+    from_here: bool = False
 
     @classmethod
-    def between(cls, policy: ScheduleSpec, first: Bound, last: Bound, **more: Any) -> Wanted:
+    def between(cls, policy: ScheduleSpec, first: Bound, last: Bound | None, **more: Any) -> Wanted:
         """From ``first`` to ``last``: times with their offset, or days of the schedule's zone, ends included.
+
+        Without ``last``, up to the newest tick that has come.
 
         Raises: ValueError.
         """
-        return cls(_bound(first, policy, False), _bound(last, policy, True), **more)
+        return cls(_bound(first, policy, False), _ALWAYS if last is None else _bound(last, policy, True), **more)
 
     def problem(self, policy: ScheduleSpec, now: float) -> str:
         """Say why there is no such backfill; empty if there is one."""
@@ -78,8 +91,18 @@ class Wanted:
     def begun(self, policy: ScheduleSpec, written: str, now: float, by: str) -> Backfill:
         """The backfill, of which no run is decided yet. ``written``: the policy as it stands in the record."""
         found = [tick.timestamp() for tick in self.ticks(policy, now)]
-        known = (min(found), max(found), len(found), now, by, found[0], written)
-        return Backfill(*known, self.parallel, self.redo, self.backwards)
+        return Backfill(
+            first=min(found),
+            last=max(found),
+            total=len(found),
+            at=now,
+            by=by,
+            next=found[0],
+            policy=written,
+            parallel=self.parallel,
+            redo=self.redo,
+            backwards=self.backwards,
+        )
 
 
 def _bound(value: Bound, policy: ScheduleSpec, is_end: bool) -> datetime:
@@ -94,8 +117,25 @@ def _bound(value: Bound, policy: ScheduleSpec, is_end: bool) -> datetime:
 
 def submit_event(run: Run, job: str, now: float, *, had: bool) -> Event:
     """The event once ``run`` is submitted as ``job``; ``had``: the tick had that job before, so nothing was begun."""
-    event = {"kind": "RUN_STANDS" if had else "RUN_SUBMITTED", "at": now, "job": job, "tick": tick_text(run.tick)}
+    event = {"kind": "RUN_STANDS" if had else "RUN_SUBMITTED", "at": now, "job": job, **tick_of(run)}
     return {**event, "text": "the tick had this run before"} if had else event
+
+
+def tick_of(run: Run) -> Event:
+    """The part of an event that names the tick of ``run``, and which of its runs it is; empty for a run by hand."""
+    if run.by_hand:
+        return {}
+    event = {"tick": tick_text(run.tick), "number": run.number}
+    return {**event, "redo": run.redo} if run.redo else event
+
+
+def ended_event(prefix: str, run: Run, seen: RunSeen, now: float) -> Event:
+    """The event of the end of ``run``."""
+    event = {"kind": f"{prefix}RUN_{seen.status}", "at": now, "job": run.job, **tick_of(run)}
+    if seen.version and seen.status is Status.FINISHED:
+        event["version"] = seen.version
+    reason = seen.reason
+    return event if reason is None else {**event, "code": reason.code, "text": reason.text}
 
 
 def stored_runs(
@@ -104,7 +144,7 @@ def stored_runs(
     """Those of ``runs`` whose job is in the store, where no other is submitted any more; with events of new ones."""
     unnoted = {run: run.job_id(schedule) for run in runs if not run.job}
     events = [
-        submit_event(run, job, now, had=not run.was_begun_by(seen[job].by))
+        submit_event(run, job, now, had=seen[job].backfill != run.backfill)
         for run, job in unnoted.items()
         if job in seen
     ]
@@ -112,37 +152,134 @@ def stored_runs(
     return tuple(run for run in named if run.job in seen or run.job not in unnoted.values()), events
 
 
+def window(backfill: Backfill, policy: ScheduleSpec) -> tuple[float, float] | None:
+    """The first and the last of the ticks that one decision may pass; None if none is left."""
+    if backfill.over or backfill.next is None:
+        return None
+    at: float | None = backfill.next
+    seen = [backfill.next]
+    for _ in range(WINDOW):
+        at = _following(replace(backfill, next=at), policy)
+        if at is None:
+            break
+        seen.append(at)
+    return min(seen), max(seen)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleContext:
+    """The facts about its schedule by which a backfill is decided.
+
+    Attributes:
+        name: of the schedule.
+        held: the schedule is paused.
+        busy: ticks that the clock runs or tries again itself.
+        ticks: those of `window` that had a run or were skipped.
+    """
+
+    name: str
+    held: bool
+    busy: frozenset[float]
+    ticks: Ticks
+
+
 def advance(
-    name: str, backfill: Backfill, policy: ScheduleSpec, runs: Mapping[str, RunSeen], now: float, *, held: bool
+    context: ScheduleContext, backfill: Backfill, policy: ScheduleSpec, runs: Mapping[str, RunSeen], now: float
 ) -> tuple[Backfill, list[Event]]:
-    """``backfill`` with what has become of its runs, and with those that are to be submitted next.
+    """``backfill`` after what its runs came to, and with the runs that are to be submitted next.
 
     Args:
-        name: of the schedule.
         policy: that of the backfill: whatever the schedule is set to later, its ticks stay the same.
         runs: the jobs of its runs that are in the store, also of those of which nobody has noted that.
-        held: its schedule is paused.
     """
     if backfill.over:
         return backfill, []
     events: list[Event] = []
     if backfill.canceled:
-        found, events = stored_runs(name, backfill.runs, runs, now)
-        backfill = replace(backfill, runs=found)
-    for run in backfill.runs:
+        stored, events = stored_runs(context.name, backfill.active, runs, now)
+        dropped = len(backfill.active) + len(backfill.resumed) - len(stored)
+        backfill = replace(backfill, runs=(*stored, *backfill.failed), passed=backfill.passed - dropped)
+    for run in backfill.active:
         if run.job and ((seen := runs.get(run.job)) is None or seen.status.terminal):
             backfill = _ended(backfill, run, seen, policy, now, events)
-    if backfill.canceled:
-        backfill = replace(backfill, runs=tuple(run for run in backfill.runs if run.job))
-    while not held and backfill.goes_on and len(backfill.runs) < backfill.parallel and now >= backfill.next_at:
-        if backfill.next is None:
-            break
-        run = Run(tick=backfill.next, at=now, by=backfill.author)
-        backfill = replace(backfill, runs=(*backfill.runs, run), next=_following(backfill, policy))
-    if not backfill.runs and (backfill.canceled or backfill.next is None):
-        backfill = replace(backfill, ended_at=now)
-        events.append({"kind": "BACKFILL_ENDED", "at": now, "text": backfill.progress})
+    if not context.held:
+        backfill = _more_runs(context, backfill, policy, now)
+    waits = backfill.resumed or backfill.next is not None
+    if not (backfill.active or (waits and not backfill.canceled)):
+        backfill = _at_its_end(backfill, now, events)
     return backfill, events
+
+
+def _at_its_end(backfill: Backfill, now: float, events: list[Event]) -> Backfill:
+    """``backfill`` once no run of it goes on and none follows; while a failed tick waits for a person, it is FAILED."""
+    if not backfill.failed or backfill.canceled:
+        events.append({"kind": "BACKFILL_ENDED", "at": now, "text": backfill.progress})
+        # A stop that came when all of its ticks were done has canceled nothing.
+        return replace(backfill, ended_at=now, canceled=backfill.canceled and backfill.done < backfill.total)
+    if backfill.halted is not None:
+        return backfill
+    error = backfill.last_error
+    last = "" if error is None else f"; the last: {error.text}"
+    return _halted(backfill, Reason("TICKS_FAILED", f"{backfill.progress}{last}"), now, events)
+
+
+def _more_runs(context: ScheduleContext, backfill: Backfill, policy: ScheduleSpec, now: float) -> Backfill:
+    """Return ``backfill`` with as many runs as may be active at once; ticks that a person resumed come first."""
+    if backfill.goes_on:
+        room = max(0, backfill.parallel - len(backfill.active))
+        begin = backfill.resumed[:room]
+        runs = tuple(_again(run) if run in begin else run for run in backfill.runs)
+        backfill = replace(backfill, runs=runs)
+    for _ in range(WINDOW):
+        at = backfill.next
+        if at is None or not backfill.goes_on or len(backfill.active) >= backfill.parallel:
+            break
+        if at in context.busy and backfill.in_order:
+            break  # what the clock has begun comes to its end first
+        run = None if at in context.busy else _run_for(context.ticks.get(at, Tick(at)), backfill, now)
+        left = run is None and context.ticks.get(at, Tick(at)).outcome is TickOutcome.FAILED
+        backfill = replace(
+            backfill,
+            runs=backfill.runs if run is None else (*backfill.runs, run),
+            next=_following(backfill, policy),
+            passed=backfill.passed + 1,
+            left=backfill.left + left,
+        )
+    return backfill
+
+
+def busy_ticks(record: ScheduleRecord) -> frozenset[float]:
+    """The ticks that the clock runs, or tries again by itself."""
+    return frozenset(run.tick for run in (*record.runs, *record.retries) if not run.by_hand)
+
+
+def needs_run(tick: Tick, redo: Redo, *, in_order: bool) -> bool:
+    """Whether a backfill adds a run to ``tick``. In order, a failed tick is never passed over."""
+    match tick.outcome:
+        case TickOutcome.DONE:
+            return redo == "all"
+        case TickOutcome.FAILED:
+            return redo != "none" or in_order
+        case TickOutcome.SKIPPED:
+            return False
+        case _:
+            return True
+
+
+def _run_for(tick: Tick, backfill: Backfill, now: float) -> Run | None:
+    """The run that the backfill adds to ``tick``; None if the tick stays as it is."""
+    if not needs_run(tick, backfill.redo, in_order=backfill.in_order):
+        return None
+    run = Run(tick=tick.at, at=now, by=backfill.by, backfill=backfill.id)
+    match tick.outcome:
+        case TickOutcome.DONE:
+            return replace(run, number=tick.number + 1, redo=backfill.id)
+        case TickOutcome.FAILED:
+            return replace(run, number=tick.number + 1, retry_of=tick.job, redo=tick.redo)
+        case TickOutcome.RUNNING:  # of a backfill that was canceled, or of a run that nobody follows any more
+            return replace(run, number=tick.number, redo=tick.redo)
+        case _:
+            return run
 
 
 def run_ended(
@@ -150,10 +287,48 @@ def run_ended(
 ) -> tuple[Backfill, list[Event]]:
     """``backfill`` after the run of this tick and try has ended as ``seen``."""
     events: list[Event] = []
-    for mine in backfill.runs:
+    for mine in backfill.active:
         if (mine.tick, mine.number) == (run.tick, run.number):
             backfill = _ended(backfill, mine, seen, policy, now, events)
     return backfill, events
+
+
+def given_up(
+    backfill: Backfill, run: Run, why: Reason, policy: ScheduleSpec, now: float, events: list[Event]
+) -> Backfill:
+    """``backfill`` once the tick of ``run``, its next run, has failed for good."""
+    others = tuple(mine for mine in backfill.runs if mine is not run)
+    backfill = replace(backfill, runs=(*others, replace(run, job="", final=why, trouble=None)))
+    many = len(backfill.failed) >= MAX_UNRESOLVED
+    continues = policy.on_failure == "continue" and not backfill.in_order and not many
+    if backfill.canceled or continues or backfill.halted is not None:
+        return backfill
+    text = f"the run of {tick_text(run.tick)} failed: {why.text}"
+    return _halted(backfill, Reason(why.code, text), now, events)
+
+
+def _again(run: Run) -> Run:
+    """``run``, to be submitted at once, with its full retry budget."""
+    return replace(run, next_at=0.0, trouble=None, final=None, resumed=False, failures=0)
+
+
+def resumed(backfill: Backfill) -> Backfill:
+    """``backfill`` after a person resumed it: the ticks that failed are tried again, with their full retry budget."""
+    active = {run: run if run.job else _again(run) for run in backfill.active}
+    runs = tuple(active.get(run) or replace(run, resumed=True) for run in backfill.runs)
+    return replace(backfill, runs=runs, paused=False, paused_by="", halted=None)
+
+
+def without_tick(backfill: Backfill, tick: float) -> Backfill:
+    """``backfill`` after a person skipped a tick of which no run goes on; it continues if no other tick holds it."""
+    runs = tuple(run for run in backfill.runs if run.tick != tick)
+    holds = any(run.final is not None for run in runs) and backfill.halted is not None
+    return replace(backfill, runs=runs, halted=backfill.halted if holds else None)
+
+
+def _halted(backfill: Backfill, why: Reason, now: float, events: list[Event]) -> Backfill:
+    events.append({"kind": "BACKFILL_FAILED", "at": now, "code": why.code, "text": why.text})
+    return replace(backfill, halted=why)
 
 
 def _following(backfill: Backfill, policy: ScheduleSpec) -> float | None:
@@ -169,31 +344,65 @@ def _following(backfill: Backfill, policy: ScheduleSpec) -> float | None:
 def _ended(
     backfill: Backfill, run: Run, seen: RunSeen | None, policy: ScheduleSpec, now: float, events: list[Event]
 ) -> Backfill:
-    others = tuple(one for one in backfill.runs if one is not run)
+    """``backfill`` after the end of one of its runs; ``seen`` is None if its job is not in the store any more."""
+    others = tuple(mine for mine in backfill.runs if mine is not run)
     if seen is None:  # a store that was rolled back: submitting the run again is the same job
         return replace(backfill, runs=(*others, replace(run, job="")))
-    well = seen.status is Status.FINISHED
-    if seen.by != run.by:  # the tick had a run before
-        if backfill.redo == "all" or (backfill.redo == "failed" and not well):
-            again = Run(run.tick, run.number + 1, at=now, by=run.by, retry_of="" if well else run.job)
-            return replace(backfill, runs=(*others, again))
-        return replace(backfill, runs=others, had=backfill.had + 1)
-    event = {"kind": f"BACKFILL_RUN_{seen.status}", "at": now, "job": run.job, "tick": tick_text(run.tick)}
-    reason = seen.reason
-    events.append(event if reason is None else {**event, "code": reason.code, "text": reason.text})
-    backfill = replace(backfill, runs=others)
-    if well:
-        return replace(backfill, well=backfill.well + 1, failures=0)
-    backfill = replace(backfill, failed=backfill.failed + 1)
-    if seen.status is not Status.FAILED:  # a person ended it
-        return backfill
-    reason = reason or Reason("FAILED", "it failed")
-    failures, retry = backfill.failures + 1, policy.retry
-    error = RunFailure(run.job, run.tick, seen.ended_at, reason.code, reason.text)
-    # Its next tick is the next try: what is away for a while must not fail them all.
-    wait = doubled(retry.backoff, retry.max_backoff, failures - 1)
-    backfill = replace(backfill, failures=failures, last_error=error, next_at=now + wait)
-    if failures <= retry.max:
-        return backfill
-    reason = Reason("RETRIES_EXHAUSTED", f"{failures} runs failed in a row; the last: {reason.text}")
-    return replace(backfill, halted=reason)
+    events.append(ended_event("BACKFILL_", run, seen, now))
+    if seen.status is Status.FINISHED:
+        return replace(backfill, runs=others)
+    why = seen.reason or Reason(str(seen.status), f"it is {seen.status}")
+    error = RunFailure(run.job, run.tick, seen.ended_at, why.code, why.text)
+    failures, retry = run.failures + 1, policy.retry
+    again = replace(
+        run, number=run.number + 1, job="", at=now, retry_of=run.job, after=seen.ended_at, failures=failures, tries=0
+    )
+    backfill = replace(backfill, runs=(*others, again), last_error=error)
+    by_person = seen.status is not Status.FAILED
+    if backfill.canceled or by_person or seen.final or failures > retry.max:
+        return given_up(backfill, again, why, policy, now, events)
+    waiting = replace(again, next_at=now + doubled(retry.backoff, retry.max_backoff, failures - 1))
+    return replace(backfill, runs=(*others, waiting))
+
+
+def order_problem(record: ScheduleRecord, wanted: Wanted, policy: ScheduleSpec, ticks: Ticks, now: float) -> str:
+    """Say why ticks that build on each other cannot be run as wanted; empty if they can.
+
+    Args:
+        ticks: those from the first of the range on, also beyond its end.
+    """
+    why = f"each of its runs builds on the one before ({record.builds_on})"
+    if wanted.parallel > 1:
+        return f"{why}, so its ticks run one at a time: leave --parallel out"
+    if wanted.backwards:
+        return f"{why}, so its ticks run in their order: leave --backwards out"
+    if record.runs or record.retries or record.requests:
+        ends = "goes on, or is tried again: give the backfill when it has ended"
+        return f"{why}, and a run {ends}, or leave its tick out with `unstuck schedule skip {record.name} TICK`"
+    if wanted.from_here:
+        return ""
+    in_range = [ticks.get(tick.timestamp(), Tick(tick.timestamp())) for tick in wanted.ticks(policy, now)]
+    to_run = [
+        tick.at
+        for tick in in_range
+        if needs_run(tick, wanted.redo, in_order=True) and tick.outcome is not TickOutcome.RUNNING
+    ]
+    if not to_run:
+        return ""
+    before = [tick for at, tick in ticks.items() if at < to_run[0] and tick.outcome is not TickOutcome.SKIPPED]
+    if before and before[-1].outcome is TickOutcome.FAILED:
+        failed = tick_text(before[-1].at)
+        return (
+            f"{why}, and the tick {failed} before it failed: begin with it, or leave it out with "
+            f"`unstuck schedule skip {record.name} {failed}`"
+        )
+    ran = (TickOutcome.DONE, TickOutcome.RUNNING)
+    later = [at for at, tick in ticks.items() if at >= to_run[0] and tick.outcome in ran]
+    if not later:
+        return ""
+    first = tick_text(to_run[0])
+    return (
+        f"{why}, and {tick_text(max(later))} has had its run, so no run of {first} can come before it; "
+        f"`unstuck schedule backfill {record.name} --from {first} --from-here` runs that tick and all later ones "
+        "again, in order"
+    )

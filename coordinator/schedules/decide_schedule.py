@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import inf
 from types import MappingProxyType
 from typing import Any
 
@@ -23,10 +24,18 @@ from unstuck.coordinator.model.schedule_record import (
     ScheduleRecord,
     check_schedule_status,
     derive,
-    tick_text,
 )
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.schedules.backfill import advance, stored_runs
+from unstuck.coordinator.model.tick import tick_text
+from unstuck.coordinator.schedules.backfill import (
+    NO_TICKS,
+    ScheduleContext,
+    Ticks,
+    advance,
+    busy_ticks,
+    ended_event,
+    stored_runs,
+)
 from unstuck.coordinator.schedules.run_outcome import RunSeen
 from unstuck.coordinator.schedules.trigger import next_tick, previous_tick, start_delay, ticks
 from unstuck.coordinator.spec.problems import listed
@@ -46,6 +55,26 @@ IDLE_LOOK = 600.0  # seconds between looks at a schedule that waits for a person
 Published = Mapping[str, tuple[int, float]]
 """Dataset → its newest version that a job has published, and when."""
 NOTHING: Published = MappingProxyType({})
+STANDS = Reason("DONE", "its package stands in the warehouse log")
+
+
+@dataclass(frozen=True, slots=True)
+class LogSeen:
+    """What the warehouse log has of the ticks of a schedule, which its record may have forgotten in a rollback.
+
+    Attributes:
+        since: ticks before it were not looked for.
+        runs: tick → its run that was published.
+        noted: those of these ticks whose run is known to be done.
+    """
+
+    since: float
+    runs: Mapping[float, RunSuccess]
+    noted: Collection[float] = ()
+
+
+NOT_READ = LogSeen(inf, {})
+EMPTY_LOG = LogSeen(-inf, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +118,25 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True)
+class Stands:
+    """A tick that would be skipped is done: its package is in the warehouse log. ``noted``: that is known."""
+
+    run: RunSuccess
+    noted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """A new version of a dataset starts the delay of the next run; later versions do not extend it.
+
+    Attributes:
+        at: when that version was published.
+    """
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Nothing is to be done before ``until``, or before something happens (None)."""
 
@@ -109,16 +157,21 @@ class Finish:
     """No tick is left."""
 
 
-Step = Ended | Submit | Skip | Wait | Halt | Finish
+Step = Ended | Submit | Skip | Stands | Noticed | Wait | Halt | Finish
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleDecision:
-    """The record of a schedule to commit, with its events and its next due."""
+    """The record of a schedule to commit, with its events and its next due.
+
+    Attributes:
+        read_log_since: a tick that is skipped unless the warehouse log has its package; None: none is.
+    """
 
     record: ScheduleRecord
     events: tuple[dict[str, Any], ...]
     due: float | None
+    read_log_since: float | None = None
 
     def submits(self, now: float) -> list[Run]:
         """The runs that are to be submitted; once more, if nobody has noted how that ended.
@@ -130,7 +183,7 @@ class ScheduleDecision:
         if record.intent is not ScheduleIntent.RUN:
             runs = [run for run in runs if run.by and record.intent is ScheduleIntent.PAUSE]
         elif record.backfill is not None and not record.backfill.halted:
-            runs += record.backfill.runs
+            runs += record.backfill.active
         return [run for run in runs if not run.job and _has_come(run, policy, now)]
 
 
@@ -146,6 +199,8 @@ def decide(
     now: float,
     published: Published = NOTHING,
     term: float = TERM,
+    ticks_of_backfill: Ticks = NO_TICKS,
+    log: LogSeen = EMPTY_LOG,
 ) -> ScheduleDecision:
     """Decide until there is nothing to do but wait.
 
@@ -154,7 +209,10 @@ def decide(
         now: seconds, by the clock of Redis.
         published: the newest versions of the datasets that it follows.
         term: seconds after which another coordinator submits a run that is still being submitted.
+        ticks_of_backfill: those in the `window` of its backfill that had a run or were skipped.
+        log: no tick is skipped before the warehouse log was read.
     """
+    read_log_since: float | None = None
     events: list[dict[str, Any]] = []
     due: float | None = now
     if record.intent is ScheduleIntent.STOP:
@@ -165,17 +223,80 @@ def decide(
         if isinstance(step, Wait):
             due = _look_at(record, step, now, term)
             break
-        record, event = _after(record, step, now)
+        if isinstance(step, Skip) and step.first < log.since:
+            due, read_log_since = now + term, step.first
+            break
+        record, event = _after(record, _skipped_or_published(record, step, log), now)
         events += [event] if event else []
     if record.backfill is not None:
-        held = record.intent is ScheduleIntent.PAUSE
-        backfill, told = advance(record.name, record.backfill, policy_of(record.backfill.policy), runs, now, held=held)
-        record, events = replace(record, backfill=backfill), events + told
+        record, more = _backfilled(record, record.backfill, runs, ticks_of_backfill, now)
+        events += more
+        due = now if due is not None and any(event["kind"] == "BACKFILL_ENDED" for event in more) else due
     record = settled(record, now)
     looks = [] if (record.status.terminal and not record.runs) or due is None else [due]
     if record.backfill is not None and not record.backfill.over:
-        looks.append(_look_at_backfill(record.backfill, now, term))
-    return ScheduleDecision(record, tuple(events), min(looks, default=None))
+        looks.append(_look_at_backfill(record, record.backfill, now, term))
+    return ScheduleDecision(record, tuple(events), min(looks, default=None), read_log_since)
+
+
+def earliest_package(record: ScheduleRecord, tick: float, after: float = 0.0) -> float:
+    """Return the time before which no package of ``tick`` was written. ``after``: when its last run ended.
+
+    A tick that was run by a clock that was ahead has its package from before its time.
+    """
+    return 0.0 if tick <= record.decided_to else max(tick, after) - CLOCKS_DIFFER
+
+
+def pass_over(
+    record: ScheduleRecord, skip: Skip, log: LogSeen, now: float
+) -> tuple[ScheduleRecord, list[dict[str, Any]]]:
+    """Move ``record`` past the ticks of ``skip``. Returns also the events: of skipped ticks, and of published ones."""
+    events: list[dict[str, Any]] = []
+    policy = policy_of(record.policy)
+    while (left := passed(policy, record.cursor, skip.last)) is not None:
+        step = _skipped_or_published(record, Skip(skip.code, skip.text, *left), log)
+        record, event = _after(record, step, now)
+        events += [event] if event else []
+    return record, events
+
+
+def _skipped_or_published(record: ScheduleRecord, step: Step, log: LogSeen) -> Step:
+    """Return ``step``, or its first part if it skips ticks of which the log has packages."""
+    if not isinstance(step, Skip):
+        return step
+    policy = policy_of(record.policy)
+    done = [at for at in sorted(log.runs) if step.first <= at <= step.last and passed(policy, at - 0.001, at)]
+    if not done:
+        return step
+    before = passed(policy, record.cursor, done[0] - 0.001)
+    if before is None:
+        return Stands(log.runs[done[0]], noted=done[0] in log.noted)
+    return Skip(step.code, step.text, *before)
+
+
+def _backfilled(
+    record: ScheduleRecord, backfill: Backfill, runs: Mapping[str, RunSeen], ticks: Ticks, now: float
+) -> tuple[ScheduleRecord, list[dict[str, Any]]]:
+    """``record`` with its backfill advanced, and the events of that."""
+    context = ScheduleContext(record.name, record.intent is ScheduleIntent.PAUSE, busy_ticks(record), ticks)
+    advanced, events = advance(context, backfill, policy_of(backfill.policy), runs, now)
+    record = replace(record, backfill=advanced)
+    for run in backfill.runs:
+        seen = runs.get(run.job)
+        if seen is not None and seen.status is Status.FINISHED and run not in advanced.runs:
+            record = backfill_succeeded(record, run, seen)
+    return record, events
+
+
+def backfill_succeeded(record: ScheduleRecord, run: Run, seen: RunSeen) -> ScheduleRecord:
+    """``record`` after a run of its backfill ended well: the last success is that of the newest tick that is done."""
+    run_success = RunSuccess(run.job, run.tick, seen.ended_at, seen.version, seen.rows)
+    return _succeeded(_after_take_over(record, seen), run_success)
+
+
+def _succeeded(record: ScheduleRecord, run: RunSuccess) -> ScheduleRecord:
+    last = record.last_success
+    return record if last is not None and last.tick >= run.tick else replace(record, last_success=run)
 
 
 def decide_schedule(
@@ -191,6 +312,9 @@ def decide_schedule(
         return Wait("FINISHED", "no tick is left")
     policy = policy_of(record.policy)
     free = not record.runs or policy.overlap == "allow"
+    if record.ordered_backfill is not None and free and not record.retries:
+        progress = record.ordered_backfill.progress
+        return Wait("BACKFILL", f"its backfill comes first, since runs build on each other: {progress}")
     if record.requests and free:
         return Submit(record.requests[0])
     if record.intent is ScheduleIntent.PAUSE:
@@ -210,7 +334,7 @@ def decide_schedule(
         )
         return Wait("BACKOFF", text, again.next_at)
     if record.more_at and (policy.until is None or now < policy.until.timestamp()):
-        return Submit(Run(tick=record.more_at), more=True)
+        return Submit(Run(tick=_unused(record, record.more_at)), more=True)
     return _by_tick(record, policy, now) if policy.after is None else _by_dataset(record, policy, published, now)
 
 
@@ -303,15 +427,27 @@ def _by_dataset(record: ScheduleRecord, policy: ScheduleSpec, published: Publish
     lacking = [name for name in record.follows if name not in new]
     if not new or (lacking and policy.after is not None and policy.after.all_of):
         return Wait("DATASETS", f"it waits for a new version of {listed(lacking)}", until)
-    begins = max(at for _, at in new.values()) + start_delay(policy, record.name).total_seconds()
-    if begins > now + CLOCKS_DIFFER:
-        begins = now  # by a clock that goes wrong
-    if begins > now:
+    published_at = max(at for _, at in new.values())
+    new_at = record.new_at or published_at
+    begins = new_at + start_delay(policy, record.name).total_seconds()
+    # A publisher whose clock is ahead must not hold up the run.
+    if begins > now and new_at <= now + CLOCKS_DIFFER:
+        if not record.new_at:
+            return Noticed(new_at)
         return Wait("DELAY", f"{listed(sorted(new))} is new, and it begins a little later", begins)
-    tick = max(max(at for _, at in new.values()), record.cursor + 0.001)
+    tick = max(published_at, record.cursor + 0.001)
     seen = {**record.seen, **{name: version for name, (version, _) in new.items()}}
-    # Rounded, never cut off, which could be the tick before again: the key of another run.
-    return Submit(Run(tick=round(tick, 3)), seen)
+    return Submit(Run(tick=_unused(record, tick)), seen)
+
+
+def _unused(record: ScheduleRecord, tick: float) -> float:
+    """Return ``tick`` in whole milliseconds, as in keys, or the next one that is not the tick of another run."""
+    runs = (*record.runs, *record.retries, *record.requests)
+    used = {record.cursor, *(run.tick for run in runs)}
+    tick = round(tick, 3)  # never cut off, which could be the tick before again
+    while tick in used:
+        tick = round(tick + 0.001, 3)
+    return tick
 
 
 def _made_up(policy: ScheduleSpec, found: tuple[float, float, int], cursor: float, now: float) -> Step:
@@ -340,16 +476,25 @@ def _after(record: ScheduleRecord, step: Step, now: float) -> tuple[ScheduleReco
                 "seen": record.seen if seen is None else dict(seen),
                 "requests": tuple(one for one in record.requests if one is not run),
                 "retries": tuple(one for one in record.retries if one is not run),
+                "new_at": record.new_at if seen is None else 0.0,
                 "more_at": 0.0 if more else record.more_at,
                 "busy_until": now if more else record.busy_until,  # no gap in which a tick could have been free
             }
-            by_tick = run.number == 1 and not run.by and not more
+            # A retry has the number 1 if its run could not be submitted; the cursor is past its tick.
+            by_tick = run.number == 1 and not run.by and not more and run not in record.retries
             begun = replace(run, at=now, next_at=0.0, final=None)
             cursor = max(record.cursor, run.tick) if by_tick else record.cursor
             return replace(record, runs=(*record.runs, begun), cursor=cursor, **rest), None
         case Skip(code):
             event = {"kind": "SKIPPED", "at": now, "code": code, "text": step.told}
             return replace(record, cursor=max(record.cursor, step.last)), event
+        case Stands(run, noted):
+            seen = RunSeen(Status.FINISHED, run.at, STANDS, version=run.version)
+            event = ended_event("", Run(run.tick, job=run.job), seen, now)
+            passed_it = replace(record, cursor=max(record.cursor, run.tick))
+            return _succeeded(passed_it, run), None if noted else event
+        case Noticed(at):
+            return replace(record, new_at=at), None
         case Halt(reason):
             event = {"kind": "HALTED", "at": now, "code": reason.code, "text": reason.text}
             return replace(record, halted=reason), event
@@ -369,16 +514,20 @@ def after_end(
     on_and_on = record.cursor < record.busy_from or run.at <= record.busy_until
     busy_from = record.busy_from if on_and_on else run.at
     record = replace(record, runs=others, busy_from=busy_from, busy_until=max(record.busy_until, seen.ended_at))
-    event = {"kind": f"RUN_{seen.status}", "at": now, "job": run.job, "tick": tick_text(run.tick)}
-    if seen.reason is not None:
-        event |= {"code": seen.reason.code, "text": seen.reason.text}
+    event = ended_event("", run, seen, now)
     if seen.status is Status.FINISHED:
         well = RunSuccess(run.job, run.tick, seen.ended_at, seen.version, seen.rows, seen.left)
         record = replace(record, last_success=well, failures=0, first_error=None, last_error=None)
+        record = _after_take_over(record, seen)
         record = replace(record, more_at=_beside_ticks(policy_of(record.policy), seen.ended_at) if seen.left else 0.0)
-    elif seen.status is Status.FAILED:
+    elif seen.status is Status.FAILED and not run.by_hand:  # which has no tick that could be tried again
         record = _failed(record, run, seen, now)
     return record, event
+
+
+def _after_take_over(record: ScheduleRecord, seen: RunSeen) -> ScheduleRecord:
+    """``record`` after a run ended well: once it has published, the job owns what it publishes."""
+    return replace(record, take_over=False) if record.take_over and seen.version else record
 
 
 def _beside_ticks(policy: ScheduleSpec, at: float) -> float:
@@ -395,7 +544,7 @@ def _failed(record: ScheduleRecord, run: Run, seen: RunSeen, now: float) -> Sche
     record = replace(record, failures=failures, first_error=record.first_error or failure, last_error=failure)
     final = Reason(reason.code, f"no further try can mend it: {reason.text}") if seen.final else None
     if final is None and failures > policy.retry.max:
-        if policy.cron is not None:
+        if policy.cron is not None and not record.builds_on:
             return record  # its next tick is the next try
         final = Reason("RETRIES_EXHAUSTED", f"{failures} runs failed in a row; the last: {reason.text}")
     wait = doubled(policy.retry.backoff, policy.retry.max_backoff, failures - 1)
@@ -413,14 +562,17 @@ def _look_at(record: ScheduleRecord, wait: Wait, now: float, term: float) -> flo
     return min([*times, now + IDLE_LOOK if wait.until is None or wait.until <= now else wait.until])
 
 
-def _look_at_backfill(backfill: Backfill, now: float, term: float) -> float:
-    waits = backfill.goes_on and backfill.next is not None and backfill.next_at > now
-    times = [_look_at_run(run, now, term) for run in backfill.runs]
-    return min([*times, backfill.next_at if waits else now + IDLE_LOOK])
+def _look_at_backfill(record: ScheduleRecord, backfill: Backfill, now: float, term: float) -> float:
+    held = record.intent is ScheduleIntent.PAUSE or backfill.next in busy_ticks(record)
+    if backfill.goes_on and not held and backfill.next is not None and len(backfill.active) < backfill.parallel:
+        return now  # there were more ticks to pass than one decision may
+    return min([*(_look_at_run(run, now, term) for run in backfill.active), now + IDLE_LOOK])
 
 
 def _look_at_run(run: Run, now: float, term: float) -> float:
-    return now + LOOK if run.job else max(run.next_at, now + term)
+    if run.job:
+        return now + LOOK
+    return run.next_at if run.next_at > now else now + term
 
 
 def _at(seconds: float) -> datetime.datetime:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from unstuck.coordinator.explain.explanation import Idle
 from unstuck.coordinator.model.backlog import Backlog
-from unstuck.coordinator.model.schedule_record import ScheduleIntent, ScheduleStatus, tick_text
+from unstuck.coordinator.model.schedule_record import ScheduleIntent, ScheduleStatus
+from unstuck.coordinator.model.tick import tick_text
 from unstuck.coordinator.schedules.schedule_facts import ScheduleFacts
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.tasks.duration import format_duration
@@ -63,7 +64,7 @@ def _facts(schedule: ScheduleFacts, jobs: Mapping[str, str]) -> Iterator[Fact]:
         why = f": {schedule.intent_why}" if schedule.intent_why else ""
         yield Fact("asked", f"{schedule.intent} by {schedule.intent_by or 'somebody'}{why}", schedule.intent_at)
     if (well := schedule.last_success) is None:
-        yield Fact("well", "no run has ended well yet")
+        yield Fact("well", "no tick is done yet")
     else:
         rows = ", ".join(f"{name} {count:,} rows" for name, count in well.rows.items())
         version = f"version {well.version}" if well.version else "nothing to publish"
@@ -88,7 +89,8 @@ def _facts(schedule: ScheduleFacts, jobs: Mapping[str, str]) -> Iterator[Fact]:
     if schedule.quiet is not None:
         yield Fact("quiet", f"nothing new at {schedule.quiet.count:,} ticks; looked last", schedule.quiet.looked_at)
     if schedule.backfill is not None and not schedule.backfill.over:
-        yield Fact("backfill", f"{schedule.backfill.status}: {schedule.backfill.progress}")
+        why = f"; {schedule.backfill.halted.text}" if schedule.backfill.halted else ""
+        yield Fact("backfill", f"{schedule.backfill.status}: {schedule.backfill.progress}{why}")
 
 
 def backlog_facts(view: ScheduleView) -> Iterator[Fact]:
@@ -125,3 +127,13 @@ def _help(schedule: ScheduleFacts) -> Iterator[str]:
             yield f"unstuck schedule run {name}   # another try"
     if schedule.last_error is not None:
         yield f"unstuck logs {schedule.last_error.job}"
+    yield from backfill_help(schedule)
+
+
+def backfill_help(schedule: ScheduleFacts) -> tuple[str, ...]:
+    """The commands that help with a backfill that is FAILED."""
+    fill, name = schedule.backfill, schedule.name
+    if fill is None or fill.over or fill.halted is None:
+        return ()
+    skips = (f"unstuck schedule skip {name} {tick_text(run.tick)}" for run in fill.failed[:1])
+    return (f"unstuck schedule backfill {name} --resume", *skips, f"unstuck schedule backfill {name} --cancel")

@@ -8,6 +8,7 @@ from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Status
+from unstuck.tasks.warehouse.dataset_owner import DATASET_OWNED
 
 # Of publishing. A retry takes the finished work over, and so would be refused for the same reason.
 FINAL = frozenset(
@@ -20,6 +21,7 @@ FINAL = frozenset(
         "TABLE_UNFIT",
         "KEYS_UNFIT",
         "CANNOT_RESUME",
+        DATASET_OWNED,
     }
 )
 
@@ -31,7 +33,7 @@ class RunSeen:
     Attributes:
         final: no further try can mend its failure.
         left: files and offsets that have arrived for its streams, beyond the bound of one run.
-        by: who submitted it.
+        backfill: when the backfill was given that submitted it; empty if none did.
     """
 
     status: Status
@@ -41,7 +43,7 @@ class RunSeen:
     version: int = 0
     rows: dict[str, int] = field(default_factory=dict)
     left: int = 0
-    by: str = ""
+    backfill: str = ""
 
 
 def seen_as(job: JobRecord, state: JobState | None = None) -> RunSeen:
@@ -52,18 +54,17 @@ def seen_as(job: JobRecord, state: JobState | None = None) -> RunSeen:
         if state is not None and reason.code == "GROUP_FAILED" and (group := state.first_failed):
             reason, final = _of_group(state, group, reason)
     status = job.status if job.status.terminal or not job.terminal else Status.FAILED  # it has lost its status
-    return RunSeen(status, job.ended_at, reason, final, job.version, dict(job.published), job.left, job.submitted_by)
+    return RunSeen(status, job.ended_at, reason, final, job.version, dict(job.published), job.left, job.backfill)
 
 
-def seen_in_log(result: PublishResult, now: float, by: str) -> RunSeen:
-    """A run whose job the store forgot, by the entry that it has in the warehouse log; ``by``: who submitted it."""
+def seen_in_log(result: PublishResult, now: float) -> RunSeen:
+    """A run whose job the store forgot, by the entry that it has in the warehouse log."""
     if result.failed is None:
         text = f"its package stood already, as version {result.version}"
         done = Reason("DONE", text)
-        made = (result.version, dict(result.rows), result.left)
-        return RunSeen(Status.FINISHED, now, done, False, *made, by)
+        return RunSeen(Status.FINISHED, now, done, False, result.version, dict(result.rows), result.left)
     ended = result.failed.code in ("USER_CANCELED", "USER_STOPPED", "FORCE_STOPPED")
-    return RunSeen(Status.CANCELED if ended else Status.FAILED, now, result.failed, result.failed.code in FINAL, by=by)
+    return RunSeen(Status.CANCELED if ended else Status.FAILED, now, result.failed, result.failed.code in FINAL)
 
 
 def _of_group(state: JobState, group: str, reason: Reason) -> tuple[Reason, bool]:

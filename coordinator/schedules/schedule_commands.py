@@ -5,23 +5,25 @@ A repeated command changes nothing, and a refused one says in which state it was
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from unstuck.coordinator.commands.job_commands import Answer
 from unstuck.coordinator.errors import Damaged
-from unstuck.coordinator.model.schedule_record import (
-    Backfill,
-    Run,
-    ScheduleIntent,
-    ScheduleRecord,
-    ScheduleStatus,
-    tick_text,
+from unstuck.coordinator.model.schedule_record import Backfill, Run, ScheduleIntent, ScheduleRecord, ScheduleStatus
+from unstuck.coordinator.model.tick import Tick, TickOutcome, tick_text
+from unstuck.coordinator.schedules.backfill import Ticks, Wanted, order_problem, resumed, without_tick
+from unstuck.coordinator.schedules.decide_schedule import (
+    CLOCKS_DIFFER,
+    EMPTY_LOG,
+    LogSeen,
+    Skip,
+    pass_over,
+    passed,
+    policy_of,
 )
-from unstuck.coordinator.schedules.backfill import Wanted
-from unstuck.coordinator.schedules.decide_schedule import CLOCKS_DIFFER, Skip, passed, policy_of
 
 
 class ScheduleCommand(StrEnum):
@@ -62,18 +64,22 @@ def set_again(old: ScheduleRecord | None, new: ScheduleRecord, now: float, reaso
     Args:
         new: as it is to be made, by ``new.set_by``, if there is none yet.
     """
-    event = _event("SET", now, by=new.set_by, text=reason)
+    text = reason or ("its runs take over what they publish" if new.take_over else "")
+    event = _event("SET", now, by=new.set_by, text=text)
     if old is None:
         cursor = now if new.last_success is None else min(now, new.last_success.tick)
         made = replace(new, cursor=cursor, since=now, set_at=now, made_at=cursor)
         return ScheduleCommanded(Answer.DONE, made, f"schedule {new.name} is set", (event,))
     if old.status.terminal:
         return _refused(old, f"and a schedule that has ended never changes; {_set_anew(old)}")
-    if (old.spec, old.warehouse) == (new.spec, new.warehouse):
+    new = replace(new, take_over=new.take_over or old.take_over)
+    if (old.spec, old.warehouse, old.take_over) == (new.spec, new.warehouse, new.take_over):
         return ScheduleCommanded(Answer.ALREADY, old, f"schedule {old.name} is unchanged")
-    changed = replace(old, spec=new.spec, policy=new.policy, warehouse=new.warehouse, set_at=now, set_by=new.set_by)
+    taken: dict[str, Any] = {"spec": new.spec, "policy": new.policy, "builds_on": new.builds_on}
+    taken |= {"warehouse": new.warehouse, "take_over": new.take_over}
+    changed = replace(old, **taken, set_at=now, set_by=new.set_by)
     if _trigger(old) != _trigger(changed):
-        changed = replace(_from_now(changed, now), seen=new.seen)
+        changed = replace(_from_now(changed, now), seen=new.seen, new_at=0.0)
     events = (event, *_set_back(old, changed, now))
     return ScheduleCommanded(Answer.DONE, _tried_at_once(changed), f"schedule {old.name} is changed", events)
 
@@ -90,16 +96,27 @@ def legal_commands(status: ScheduleStatus) -> list[ScheduleCommand]:
 
 
 def command(
-    record: ScheduleRecord, given: ScheduleCommand, now: float, by: str = "", reason: str = ""
+    record: ScheduleRecord,
+    given: ScheduleCommand,
+    now: float,
+    by: str = "",
+    reason: str = "",
+    log: LogSeen = EMPTY_LOG,
 ) -> ScheduleCommanded:
-    """The answer to ``given``, and the record after it. ``now``: seconds, by the clock of Redis."""
+    """The answer to ``given``, and the record after it.
+
+    Args:
+        now: seconds, by the clock of Redis.
+        log: for a resume, what the warehouse log has of the ticks since the cursor.
+    """
     if record.status.terminal:
         if given is ScheduleCommand.STOP:
             text = f"schedule {record.name} is {record.status} already"
             return ScheduleCommanded(Answer.ALREADY, record, text)
         return _refused(record, f"and a schedule that has ended never changes; {_set_anew(record)}")
     ahead = given in (ScheduleCommand.RESUME, ScheduleCommand.RUN) and _is_ahead(record, now)
-    result = _COMMANDS[given](_from_now(record, now) if ahead else record, now, by)
+    start = _from_now(record, now) if ahead else record
+    result = _COMMANDS[given](start, now, by, log)
     if ahead and result.answer is not Answer.DONE:
         text = f"the ticks of schedule {record.name} count from now"
         result = replace(result, answer=Answer.DONE, text=text)
@@ -113,27 +130,99 @@ def command(
 
 
 def begin_backfill(
-    record: ScheduleRecord, wanted: Wanted, now: float, by: str = "", reason: str = ""
+    record: ScheduleRecord,
+    wanted: Wanted,
+    ticks: Ticks,
+    now: float,
+    by: str = "",
+    reason: str = "",
+    reads: int | None = None,
 ) -> ScheduleCommanded:
-    """Run ticks of the past. Given again while it goes on, it changes nothing but ``parallel``."""
+    """Run ticks of the past. Given again while it goes on, it changes nothing but ``parallel``.
+
+    Args:
+        ticks: of the schedule, that had a run or were skipped; all of them, if its runs build on each other.
+        reads: the version from which ``wanted.from_here`` starts; None: the newest.
+    """
     policy, old, name = policy_of(record.policy), record.backfill, record.name
     if record.status is ScheduleStatus.STOPPED:
         return _refused(record, f"and a schedule that has ended never changes; {_set_anew(record)}")
-    if wrong := wanted.problem(policy, now):
+    wrong = wanted.problem(policy, now)
+    if not wrong and wanted.from_here and not record.builds_on:
+        wrong = "its runs do not build on each other, so --from-here has no meaning: give --from and --to"
+    if wrong:
         return ScheduleCommanded(Answer.REFUSED, record, f"schedule {name} cannot be backfilled: {wrong}")
-    new = wanted.begun(policy, record.policy, now, by)
+    new = replace(wanted.begun(policy, record.policy, now, by), in_order=bool(record.builds_on), reads=reads)
     event = {"kind": "USER_BACKFILL", "at": now, "by": by, "text": reason or f"{new.total:,} ticks"}
     if old is not None and not old.over:
         if _range(old) != _range(new):
-            text = f"and its backfill goes on: {old.progress}; to end it: `unstuck schedule backfill {name} --cancel`"
+            text = (
+                f"and its backfill is {old.status}: {old.progress}; `unstuck schedule backfill {name} --cancel` ends it"
+            )
             return _refused(record, text)
         if old.parallel == new.parallel or old.canceled:
             return ScheduleCommanded(Answer.ALREADY, record, f"{_backfill(record)} is {old.status}: {old.progress}")
+    if record.builds_on and (wrong := order_problem(record, wanted, policy, ticks, now)):
+        return ScheduleCommanded(Answer.REFUSED, record, f"schedule {name} cannot be backfilled so: {wrong}")
+    if old is not None and not old.over:
         new = replace(old, parallel=new.parallel)
     text = f"{_backfill(record)} is on record: {new.progress}, at most {new.parallel} at once"
     if record.intent is ScheduleIntent.PAUSE:
         text += f"; it waits until the schedule is resumed: `unstuck schedule resume {name}`"
     return ScheduleCommanded(Answer.DONE, replace(record, backfill=new), text, (event,))
+
+
+def run_by_hand(
+    record: ScheduleRecord, params: Mapping[str, Any], now: float, by: str = "", reason: str = ""
+) -> ScheduleCommanded:
+    """Start a run that belongs to no tick, with these values of parameters, whatever the clock waits for."""
+    name = record.name
+    if record.status.terminal:
+        return _refused(record, f"and a schedule that has ended never changes; {_set_anew(record)}")
+    if record.requests:
+        return ScheduleCommanded(Answer.REFUSED, record, f"a run of schedule {name} had been asked for before")
+    asked = Run(tick=round(now, 3), by=by or "a person", by_hand=True, params=dict(params))
+    event = _event("USER_RUN", now, was=record.status, by=by, text=reason)
+    changed = replace(record, requests=(asked,))
+    return ScheduleCommanded(Answer.DONE, changed, f"a run of schedule {name} is on record", (event,))
+
+
+def skip(
+    record: ScheduleRecord, tick: Tick, stored: Collection[str], now: float, by: str = "", reason: str = ""
+) -> ScheduleCommanded:
+    """Leave a tick out: it gets no run any more, and what waited for it continues.
+
+    Args:
+        tick: as it stands; its outcome is that of its current run.
+        stored: jobs of its runs that are in the store, although nobody has noted that.
+    """
+    name, text = record.name, tick_text(tick.at)
+    which = f"tick {text} of schedule {name}"
+    if record.status is ScheduleStatus.STOPPED:
+        return _refused(record, f"and a schedule that has ended never changes; {_set_anew(record)}")
+    if tick.outcome is TickOutcome.SKIPPED:
+        return ScheduleCommanded(Answer.ALREADY, record, f"{which} is skipped already")
+    own = [run for run in record.going_on if run.tick == tick.at and not run.by_hand]
+    begun = (run for run in own if run.job or run.tries or run.next_at <= now or run.job_id(name) in stored)
+    if going_on := next(begun, None):
+        end = f"job {going_on.job} runs; `unstuck cancel {going_on.job}` ends it" if going_on.job else "a run begins"
+        return ScheduleCommanded(Answer.REFUSED, record, f"{which} cannot be skipped: {end}")
+    if tick.outcome is TickOutcome.DONE:
+        return ScheduleCommanded(Answer.REFUSED, record, f"{which} cannot be skipped: job {tick.job} is done")
+    if not _is_tick(record, tick.at, now) and tick.outcome is TickOutcome.MISSING:
+        return ScheduleCommanded(Answer.REFUSED, record, f"{which} cannot be skipped: no such tick has come")
+    backfill = record.backfill and without_tick(record.backfill, tick.at)
+    retries = tuple(run for run in record.retries if run.tick != tick.at)
+    halted = record.halted if any(run.final for run in retries) or retries == record.retries else None
+    changed = replace(record, backfill=backfill, retries=retries, halted=halted)
+    event = _event("USER_SKIP", now, tick=text, by=by, text=reason)
+    return ScheduleCommanded(Answer.DONE, changed, f"{which} is skipped", (event,))
+
+
+def _is_tick(record: ScheduleRecord, at: float, now: float) -> bool:
+    """Whether the clock of the schedule has a tick at this time, which has come."""
+    found = passed(policy_of(record.policy), at - 0.001, at)
+    return found is not None and at <= now
 
 
 def backfill_command(
@@ -149,7 +238,7 @@ def backfill_command(
         case BackfillCommand.PAUSE:
             new, text = replace(old, paused=True, paused_by=by), "is paused"
         case BackfillCommand.RESUME:
-            new, text = _resumed(old), "goes on"
+            new, text = resumed(old), "goes on"
         case BackfillCommand.CANCEL:
             new, text = replace(old, canceled=True), "is canceled; its runs that go on may end"
     if old.canceled or new == old or (given is BackfillCommand.PAUSE and old.paused):
@@ -174,26 +263,21 @@ def goes_on(record: ScheduleRecord) -> str:
 
 
 def _range(backfill: Backfill) -> tuple[object, ...]:
-    return backfill.first, backfill.last, backfill.redo, backfill.backwards
-
-
-def _resumed(backfill: Backfill) -> Backfill:
-    runs = tuple(replace(run, next_at=0.0, trouble=None) if not run.job else run for run in backfill.runs)
-    return replace(backfill, runs=runs, paused=False, paused_by="", halted=None, failures=0, next_at=0.0)
+    return backfill.first, backfill.last, backfill.redo, backfill.backwards, backfill.reads
 
 
 def _backfill(record: ScheduleRecord) -> str:
     return f"the backfill of schedule {record.name}"
 
 
-def _pause(record: ScheduleRecord, now: float, by: str) -> ScheduleCommanded:
+def _pause(record: ScheduleRecord, now: float, by: str, log: LogSeen) -> ScheduleCommanded:
     if record.intent is ScheduleIntent.PAUSE:
         return ScheduleCommanded(Answer.ALREADY, record, f"schedule {record.name} is paused already")
     text = f"schedule {record.name} is paused{_running(record)}"
     return ScheduleCommanded(Answer.DONE, replace(record, intent=ScheduleIntent.PAUSE), text)
 
 
-def _resume(record: ScheduleRecord, now: float, by: str) -> ScheduleCommanded:
+def _resume(record: ScheduleRecord, now: float, by: str, log: LogSeen) -> ScheduleCommanded:
     paused = record.intent is ScheduleIntent.PAUSE
     if not paused and record.halted is None:
         if record.status is ScheduleStatus.RETRYING:
@@ -202,17 +286,16 @@ def _resume(record: ScheduleRecord, now: float, by: str) -> ScheduleCommanded:
         return ScheduleCommanded(Answer.ALREADY, record, text)
     why = f"paused{f' by {record.intent_by}' if record.intent_by else ''}" if paused else "it was HALTED"
     missed = passed(policy_of(record.policy), record.cursor, now)
-    events: tuple[dict[str, Any], ...] = ()
+    current, events = record, list[dict[str, Any]]()
     if missed is not None:
-        code = "PAUSED" if paused else "MISSED"
-        events = ({"kind": "SKIPPED", "at": now, "code": code, "text": Skip(code, why, *missed).told},)
+        current, events = pass_over(record, Skip("PAUSED" if paused else "MISSED", why, *missed), log, now)
     fresh: dict[str, Any] = {"failures": 0, "first_error": None, "last_error": None}
-    goes_on = replace(_from_now(_tried_at_once(record), now), intent=ScheduleIntent.RUN, **fresh)
+    goes_on = replace(_from_now(_tried_at_once(current), now), intent=ScheduleIntent.RUN, **fresh)
     text = f"schedule {record.name} goes on, with its full retry budget; its ticks count from now"
-    return ScheduleCommanded(Answer.DONE, goes_on, text, events)
+    return ScheduleCommanded(Answer.DONE, goes_on, text, tuple(events))
 
 
-def _run(record: ScheduleRecord, now: float, by: str) -> ScheduleCommanded:
+def _run(record: ScheduleRecord, now: float, by: str, log: LogSeen) -> ScheduleCommanded:
     name, asked_by = record.name, by or "a person"
     if record.retries and record.intent is ScheduleIntent.PAUSE:
         # Under a pause, only what a person asks for is run.
@@ -229,7 +312,7 @@ def _run(record: ScheduleRecord, now: float, by: str) -> ScheduleCommanded:
         return ScheduleCommanded(Answer.ALREADY, record, f"a run of schedule {name} had been asked for before")
     if record.runs and policy_of(record.policy).overlap == "skip":
         return ScheduleCommanded(Answer.ALREADY, record, f"a run of schedule {name} goes on{_running(record)}")
-    asked = Run(tick=round(now, 3), by=asked_by)
+    asked = Run(tick=round(now, 3), by=asked_by, by_hand=True)
     changed = replace(_tried_at_once(record), requests=(asked,))
     return ScheduleCommanded(Answer.DONE, changed, f"a run of schedule {name} is on record")
 
@@ -256,13 +339,14 @@ def _set_back(old: ScheduleRecord, new: ScheduleRecord, now: float) -> tuple[dic
     return (_event("COUNTS_FROM_NOW", now, text=f"{upto}; those since then had no run, and the next one is run"),)
 
 
-def _stop(record: ScheduleRecord, now: float, by: str) -> ScheduleCommanded:
-    backfill = record.backfill and replace(record.backfill, canceled=True)
+def _stop(record: ScheduleRecord, now: float, by: str, log: LogSeen) -> ScheduleCommanded:
+    fill = record.backfill
+    backfill = fill if fill is None or fill.over else replace(fill, canceled=True)
     stopped = replace(record, intent=ScheduleIntent.STOP, requests=(), retries=(), backfill=backfill)
     return ScheduleCommanded(Answer.DONE, stopped, f"schedule {record.name} is stopped for good{_running(record)}")
 
 
-_COMMANDS: dict[ScheduleCommand, Callable[[ScheduleRecord, float, str], ScheduleCommanded]] = {
+_COMMANDS: dict[ScheduleCommand, Callable[[ScheduleRecord, float, str, LogSeen], ScheduleCommanded]] = {
     ScheduleCommand.PAUSE: _pause,
     ScheduleCommand.RESUME: _resume,
     ScheduleCommand.RUN: _run,

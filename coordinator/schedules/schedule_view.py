@@ -13,7 +13,8 @@ from typing import Any
 from unstuck.coordinator.model.backlog import Backlog
 from unstuck.coordinator.model.schedule_record import ScheduleRecord, ScheduleStatus
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.schedules.decide_schedule import NOTHING, Published, Wait, decide_schedule
+from unstuck.coordinator.model.tick import TickOutcome
+from unstuck.coordinator.schedules.decide_schedule import NOTHING, Published, Skip, Step, Wait, decide_schedule
 from unstuck.coordinator.schedules.run_outcome import RunSeen
 from unstuck.coordinator.schedules.schedule_facts import ScheduleFacts
 from unstuck.coordinator.schedules.tick_params import tick_params
@@ -29,12 +30,14 @@ class BackfillTick:
     Attributes:
         tick: in UTC.
         params: the values that it gives to parameters of its job.
-        had: the newest job that it had, if that is in the store; else empty.
+        had: the job of its current run; empty if there is none.
+        outcome: of the tick.
     """
 
     tick: datetime.datetime
     params: Mapping[str, str]
     had: str = ""
+    outcome: TickOutcome = TickOutcome.MISSING
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +96,17 @@ def view_of(
     # The end of a run is shown once a coordinator has noted it.
     going_on = {job: RunSeen(Status.RUNNING if status.terminal else status) for job, status in stands.items()}
     step = decide_schedule(record, going_on, now, published)
-    waits = step.text if isinstance(step, Wait) else "a coordinator decides it next"
+    waits = _waits(step)
     idle = record.status in (ScheduleStatus.WAITING, ScheduleStatus.RETRYING) and not record.runs
     if record.failures and idle and not record.retries:
         waits = f"its last run failed, and is not tried again; {waits}"
     return ScheduleView(ScheduleFacts.of(record), now, due, waits, backlog)
+
+
+def _waits(step: Step) -> str:
+    match step:
+        case Wait():
+            return step.text
+        case Skip():
+            return f"{step.told}; a coordinator reads first in the warehouse log whether they had a run"
+    return "a coordinator decides it next"

@@ -8,64 +8,69 @@ from typing import Any
 
 from unstuck.coordinator.decide.timers.backoff import doubled
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.model.schedule_record import Quiet, Run, ScheduleRecord, tick_text
-from unstuck.coordinator.schedules.backfill import run_ended, submit_event
-from unstuck.coordinator.schedules.decide_schedule import Skip, after_end, policy_of
+from unstuck.coordinator.model.schedule_record import Quiet, Run, ScheduleRecord
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.schedules.backfill import given_up, run_ended, submit_event, tick_of
+from unstuck.coordinator.schedules.decide_schedule import Skip, after_end, backfill_succeeded, policy_of
 from unstuck.coordinator.schedules.run_outcome import RunSeen
 
+Noted = tuple[ScheduleRecord, list[dict[str, Any]]] | None
+"""The record and the events of a note; None: it is known already."""
 
-def submitted(
-    record: ScheduleRecord, run: Run, job: str, author: str, now: float
-) -> tuple[ScheduleRecord, dict[str, Any]] | None:
-    """The record once ``run`` is submitted as ``job``, and the event; None if that is noted already.
+
+def submitted(record: ScheduleRecord, run: Run, job: str, backfill: str, now: float) -> Noted:
+    """The record once ``run`` is submitted as ``job``, and the event.
 
     Args:
-        author: of the job, which may have been the run of its tick before.
+        backfill: that submitted the job, which may have been the run of its tick before.
     """
     changed = _noted(record, run, lambda mine: replace(mine, job=job, trouble=None, tries=0, next_at=0.0))
-    had = not any(one.was_begun_by(author) for one in record.going_on if _is_to_be(one, run))
+    if changed is None:
+        return None
+    had = not any(mine.backfill == backfill for mine in record.going_on if _is_to_be(mine, run))
     event = submit_event(run, job, now, had=had)
     if run.number > 1 and not had:
         event["text"] = f"try {run.number} of this tick"
     event |= {"by": run.by} if run.by else {}
     if record.quiet is not None:
         event |= {"code": "NOTHING_NEW", "text": f"before it, {_of_quiet(record.quiet).told}"}
-    return None if changed is None else (replace(changed, quiet=None), event)
+    return replace(changed, quiet=None), [event]
 
 
-def nothing_new(record: ScheduleRecord, run: Run, now: float) -> tuple[ScheduleRecord, None] | None:
+def nothing_new(record: ScheduleRecord, run: Run, now: float) -> Noted:
     """The record if nothing new lies there for ``run``. No event: there may be one in each second."""
     mine = [one for one in record.runs if _is_to_be(one, run)]
     if not mine:
         return None
     first, count = (run.tick, 1) if record.quiet is None else (record.quiet.first, record.quiet.count + 1)
     others = tuple(one for one in record.runs if one not in mine)
-    return replace(record, runs=others, quiet=Quiet(first, run.tick, count, now)), None
+    return replace(record, runs=others, quiet=Quiet(first, run.tick, count, now)), []
 
 
 def _of_quiet(quiet: Quiet) -> Skip:
     return Skip("NOTHING_NEW", "nothing new lay there", quiet.first, quiet.last, quiet.count)
 
 
-def stood_already(
-    record: ScheduleRecord, run: Run, job: str, seen: RunSeen, now: float
-) -> tuple[ScheduleRecord, dict[str, Any]] | None:
-    """The record if ``run`` had been submitted before and has ended as ``seen``, which the store forgot."""
+def stood_already(record: ScheduleRecord, run: Run, job: str, seen: RunSeen, now: float) -> Noted:
+    """The record if the log has the package of ``run`` or its ABORT: made by ``job``, which has ended as ``seen``."""
     changed = _noted(record, run, lambda mine: replace(mine, job=job, trouble=None))
     if changed is None:
         return None
-    event: dict[str, Any] | None = None
-    for mine in set(changed.runs) - set(record.runs):
+    events: list[dict[str, Any]] = []
+    for mine in [one for one in changed.runs if one not in record.runs]:
         changed, event = after_end(changed, mine, seen, now)
+        events += [event] if event else []
     if changed.backfill is not None and changed.backfill != record.backfill:
-        backfill, events = run_ended(changed.backfill, run, seen, policy_of(changed.backfill.policy), now)
-        changed, event = replace(changed, backfill=backfill), next(iter(events), event)
-    return changed, event or {"kind": "RUN_STANDS", "at": now, "tick": tick_text(run.tick)}
+        mine = replace(run, job=job)
+        backfill, more = run_ended(changed.backfill, mine, seen, policy_of(changed.backfill.policy), now)
+        changed = replace(changed, backfill=backfill)
+        if seen.status is Status.FINISHED:
+            changed = backfill_succeeded(changed, mine, seen)
+        events += more
+    return changed, events
 
 
-def not_submitted(
-    record: ScheduleRecord, run: Run, why: Reason, final: bool, now: float
-) -> tuple[ScheduleRecord, dict[str, Any]] | None:
+def not_submitted(record: ScheduleRecord, run: Run, why: Reason, final: bool, now: float) -> Noted:
     """The record if ``run`` could not be submitted. ``final``: trying again would not help."""
     retry = policy_of(record.policy).retry
 
@@ -75,15 +80,23 @@ def not_submitted(
 
     if (changed := _noted(record, run, later)) is None:
         return None
-    if final:
-        if changed.backfill is not None and changed.backfill != record.backfill:
-            changed = replace(changed, backfill=replace(changed.backfill, halted=why))
-        for mine in set(changed.runs) - set(record.runs):
-            again = replace(mine, final=why, trouble=None)
-            others = tuple(one for one in changed.runs if one is not mine)
-            changed = replace(changed, runs=others, retries=(*record.retries, again))
-    event = {"kind": "NOT_SUBMITTED", "at": now, "tick": tick_text(run.tick), "code": why.code, "text": why.text}
-    return changed, event
+    event = {"kind": "NOT_SUBMITTED", "at": now, **tick_of(run), "code": why.code, "text": why.text}
+    return _given_up(record, changed, why, event, now) if final else (changed, [event])
+
+
+def _given_up(record: ScheduleRecord, changed: ScheduleRecord, why: Reason, event: dict[str, Any], now: float) -> Noted:
+    """``changed``, in which runs of ``record`` have trouble, once these are not submitted again by themselves."""
+    events = [event]
+    backfill, old = changed.backfill, record.backfill
+    if backfill is not None and old is not None:
+        policy = policy_of(backfill.policy)
+        for mine in [one for one in backfill.runs if one not in old.runs]:
+            backfill = given_up(backfill, mine, why, policy, now, events)
+        changed = replace(changed, backfill=backfill)
+    troubled = [one for one in changed.runs if one not in record.runs]
+    retries = tuple(replace(one, final=why, trouble=None) for one in troubled if not one.by_hand)
+    runs = tuple(one for one in changed.runs if one not in troubled)
+    return replace(changed, runs=runs, retries=(*changed.retries, *retries)), events
 
 
 def _noted(record: ScheduleRecord, run: Run, change: Callable[[Run], Run]) -> ScheduleRecord | None:
@@ -102,4 +115,5 @@ def _noted(record: ScheduleRecord, run: Run, change: Callable[[Run], Run]) -> Sc
 
 def _is_to_be(one: Run, run: Run) -> bool:
     """Whether ``one`` is the run of the tick and try of ``run``, and nobody has noted its submit yet."""
-    return not one.job and (one.tick, one.number) == (run.tick, run.number)
+    same = (one.tick, one.number, one.by_hand) == (run.tick, run.number, run.by_hand)
+    return same and not one.job and one.final is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from unstuck.coordinator.schedules.trigger import previous_tick
@@ -11,21 +12,43 @@ from unstuck.coordinator.spec.job_params import tick_of
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, SpecError
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
+from unstuck.tasks.spec.inputs import DatasetInput, GroupInput
+
+NO_PARAMS: Mapping[str, Any] = MappingProxyType({})
 
 
-def run_spec(spec: JobSpec, tick: datetime) -> JobSpec:
-    """The ordinary job that ``spec`` is at ``tick``: without its schedule, and with a value for each parameter.
+def run_spec(spec: JobSpec, tick: datetime, params: Mapping[str, Any] = NO_PARAMS) -> JobSpec:
+    """The ordinary job that ``spec`` is at ``tick``: without its schedule, with its zone and all values of parameters.
+
+    ``params``: values that a person gives to a run by hand, in the place of those of the tick.
 
     The same tick has the same values at any time and on any host, so that a run that is submitted twice is one job.
 
     Raises:
         SpecError: a required parameter has no value; or there is no tick before this one.
     """
-    given = tick_params(spec.params, spec.schedule or ScheduleSpec(), tick)
+    bound = {name: written for name, written in spec.params.items() if name not in params}
+    values = {**tick_params(bound, spec.schedule or ScheduleSpec(), tick), **params}
     written = {name: getattr(spec, name) for name in spec.model_fields_set - {"schedule"}}
+    if spec.steps_zone:
+        written["zone"] = spec.steps_zone
     if spec.notify:
         written["notify"] = [rule for one in spec.notify if (rule := one.of_run()) is not None]
-    return JobSpec.from_values(written, given)
+    return JobSpec.from_values(written, values)
+
+
+def reading(spec: JobSpec, dataset: str, version: int) -> JobSpec:
+    """``spec`` with every input of ``dataset`` read as it stood at ``version``."""
+
+    def read(one: GroupInput) -> GroupInput:
+        follows = isinstance(one, DatasetInput) and one.dataset == dataset and one.version is None
+        return one.model_copy(update={"version": version}) if follows else one
+
+    groups = [
+        group.model_copy(update={"inputs": {name: read(one) for name, one in group.inputs.items()}})
+        for group in spec.groups
+    ]
+    return spec.model_copy(update={"groups": groups})
 
 
 def tick_params(params: Mapping[str, Any], schedule: ScheduleSpec, tick: datetime) -> dict[str, str]:

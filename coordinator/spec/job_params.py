@@ -9,7 +9,7 @@ import datetime
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from pydantic import Field, StrictBool, StrictStr, ValidationError
@@ -57,6 +57,32 @@ _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _A_MAP = "; a default that is a mapping with the key type is written as {type: map, default: {type: …}}"
 
 
+@dataclass(frozen=True)
+class UnparsedText:
+    """A value as a command line or a query string has it: its type follows from the parameter that it is for."""
+
+    text: str
+
+    def value(self, *, stays_text: bool) -> Any:
+        """Return the text as it is if it ``stays_text``, else the value that a spec with this text would have.
+
+        Raises: ValueError.
+        """
+        from unstuck.coordinator.spec.text import plain_scalar, read_text
+
+        if stays_text:
+            return self.text
+        if self.text[:1] not in ("[", "{", '"', "'"):
+            return plain_scalar(self.text)
+        try:
+            reading = read_text(self.text, "")
+        except SpecError as error:
+            raise ValueError(f"cannot be read: {error.problems[0].message}") from None
+        if reading.problems:
+            raise ValueError(reading.problems[0].message)
+        return reading.root.value
+
+
 class Param(Strict):
     """The declaration of a parameter: its type, its default, and what else holds for its value."""
 
@@ -99,8 +125,8 @@ def fill(
 ) -> tuple[dict[str, Any], list[Problem]]:
     """``params`` of a spec with the values that a submit gives, and what is wrong with these.
 
-    Text is read as a spec would read it (``2014`` is a number), except for a parameter that is text. ``scheduled``: a
-    tick gives the values of those that are bound to one.
+    An `UnparsedText` is read as a spec would read it (``2014`` is a number), except for a parameter that is text; a
+    ``str`` is text. ``scheduled``: a tick gives the values of those that are bound to one.
     """
     filled, problems = dict(params), []
     for name, value in given.items():
@@ -133,8 +159,8 @@ def with_value(written: Any, value: Any) -> Any:
     """The entry of a parameter in the spec after it is given ``value``. Raises: ValueError: the value is wrong."""
     declared, standing = is_declared(written), _value(written)
     kind = str(written["type"]) if declared else _type_of(standing)
-    if isinstance(value, str):
-        value = override(value, stays_text=kind == "text")
+    if isinstance(value, UnparsedText):
+        value = value.value(stays_text=kind == "text")
     elif (kind == "date" and type(value) is datetime.date) or (kind == "datetime" and type(value) is datetime.datetime):
         value = value.isoformat()
     if not declared:
@@ -152,25 +178,6 @@ def with_value(written: Any, value: Any) -> Any:
 def without_value(written: Any) -> Any:
     """A declaration without its default; None for a plain default."""
     return {key: part for key, part in written.items() if key != "default"} if is_declared(written) else None
-
-
-def override(text: str, *, stays_text: bool) -> Any:
-    """The value that ``text`` says: read as a spec would read it. ``stays_text``: only quotes around it are taken off.
-
-    Raises: ValueError.
-    """
-    from unstuck.coordinator.spec.text import plain_scalar, read_text
-
-    if text[:1] in ("[", "{", '"', "'"):
-        try:
-            reading = read_text(text, "")
-        except SpecError as error:
-            raise ValueError(f"cannot be read: {error.problems[0].message}") from None
-        if reading.problems:
-            raise ValueError(reading.problems[0].message)
-        value = reading.root.value
-        return text if stays_text and not isinstance(value, str) else value
-    return text if stays_text else plain_scalar(text)
 
 
 def wrong_declarations(params: Any) -> Iterator[Problem]:

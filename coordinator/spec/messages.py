@@ -13,7 +13,15 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from unstuck.coordinator.spec.problems import MAX_PROBLEMS, Loc, Problem, describe, listed, shorten, suggestion
-from unstuck.tasks.spec.fields import DatasetName, ErrorName, FunctionName, GroupName, ParamName, QueueName
+from unstuck.tasks.spec.fields import (
+    DatasetName,
+    ErrorName,
+    FunctionName,
+    GroupName,
+    JobPattern,
+    ParamName,
+    QueueName,
+)
 from unstuck.tasks.spec.group import ForkFrom
 
 # Fields that a later release will have; the message differs from that of a misspelt field.
@@ -40,6 +48,7 @@ PATTERNS = {
     pattern_of(DatasetName): f"a name ({_SIMPLE})",
     pattern_of(ParamName): f"a name ({_SIMPLE})",
     pattern_of(QueueName): f"a name ({_DOTTED})",
+    pattern_of(JobPattern): "the name of a job, or a pattern such as load_*",
     pattern_of(ErrorName): "a name such as TimeoutError, requests.exceptions.Timeout or DIVIDE_BY_ZERO",
     pattern_of(FunctionName): "module:function, such as examples.flights:clean",
     pattern_of(ForkFrom.model_fields["source"]): "output.column, such as clean.months",

@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, Self
@@ -32,8 +32,16 @@ from unstuck.coordinator.spec.job_params import fill, unbound_ticks, values_of, 
 from unstuck.coordinator.spec.messages import problems_of
 from unstuck.coordinator.spec.notify_spec import MAX_RULES, ConditionWithValue, NotifyRule, notify_problems
 from unstuck.coordinator.spec.problems import Loc, Problem, SpecError, Written, shorten
-from unstuck.coordinator.spec.schedule_spec import After, RunRetry, ScheduleSpec, schedule_problems
+from unstuck.coordinator.spec.schedule_spec import (
+    After,
+    RunRetry,
+    ScheduleSpec,
+    builds_on,
+    schedule_problems,
+    zone_of,
+)
 from unstuck.tasks.duration import Timeout
+from unstuck.tasks.plain_text import plain_text
 from unstuck.tasks.protocol.texts import Packer
 from unstuck.tasks.spec.fields import (
     MAX_COUNT,
@@ -80,6 +88,10 @@ class JobSpec(Strict):
     description: Description | None = Field(default=None, description="What it is for, for people.")
     schedule: ScheduleSpec | None = Field(
         default=None, description="When it runs again; left out: only when submitted."
+    )
+    zone: StrictStr | None = Field(
+        default=None,
+        description="The time zone of its steps; left out: that of its schedule, else that of the fleet.",
     )
     params: dict[ParamName, Any] = Field(
         default_factory=dict, description="Parameters of every step: defaults, or declarations with a type."
@@ -131,9 +143,10 @@ class JobSpec(Strict):
         ):  # STORED: the whole was checked before it was stored, and a coordinator loads it again and again
             return spec
         problems = problems_in(spec.groups, spec.params, spec.publish, spec.defaults.conf, spec.outputs)
-        problems += schedule_problems(spec.schedule, spec.groups, published_outputs(spec.groups, spec.publish))
+        problems += schedule_problems(spec.schedule, spec.groups, spec.published)
         problems += notify_problems(spec.notify, spec.schedule, spec.groups)
         problems += unbound_ticks(spec.schedule, spec.params)
+        problems += _zone_problems(spec)
         if problems:
             raise SpecError(problems)
         return spec
@@ -260,6 +273,16 @@ class JobSpec(Strict):
         """The value of each parameter; None for one that is declared and has none."""
         return values_of(self.params)
 
+    @property
+    def builds_on(self) -> str:
+        """Why each run of the job builds on the one before, as `schedule_spec.builds_on`; empty if none does."""
+        return builds_on(self.schedule, self.groups, self.published)
+
+    @property
+    def published(self) -> Collection[str]:
+        """The declared outputs that become visible; steps in Python may write others."""
+        return published_outputs(self.groups, self.publish)
+
     def check_versions(self, oldest: int, newest: int) -> None:
         """Look whether the versions that ``inputs:`` name can be read. Raises: SpecError."""
         found = f"the oldest that can be read is {max(oldest, 1)}, the newest {newest}" if newest else "it is empty"
@@ -272,11 +295,26 @@ class JobSpec(Strict):
         if problems:
             raise SpecError(problems)
 
+    @property
+    def steps_zone(self) -> str:
+        """The time zone of its steps; empty: that of the fleet."""
+        return self.zone or (self.schedule.zone if self.schedule is not None else None) or ""
+
+    def in_zone(self, zone: str) -> JobSpec:
+        """Return this spec with ``zone``, that of the fleet, for the days of a schedule that has none of its own."""
+        if self.schedule is None or self.schedule.zone is not None:
+            return self
+        return self.model_copy(update={"schedule": self.schedule.model_copy(update={"zone": zone})})
+
     def check_zone(self, zone: str) -> None:
-        """Look whether a ``conf:`` would make another time zone than that of the fleet. Raises: SpecError."""
+        """Look whether a ``conf:`` would make another time zone than that of its steps. Raises: SpecError.
+
+        ``zone``: that of the fleet.
+        """
+        whose, zone = ("this job", self.steps_zone) if self.steps_zone else ("this fleet", zone)
         places: list[tuple[Loc, dict[str, str]]] = [(("defaults", "conf"), self.defaults.conf)]
         places += [(("groups", i, "conf"), group.conf) for i, group in enumerate(self.groups)]
-        if problems := [Problem(why, loc) for loc, conf in places if (why := other_zone(conf, zone))]:
+        if problems := [Problem(why, loc) for loc, conf in places if (why := other_zone(conf, zone, whose))]:
             raise SpecError(problems)
 
     def with_sql_files(self, folder: Path | None) -> JobSpec:
@@ -336,6 +374,18 @@ class JobSpec(Strict):
     def dumped(self) -> dict[str, Any]:
         """The values of `to_json`; a text that several places have is one value."""
         return self.with_sql_files(None).model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def _zone_problems(spec: JobSpec) -> Iterator[Problem]:
+    if spec.zone is None:
+        return
+    if spec.schedule is not None:
+        message = "the days of a job with a schedule are those of its schedule; write zone: under schedule:"
+        yield Problem(message, ("zone",))
+    try:
+        zone_of(spec.zone)
+    except ValueError as error:
+        yield Problem(str(error), ("zone",))
 
 
 class MakesSpec(Protocol):
@@ -400,7 +450,7 @@ def read_sql_file(name: str, folder: Path | None) -> str:
             raise ValueError(f"no such file: {shown}")
         with path.open("rb") as file:
             data = file.read(MAX_SQL + 1)
-        text = data.decode("utf-8-sig")
+        text = plain_text(data.decode())
     except OSError as error:
         raise ValueError(f"{shown} cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:

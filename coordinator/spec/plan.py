@@ -59,6 +59,7 @@ class Plan:
         default_publish: groups that no other needs (for a join: what it joins); published unless the spec names others.
         for_python: per group, the parameters that have no effect unless its Python takes them.
         params_told: the parameters in words, cut where they are long.
+        zone: the time zone of its steps; empty: that of the fleet.
         notify: its rules of who is told of what.
     """
 
@@ -73,6 +74,7 @@ class Plan:
     outputs: dict[str, OutputSpec]
     for_python: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     params_told: str = ""
+    zone: str = ""
     notify: tuple[NotifyRule, ...] = ()
 
     def member_count(self, group: str, collected: dict[str, tuple[Scalar, ...]]) -> int | None:
@@ -146,6 +148,7 @@ class Plan:
                     base=base,
                     mixed=mixed,
                     schedule=schedule,
+                    zone=self.zone,
                     checks=checks,
                     appended=self.appended_by(group),
                     for_python=self.for_python.get(group.name, ()),
@@ -285,6 +288,7 @@ def compile_plan(spec: JobSpec) -> Plan:
         ),
         outputs=dict(spec.outputs),
         for_python=for_python_alone(spec),
+        zone=spec.steps_zone,
         notify=spec.notify,
     )
 

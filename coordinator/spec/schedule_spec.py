@@ -18,6 +18,7 @@ from unstuck.coordinator.spec.problems import Loc, Problem, describe, listed, sh
 from unstuck.tasks.duration import Seconds
 from unstuck.tasks.spec.fields import DatasetName, Listed, Strict
 from unstuck.tasks.spec.group import GroupSpec
+from unstuck.tasks.spec.inputs import DatasetInput
 
 _CRON_FIELDS = {
     "minute": "0 to 59",
@@ -138,7 +139,8 @@ class ScheduleSpec(Strict):
         default=None,
         strict=True,
         max_length=100,
-        description="The time zone of cron, and of what parameters get from the tick; required with cron, else UTC.",
+        description="The time zone of cron, of what parameters get from the tick, and of the steps. "
+        "Required with cron; left out: that of the fleet.",
     )
     every: Seconds | None = Field(
         default=None, description="The distance of the ticks, in whole seconds; counted from 1970-01-01T00:00Z."
@@ -157,6 +159,14 @@ class ScheduleSpec(Strict):
     )
     missed_within: Seconds = Field(default=86400.0, description="Older ticks are not made up for.")
     retry: RunRetry = Field(default=RunRetry(), description="How a failed run is tried again.")
+    sequential: bool = Field(
+        default=False,
+        strict=True,
+        description="true: each run builds on the one before, where inputs: do not show it. Ticks then run in order.",
+    )
+    on_failure: Literal["stop", "continue"] = Field(
+        default="stop", description="What a backfill does after a tick whose retries are used up."
+    )
     until: Instant | None = Field(
         default=None, description="No tick at this time or later, with its offset from UTC; left out: no end."
     )
@@ -227,6 +237,21 @@ def _comes(text: str) -> bool:
         return False
 
 
+SEQUENTIAL = "sequential: true"  # no dataset can have this name
+
+
+def builds_on(schedule: ScheduleSpec | None, every: Sequence[GroupSpec], published: Collection[str]) -> str:
+    """Why each run of a job builds on the one before: the dataset that it reads and publishes, or ``sequential: true``.
+
+    Empty if its runs do not build on each other. An input that names a version reads the same rows in every run.
+    """
+    for group in every:
+        for one in group.inputs.values():
+            if isinstance(one, DatasetInput) and one.version is None and one.dataset in published:
+                return one.dataset
+    return SEQUENTIAL if schedule is not None and schedule.sequential else ""
+
+
 def schedule_problems(
     schedule: ScheduleSpec | None, every: Sequence[GroupSpec], published: Collection[str]
 ) -> Iterator[Problem]:
@@ -241,3 +266,10 @@ def schedule_problems(
     if schedule.only_if == "arrived" and not any(group.streams for group in every):
         message = "no group of the job reads a stream, so nothing can arrive"
         yield Problem(message, ("schedule", "only_if"))
+    if why := builds_on(schedule, every, published):
+        if schedule.overlap == "allow":
+            message = f"each run builds on the one before ({why}), so no two may run at once; write wait, or skip"
+            yield Problem(message, ("schedule", "overlap"))
+        if schedule.on_failure == "continue":
+            message = f"each run builds on the one before ({why}), so no tick may be passed over; leave it out"
+            yield Problem(message, ("schedule", "on_failure"))

@@ -28,6 +28,7 @@ from unstuck.coordinator.spec.problems import (
     shorten,
     suggestion,
 )
+from unstuck.tasks.plain_text import plain_text
 
 MAX_BYTES = 10 * 1024 * 1024
 MAX_NODES = 500_000  # with the value of an alias counted each time: the bound on alias bombs
@@ -143,7 +144,7 @@ def read_text(text: str, source: str) -> Reading:
         raise builder.refused("larger than 10 MB")
     if half := _SURROGATE.search(text):
         raise builder.refused("not valid Unicode: half of a surrogate pair", _place_at(text, half.start()))
-    text = text.removeprefix("\ufeff")
+    text = plain_text(text) + "\n"  # the text of a block at the end of a file would lack its line end otherwise
     if not text.strip():
         raise builder.refused(_EMPTY)
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -29,6 +29,7 @@ from unstuck.coordinator.store.answers import (
     CommitAnswer,
     EndAnswer,
 )
+from unstuck.coordinator.store.failed_jobs import reported_as
 from unstuck.coordinator.store.runner_wake_ups import idle_runner, served, share_wake_ups
 from unstuck.coordinator.store.staging_index import staging_record
 from unstuck.coordinator.store.totals import ended_as
@@ -61,7 +62,7 @@ class Store:
         # Seconds until no worker can hold an attempt of a job that has ended.
         self._released_after = settings.lease_ttl + settings.cancel_grace
         of_passes = ("jobs/lock_job", "jobs/unlock_or_again", "jobs/commit", "reports/acknowledge_reports")
-        names = (*of_passes, "jobs/command", "note_sweep", "free_slots")
+        names = (*of_passes, "jobs/command", "note_sweep", "free_slots", "forget_failed")
         self._scripts = {name.rpartition("/")[2]: Script(client, keys, __package__, name) for name in names}
 
     # ---- one pass over one job -----------------------------------------------------------------------
@@ -188,6 +189,7 @@ class Store:
             "published": _published(new) if new.status is Status.FINISHED else {},
             "ended": ended_as(new, decision.publishing) if new.terminal else None,
             "published_as": f"{new.version} {new.published_at:.6f}",
+            "reported_as": reported_as(new),
             "staged": staging_record(new, self._released_after) if new.terminal else None,
         }
         reach(Point.BEFORE_COMMIT, old.id)
@@ -322,6 +324,8 @@ class Store:
         """Drop jobs past their retention from the indexes; their own keys have expired. Returns how many."""
         ended = cast(list[str], self._redis.zrangebyscore(self._keys.ended, "-inf", now, start=0, num=limit))
         if ended:
+            # First: a process that dies in between finds the same jobs again.
+            self._scripts["forget_failed"](jobs=json.dumps(ended))
             pipe = self._redis.pipeline(transaction=True)
             for status in Status:
                 pipe.zrem(self._keys.status(status), *ended)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -12,6 +13,7 @@ import redis
 from unstuck.coordinator.errors import Damaged
 from unstuck.coordinator.model.backlog import Backlog
 from unstuck.coordinator.model.schedule_record import ScheduleRecord, ScheduleStatus
+from unstuck.coordinator.model.tick import Tick, ticks_changed
 from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.tasks.protocol.keys import Keys, at_warehouse
 from unstuck.tasks.protocol.lua import Script
@@ -19,6 +21,7 @@ from unstuck.tasks.protocol.report import in_short
 
 TAKEN_AT_ONCE = 100
 UNWELL = (ScheduleStatus.HALTED, ScheduleStatus.RETRYING)
+MAX_TICKS_KEPT = 20_000  # of one schedule; of an older tick, its key and the warehouse log are asked
 FORGET_AFTER = 60  # seconds for which somebody may still look at a job that leaves the store
 
 
@@ -45,6 +48,11 @@ class ScheduleChange:
     due_seen: str = ""
     commanded: bool = False
     notices: Sequence[str] = ()
+
+    @property
+    def ticks(self) -> tuple[Tick, ...]:
+        """The ticks whose outcome or current run changed."""
+        return ticks_changed(self.events)
 
 
 class ScheduleStore:
@@ -121,6 +129,8 @@ class ScheduleStore:
             "events": [json.dumps(dict(event), separators=(",", ":")) for event in change.events],
             "notices": list(change.notices),
             "runs": dict(change.runs or {}),
+            "ticks": [[repr(tick.at), tick.to_text()] for tick in change.ticks],
+            "max_ticks": MAX_TICKS_KEPT,
             "due": None if change.due is None else f"{change.due:.6f}",
             "due_seen": change.due_seen,
             "follows": record.follows,
@@ -147,6 +157,12 @@ class ScheduleStore:
                 **keys,
             )
         )
+
+    def ticks(self, name: str, first: float, last: float = math.inf) -> dict[float, Tick]:
+        """The ticks from ``first`` to ``last`` that had a run or were skipped, in order, by their instant."""
+        texts = self._redis.zrangebyscore(self._keys.of_schedule(name).schedule_ticks, first, last)
+        found = (Tick.from_text(text) for text in cast(list[str], texts))
+        return {tick.at: tick for tick in found}
 
     def forget_runs(self, name: str, keep: int) -> int:
         """Let the jobs of all but the newest ``keep`` runs leave the store, at most 100 at once. Returns how many."""

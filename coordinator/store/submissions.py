@@ -15,6 +15,7 @@ from unstuck.coordinator.store.answers import (
     Submission,
     VacuumSince,
 )
+from unstuck.coordinator.store.failed_jobs import reported_as
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.lua import Script
@@ -71,6 +72,7 @@ class Submissions:
             "expect": expect,
             "name": "" if job.schedule else job.name,
             "expected": "" if job.schedule else submission.expected,
+            "reported_as": reported_as(job),
         }
         answer, subject = self._submit(
             job.id,

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.spec.checks.output_checks import outputs_of
 from unstuck.coordinator.spec.checks.sql import groups_read, wrong_statement
+from unstuck.coordinator.spec.checks.sql_tables import Writes
 from unstuck.coordinator.spec.checks.unused import Takes
 from unstuck.coordinator.spec.model import read_sql_file
 from unstuck.coordinator.spec.problems import Loc, Problem, Written, listed, suggestion
@@ -39,10 +40,12 @@ class CodeOfSteps:
     Attributes:
         takes: by group, the parameters that its Python takes; None: any.
         problems: what cannot be imported, or does not fit the spec.
+        writes: by group, the outputs that it writes; None: its Python may write others.
     """
 
     takes: Takes
     problems: Sequence[Problem]
+    writes: Writes
 
 
 class Statement(NamedTuple):
@@ -100,14 +103,14 @@ def code_problems(groups: Groups, written: Written, allowed: Sequence[str]) -> C
         for step, text in said["problems"]
     ]
     uses = {i: {int(step): use for step, use in said["uses"].items()} for i, said in found.items()}
-    problems += _wrong_names(groups, uses)
-    return CodeOfSteps({groups[i].name: said["takes"] for i, said in found.items()}, problems)
+    writes = {group.name: _written_by(group, uses[i]) for i, group in groups.items()}
+    problems += _wrong_names(groups, uses, writes)
+    return CodeOfSteps({groups[i].name: said["takes"] for i, said in found.items()}, problems, writes)
 
 
-def _wrong_names(groups: Groups, uses: Mapping[int, Mapping[int, Any]]) -> Iterator[Problem]:
+def _wrong_names(groups: Groups, uses: Mapping[int, Mapping[int, Any]], written: Writes) -> Iterator[Problem]:
     """Inputs that a step reads and nothing makes, and outputs that it should make and does not."""
     by_name = {group.name: group for group in groups.values()}
-    written = {group.name: _written_by(group, uses[i]) for i, group in groups.items()}
     for i, group in groups.items():
         read = list(groups_read(group, by_name))
         makes = [written[one.name] for one in read]

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Self
+from contextlib import suppress
+from functools import partial
+from typing import Any, Self
 
 from unstuck.coordinator.documents.document import Document
 from unstuck.coordinator.documents.problem import PlaceDocument
+from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.model.size import compile_to_store
+from unstuck.coordinator.publishing.breaker import CircuitBreaker
+from unstuck.coordinator.publishing.published_names import published_names
+from unstuck.coordinator.spec.checks.sql_tables import UnknownTable, Writes, unknown_tables
 from unstuck.coordinator.spec.checks.unused import doubts
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import Plan
 from unstuck.coordinator.spec.problems import Problem, SpecError, Written
 from unstuck.coordinator.validation.code_checks import CodeOfSteps, code_problems, groups_of, statement_problems
 from unstuck.tasks.settings import Settings
+
+_BREAKER = CircuitBreaker()  # of this process: a call that hangs outlives its command
 
 
 class ValidationDocument(Document):
@@ -35,7 +43,7 @@ class ValidationDocument(Document):
 
 
 def validate_spec(
-    written: Written, params: Mapping[str, str] | None, settings: Settings, *, imports: bool = False
+    written: Written, params: Mapping[str, Any] | None, settings: Settings, *, imports: bool = False
 ) -> tuple[Plan, ValidationDocument]:
     """The plan of a spec that is right, and what is told of it.
 
@@ -55,12 +63,16 @@ def validate_spec(
     except SpecError as error:
         problems += error.problems
     groups = dict(enumerate(job.groups)) if job else groups_of(written)
-    code = CodeOfSteps({}, ())
+    code = CodeOfSteps({}, (), {})
     if imports:
         code = code_problems(groups, written, settings.step_modules)
     by, wrong, doubtful = statement_problems(groups, written, settings.spark_conf)
     told = {problem.loc for problem in problems}  # the first that is told of a place is the nearest to its cause
     problems += [problem for problem in (*code.problems, *wrong) if problem.loc not in told]
+    unknown = _unknown_tables(job, settings, code.writes) if job else []
+    steps = {problem.loc[:4] for problem in problems}
+    problems += [table.problem for table in unknown if table.is_sure and table.problem.loc[:4] not in steps]
+    warnings += [table.problem for table in unknown if not table.is_sure]
     if problems or job is None or plan is None:
         raise SpecError([written.located(problem) for problem in problems])
     warnings += [*doubts(job, code.takes), *doubtful]
@@ -77,3 +89,24 @@ def validate_spec(
         warnings=tuple(map(str, located)),
         sql_parsed_by=by or None,
     )
+
+
+def check_tables_by_code(job: JobSpec, settings: Settings) -> None:
+    """Check the tables that the SQL of ``job`` reads, by the code of its steps where only that can tell.
+
+    The code is imported by another process, and only if a table is in doubt. If it cannot be imported there, the doubt
+    is left to the run. Raises: SpecError: nothing provides a table.
+    """
+    unknown = _unknown_tables(job, settings)
+    if unknown and not any(table.is_sure for table in unknown):
+        code = CodeOfSteps({}, (), {})
+        with suppress(BadRequest):
+            values = {"params": dict(job.params)}
+            code = code_problems(dict(enumerate(job.groups)), Written(values, lambda one: one), settings.step_modules)
+        unknown = _unknown_tables(job, settings, code.writes)
+    if problems := [table.problem for table in unknown if table.is_sure]:
+        raise SpecError(problems)
+
+
+def _unknown_tables(job: JobSpec, settings: Settings, writes: Writes | None = None) -> list[UnknownTable]:
+    return unknown_tables(job, settings, partial(published_names, settings.warehouse, _BREAKER), writes)

@@ -38,7 +38,7 @@ class DatasetVersion:
     @property
     def inputs(self) -> list[tuple[str, int]]:
         """The published datasets that it was made from, each with a version that was read."""
-        return [(name, n) for name, versions in self.entry.inputs.items() for n in versions]
+        return [(name, n) for name, versions in self.change.inputs.items() for n in versions]
 
 
 @dataclass(frozen=True, slots=True)

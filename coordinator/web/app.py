@@ -28,6 +28,7 @@ from unstuck.coordinator.web.safety import Access, Guard
 from unstuck.tasks.errors import UnstuckError
 
 log = logging.getLogger(__name__)
+LOG_TIMEOUT = 3.0  # seconds to read the end of a log
 TITLES = {404: "Not found", 503: "No answer"}
 
 
@@ -55,6 +56,7 @@ def create_app(
     )
     app.state.client = client
     app.state.exporter = exporter
+    app.state.log_breaker = CircuitBreaker(LOG_TIMEOUT)
     app.state.datasets = Datasets(client.settings.warehouse, CircuitBreaker())
     app.state.doctor = Doctor(client.settings)
     app.state.read_only = read_only

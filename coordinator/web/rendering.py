@@ -22,6 +22,7 @@ from starlette.responses import HTMLResponse, Response
 from unstuck.coordinator.client.client import Client
 from unstuck.coordinator.explain.stack_words import stack_lines
 from unstuck.coordinator.graph.status_marks import css_class, mark
+from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.views.words import one_line
 from unstuck.coordinator.web.safety import HEADERS
 from unstuck.tasks.duration import format_duration
@@ -59,6 +60,12 @@ _HTMX = json.dumps(
 def client_of(request: Request) -> Client:
     """The client of this process."""
     found: Client = request.app.state.client
+    return found
+
+
+def log_breaker(request: Request) -> CircuitBreaker:
+    """The breaker of this page for reading logs: not every poll asks a warehouse that hangs."""
+    found: CircuitBreaker = request.app.state.log_breaker
     return found
 
 

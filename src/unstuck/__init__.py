@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from unstuck.coordinator.client.job_handle import JobHandle as JobHandle
     from unstuck.coordinator.errors import BadKey as BadKey
     from unstuck.coordinator.errors import BadRequest as BadRequest
+    from unstuck.coordinator.errors import DatasetOwned as DatasetOwned
     from unstuck.coordinator.errors import KeyConflict as KeyConflict
     from unstuck.coordinator.errors import NewerJob as NewerJob
     from unstuck.coordinator.errors import NoSuchGroup as NoSuchGroup
@@ -61,8 +62,8 @@ _NAMES = {
     "unstuck.coordinator.spec.model": "JobSpec",
     "unstuck.coordinator.spec.problems": "SpecError",
     "unstuck.coordinator.errors": (
-        "BadKey BadRequest KeyConflict NewerJob NoSuchGroup NoSuchJob NoSuchReport NoSuchSchedule NotDurable Refused "
-        "Unreachable WarehouseSilent"
+        "BadKey BadRequest DatasetOwned KeyConflict NewerJob NoSuchGroup NoSuchJob NoSuchReport NoSuchSchedule "
+        "NotDurable Refused Unreachable WarehouseSilent"
     ),
     "unstuck.tasks.errors": (
         "DatasetNotFound ExpectationFailed HostUnfit InputMissing LogBroken OutputInvalid RowsOutside RuleInvalid "

@@ -19,7 +19,7 @@ class ContextSnapshot:
     """
 
     def __init__(self, context: Any, zone: str) -> None:
-        """``zone``: the time zone of the runner."""
+        """``zone``: the time zone of the fleet."""
         jvm = context._jvm
         self._context, self._java = context, context._jsc.sc()
         self._properties = jvm.java.util.Properties
@@ -37,6 +37,15 @@ class ContextSnapshot:
         self._artifacts_before = self._artifacts.getActiveOrDefault(self._java)
         self._checkpoint_folder = self._java.checkpointDir()
         self._environment = dict(context.environment)
+
+    def use_zone(self, zone: str) -> None:
+        """Make ``zone`` that of the JVM, and of Python in tasks, until `put_back`.
+
+        Spark keeps Python workers apart by their environment. The JVM of an executor on another host keeps its zone:
+        SQL there goes by the session's.
+        """
+        self._zones.setDefault(self._zones.getTimeZone(zone))
+        self._context.environment["TZ"] = zone
 
     def put_back(self) -> list[str]:
         """Restore what can be restored. Returns, in words, what is left."""

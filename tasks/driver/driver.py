@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -87,6 +88,11 @@ class Driver:
     def died(self) -> bool:
         """True if a session was up here and is no more: only a new process has another."""
         return self._base is not None and not self.running
+
+    @property
+    def spent(self) -> bool:
+        """True if no further attempt may use this driver."""
+        return self.died or bool(self.left) or bool(self.broken[0])
 
     @property
     def broken(self) -> tuple[str, str]:
@@ -187,28 +193,53 @@ class Driver:
                 log.info("the Spark session did not stop in good order: %s", error)
             self._base = None
 
+    def end_jvm(self) -> None:
+        """End the JVM of this process with all that PySpark keeps of it, so that another driver starts a new one."""
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+        with self._lock:
+            base, self._base = self._base, None
+            if (jvm := self._jvm) is not None:
+                jvm.kill()
+                jvm.wait()
+                if jvm.stdin is not None:
+                    jvm.stdin.close()
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # PySpark warns that the JVM has ended
+                    base.sparkContext.stop()
+            except Exception as error:  # noqa: BLE001 - the JVM is gone, which is the aim
+                log.info("the Spark context did not stop in good order: %s", error)
+            SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+            SparkSession._instantiatedSession = SparkSession._activeSession = None
+            if self._temporary is not None:
+                (self._temporary / _OUT_OF_MEMORY).unlink(missing_ok=True)
+
     @contextlib.contextmanager
-    def attempt(self, tag: str, conf: Mapping[str, str], tables: str = "") -> Iterator[Any]:
+    def attempt(self, tag: str, conf: Mapping[str, str], tables: str = "", zone: str = "") -> Iterator[Any]:
         """A session for one attempt: ``tag`` on all its jobs, ``conf`` as run-time conf. It is cleaned up at the end.
 
         Args:
             tables: a folder of the attempt that executors on other hosts can write, for the tables of its catalog.
+            zone: its time zone, which this process has already; empty: that of the fleet.
 
         Raises:
             Unrecoverable: ``conf`` has a key that cannot be set at run time, or another time zone.
             Exception: the session could not be cleaned; this process must run no other attempt.
         """
-        if why := other_zone(conf, self._settings.time_zone):
+        if why := other_zone(conf, zone or self._settings.time_zone, "its job" if zone else "this fleet"):
             raise Unrecoverable(f"conf: {why}")
+        zone = zone or self._settings.time_zone
         session = self.new_session()
         self._activate(session)
         if self.remote:
             session.addTag(tag)
-            session.conf.set(SESSION_ZONE, self._settings.time_zone)
         else:
             session.sparkContext.addJobTag(tag)
             session.sparkContext.setLocalProperty("spark.jobGroup.id", tag)
         try:
+            self._use_zone(session, zone)
             if self._catalog is not None:
                 self._catalog.enter(session, "" if self._master.startswith("local") else hadoop_uri(tables))
             for key, value in conf.items():
@@ -216,7 +247,17 @@ class Driver:
                     _set_conf(session, key, value)
             yield session
         finally:
-            self._clean(session)
+            try:
+                self._clean(session, zone)
+            except BaseException:
+                self.left = "a session that could not be cleaned"
+                raise
+
+    def _use_zone(self, session: Any, zone: str) -> None:
+        if self.remote or zone != self._settings.time_zone:
+            session.conf.set(SESSION_ZONE, zone)
+        if self._context is not None and zone != self._settings.time_zone:
+            self._context.use_zone(zone)
 
     def cancel(self, tag: str) -> None:
         """Cancel every running Spark job of ``tag``, and each that its thread starts from now on.
@@ -306,20 +347,25 @@ class Driver:
         java.setDefaultSession(java)
         java.setActiveSession(java)
 
-    def _clean(self, session: Any) -> None:
+    def _clean(self, session: Any, zone: str) -> None:
         """Remove what outlives a session: the cache, global views, queries, and properties of this thread."""
         if self.remote:
             session.clearTags()
             return
+        if self._base is not None and session.sparkContext is not self._base.sparkContext:
+            self._context.put_back()  # the host was tried in another context, in the JVM that has the zone of the job
+            return
         if not self.running:
-            raise RuntimeError("the Spark context was stopped, or its JVM has died")
-        if (zone := session.conf.get(SESSION_ZONE)) != self._settings.time_zone:
+            self.left = "no context: it was stopped, or its JVM has died"
+            log.warning("the steps left %s. Another is started before another group runs", self.left)
+            return
+        if (left := session.conf.get(SESSION_ZONE)) != zone:
             log.warning(
                 "the steps set %s to %s, and Python went on with %s: a time without a zone that went from one to the "
                 "other has changed by the difference",
                 SESSION_ZONE,
+                left,
                 zone,
-                self._settings.time_zone,
             )
         for query in session.streams.active:
             query.stop()
@@ -332,9 +378,7 @@ class Driver:
         # Not by SQL: the first statement of a session takes seconds, which would delay a cancel.
         session._jsparkSession.sharedState().globalTempViewManager().clear()
         if left := ", ".join(self._context.put_back()):
-            log.warning(
-                "the steps left on the Spark context: %s. This runner is replaced before it takes more work", left
-            )
+            log.warning("the steps left on the Spark context: %s. It is replaced before another group runs on it", left)
             self.left = left
         if self._catalog is not None:
             self._catalog.leave()

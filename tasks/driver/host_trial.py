@@ -104,7 +104,12 @@ class HostTrial:
         if self._tried_arrow or not failure.recoverable:
             return ""
         self._tried_arrow = True
-        return self._arrow()
+        return self._arrow() and self._in_another_context()
+
+    def _in_another_context(self) -> str:
+        """Try the host again without what the steps have left on their context, such as a file that is gone."""
+        self._driver.stop()
+        return self._whole()
 
     def _whole(self) -> str:
         try:

@@ -15,6 +15,11 @@ def size_of(content: str) -> int:
     return int(content.partition(" ")[0])
 
 
+def shown_path(path: str) -> str:
+    """Return a path as text, also where its name is not UTF-8."""
+    return path.encode(errors="backslashreplace").decode()
+
+
 @dataclass(frozen=True, slots=True)
 class ArrivedFile:
     """One file; its path and its content together are its identity.

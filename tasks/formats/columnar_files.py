@@ -7,17 +7,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from unstuck.tasks.errors import OutputInvalid
+from unstuck.tasks.formats.bounds import Bound
 from unstuck.tasks.formats.file_content import Placed, Unreadable
 from unstuck.tasks.frames.columns import plain_table
 
 _ROWS = 100_000  # of a table
+_BYTES = 16 * 1024 * 1024  # of a table
+_AT_ONCE = 2048  # rows that are decoded at once: each may be a reference to one long text
 _GREGORIAN = datetime.date(1582, 11, 1)  # and some days, by which the calendars differ
 _FIRST_DAY = (_GREGORIAN - datetime.date(1970, 1, 1)).days
 _FIRST_TIME = int(datetime.datetime(1900, 1, 2, tzinfo=datetime.UTC).timestamp()) * 10**6  # zones differ before it, too
 Choose = Callable[[list[str]], list[str]]
 
 
-def read_parquet_file(stream: Any, choose: Choose) -> Iterator[Placed]:
+def read_parquet_file(stream: Any, choose: Choose, bound: Bound) -> Iterator[Placed]:
     """The columns that ``choose`` takes out of the names in the file. Raises: Unreadable; what ``choose`` raises."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -32,9 +35,10 @@ def read_parquet_file(stream: Any, choose: Choose) -> Iterator[Placed]:
         calendar = _calendar_of(file.metadata.metadata or {}, bool(instants))
         # A name with a dot may be that of a field, too.
         columns = None if any("." in name for name in names) else names
+        bound.check_rows(file.metadata.num_rows, pa.schema([schema.field(name) for name in names]))
         rows = 0
-        for batch in file.iter_batches(_ROWS, columns=columns):
-            table = _plain(pa.Table.from_batches([batch]).select(names), instants)
+        for batch in _joined(file.iter_batches(_AT_ONCE, columns=columns)):
+            table = _plain(batch.select(names), instants)
             if calendar:
                 _check_calendar(table, rows, calendar, times=True)
             yield table, _counted(rows)
@@ -43,7 +47,7 @@ def read_parquet_file(stream: Any, choose: Choose) -> Iterator[Placed]:
         raise Unreadable(f"it cannot be read as Parquet: {error}") from error
 
 
-def read_orc(stream: Any, choose: Choose, instants: Collection[str], zone: str) -> Iterator[Placed]:
+def read_orc(stream: Any, choose: Choose, bound: Bound, instants: Collection[str], zone: str) -> Iterator[Placed]:
     """As `read_parquet_file`, of ORC.
 
     Args:
@@ -57,6 +61,7 @@ def read_orc(stream: Any, choose: Choose, instants: Collection[str], zone: str) 
     try:
         file = orc.ORCFile(stream)
         names = choose(list(file.schema.names))
+        bound.check_rows(file.nrows, pa.schema([file.schema.field(name) for name in names]))
         rows = 0
         for stripe in range(file.nstripes):
             table = _plain(pa.Table.from_batches([file.read_stripe(stripe, columns=names)]).select(names), ())
@@ -71,6 +76,21 @@ def read_orc(stream: Any, choose: Choose, instants: Collection[str], zone: str) 
             rows += len(table)
     except pa.ArrowException as error:
         raise Unreadable(f"it cannot be read as ORC: {error}") from error
+
+
+def _joined(batches: Iterator[Any]) -> Iterator[Any]:
+    """Tables of small ``batches``: each table costs as much as some thousand rows."""
+    import pyarrow as pa
+
+    held, rows, size = list[Any](), 0, 0
+    for batch in batches:
+        held.append(batch)
+        rows, size = rows + len(batch), size + batch.nbytes
+        if rows >= _ROWS or size >= _BYTES:
+            yield pa.Table.from_batches(held).combine_chunks()
+            held, rows, size = [], 0, 0
+    if held:
+        yield pa.Table.from_batches(held).combine_chunks()
 
 
 def _calendar_of(about: Mapping[bytes, bytes], int96: bool) -> str:

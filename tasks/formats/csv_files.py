@@ -7,23 +7,24 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from unstuck.tasks.formats.file_content import Placed, Unreadable, check_utf8, in_utf8
+from unstuck.tasks.formats.file_content import Placed, Unreadable, beyond_row, check_utf8, in_utf8
 from unstuck.tasks.spec.schemas import Fields
 from unstuck.tasks.spec.streams.stream_options import FileOptions
 
 
-def read_csv(stream: Any, options: FileOptions, columns: Fields) -> Iterator[Placed]:
+def read_csv(stream: Any, options: FileOptions, columns: Fields, max_record: int) -> Iterator[Placed]:
     """Tables of the records of a file, all of whose columns are text.
 
     Args:
         columns: by position, of a file without a header.
+        max_record: in bytes.
 
     Raises: Unreadable.
     """
     form = _Form(options)
     names = None if options.header else [one["name"] for one in columns]
     unsure = options.header is None
-    for line, block in form.blocks(in_utf8(stream, options.encoding)):
+    for line, block in form.blocks(in_utf8(stream, options.encoding), max_record):
         check_utf8(block, line)
         if unsure and block.strip(b"\r\n"):
             form.check_no_header(block, columns, line)
@@ -70,7 +71,7 @@ class _Form:
             )
         self._field = re.compile(rb"(%b)(%b|\r\n|\n|\r|\Z)" % (field, separator), re.DOTALL)
 
-    def blocks(self, blocks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
+    def blocks(self, blocks: Iterator[bytes], max_record: int) -> Iterator[tuple[int, bytes]]:
         """Blocks of whole records, and the line that each begins with. Raises: Unreadable."""
         rest, line = b"", 1
         for block in blocks:
@@ -79,6 +80,8 @@ class _Form:
             if cut:
                 yield line, rest[:cut]
                 line, rest = line + rest.count(b"\n", 0, cut), rest[cut:]
+            if len(rest) > max_record:
+                raise beyond_row("record", max_record, line, rest)
         if rest:
             if not self._well_placed(rest):
                 for _ in self._records(rest, line):

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from unstuck.tasks.errors import OutputInvalid
-from unstuck.tasks.formats.arrived import ArrivedFile
+from unstuck.tasks.formats.arrived import ArrivedFile, shown_path
+from unstuck.tasks.formats.bounds import Bound, Unpacked
 from unstuck.tasks.formats.columnar_files import read_orc, read_parquet_file
 from unstuck.tasks.formats.csv_files import read_csv
 from unstuck.tasks.formats.file_content import Placed, Unreadable, lines_of, opened, unpacked
+from unstuck.tasks.formats.folder_values import folder_values, with_folder_values
 from unstuck.tasks.formats.json_files import read_json
 from unstuck.tasks.formats.json_records import same_name
 from unstuck.tasks.frames.casts import cast_of_file
-from unstuck.tasks.frames.text_values import parser
+from unstuck.tasks.frames.text_values import NumberForm, parser
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.schemas import Fields
 from unstuck.tasks.spec.streams.stream_columns import declared
@@ -21,16 +23,12 @@ from unstuck.tasks.spec.streams.stream_options import FILE_COLUMN, FileOptions, 
 from unstuck.tasks.spec.types import shown
 
 
-def shown_path(path: str) -> str:
-    """A path as text, also where its name is not UTF-8."""
-    return path.encode(errors="backslashreplace").decode()
-
-
-def decoded(file: ArrivedFile, stream: StreamInput, zone: str) -> Iterator[Any]:
+def decoded(file: ArrivedFile, stream: StreamInput, zone: str, max_bytes: int) -> Iterator[Any]:
     """The rows of one file with the columns of the stream, a part at a time.
 
     Args:
         zone: of times without one that are to be instants, unless an option says another.
+        max_bytes: of the file, unpacked and decoded.
 
     Raises:
         Gone: the file is not there any more, or has changed.
@@ -40,10 +38,15 @@ def decoded(file: ArrivedFile, stream: StreamInput, zone: str) -> Iterator[Any]:
     wanted = declared(stream.columns)
     options = file_options(stream.format, stream.options)
     zone = options.zone or zone
-    parse = parser(zone) if stream.format in ("csv", "json") else None
+    numbers = NumberForm(options.decimal, options.thousands)
+    parse = parser(zone, numbers) if stream.format in ("csv", "json") else None
     with opened(file) as reader:
+        own = [one for one in wanted if one["name"] != FILE_COLUMN]
+        by_folder = folder_values(file.path, own, parser(zone)) if stream.format != "text" else {}
         word = "row" if stream.format in ("parquet", "orc") else "line"
-        for table, line_of in _tables(reader, file, stream, options, wanted, zone):
+        bound = Bound(file, max_bytes, stream.max_row_bytes)
+        for table, line_of in _tables(reader, bound, stream, options, wanted, zone, by_folder):
+            bound.check_table(table, line_of)
             wrong = list[int]()
 
             def place(row: int, line_of: Any = line_of, wrong: list[int] = wrong) -> str:
@@ -51,27 +54,35 @@ def decoded(file: ArrivedFile, stream: StreamInput, zone: str) -> Iterator[Any]:
                 return f"{word} {wrong[0]:,}"
 
             try:
-                yield cast_of_file(_matched(table, file, wanted), wanted, place, parse)
+                rows = cast_of_file(_matched(table, file, wanted), wanted, place, parse)
+                yield with_folder_values(rows, by_folder, place)
             except OutputInvalid as error:
                 raise Unreadable(str(error), wrong[0] if wrong else 0) from error
 
 
 def _tables(
-    reader: Any, file: ArrivedFile, stream: StreamInput, options: FileOptions, wanted: Fields, zone: str
+    reader: Any,
+    bound: Bound,
+    stream: StreamInput,
+    options: FileOptions,
+    wanted: Fields,
+    zone: str,
+    by_folder: Collection[str],
 ) -> Iterator[Placed]:
-    choose = _chooser(wanted, stream.on_other_columns == "allow")
+    choose = _chooser(wanted, stream.on_other_columns == "allow", {FILE_COLUMN, *by_folder})
     if stream.format == "parquet":
-        return read_parquet_file(reader, choose)
+        return read_parquet_file(reader, choose, bound)
     if stream.format == "orc":
         instants = {one["name"].lower() for one in wanted if one["type"] == "timestamp"}
-        return read_orc(reader, choose, instants, zone)
-    text = unpacked(reader, file)
+        return read_orc(reader, choose, bound, instants, zone)
+    text = Unpacked(unpacked(reader, bound.file), bound)
     own = [one for one in wanted if one["name"] != FILE_COLUMN]
     if stream.format == "csv":
-        return _of_names(read_csv(text, options, own), choose)
+        by_position = [one for one in own if one["name"] not in by_folder]
+        return _of_names(read_csv(text, options, by_position, stream.max_row_bytes), choose)
     if stream.format == "json":
-        return read_json(text, options, own, stream.on_other_columns)
-    return _lines(text, options, own[0]["name"])
+        return read_json(text, options, own, stream.on_other_columns, stream.max_row_bytes, by_folder)
+    return _lines(text, options, own[0]["name"], stream.max_row_bytes)
 
 
 def _of_names(tables: Iterator[Placed], choose: Callable[[list[str]], list[str]]) -> Iterator[Placed]:
@@ -79,15 +90,19 @@ def _of_names(tables: Iterator[Placed], choose: Callable[[list[str]], list[str]]
         yield table.select(choose(table.column_names)), line_of
 
 
-def _lines(text: Any, options: FileOptions, name: str) -> Iterator[Placed]:
+def _lines(text: Any, options: FileOptions, name: str, max_line: int) -> Iterator[Placed]:
     import pyarrow as pa
 
-    for first, lines in lines_of(text, options.encoding):
+    for first, lines in lines_of(text, options.encoding, max_line):
         yield pa.table({name: pa.array(lines, pa.binary()).cast(pa.string())}), first.__add__
 
 
-def _chooser(wanted: Fields, allow: bool) -> Callable[[list[str]], list[str]]:
-    """Takes of the names in a file those of the ``wanted`` columns. Raises: Unreadable: there are others."""
+def _chooser(wanted: Fields, allow: bool, optional: Collection[str]) -> Callable[[list[str]], list[str]]:
+    """Takes of the names in a file those of the ``wanted`` columns. Raises: Unreadable: there are others.
+
+    Args:
+        optional: columns that the file need not have.
+    """
     names = [one["name"] for one in wanted]
     known = {same_name(name) for name in names}
 
@@ -97,7 +112,7 @@ def _chooser(wanted: Fields, allow: bool) -> Callable[[list[str]], list[str]]:
             raise Unreadable(
                 f"the file has the columns {_listed([*twice, there[same_name(twice[0])]])}, which are one name"
             )
-        missing = [name for name in names if same_name(name) not in there and name != FILE_COLUMN]
+        missing = [name for name in names if same_name(name) not in there and name not in optional]
         more = [name for name in have if same_name(name) not in known]
         none = len(more) == len(have) > 0 < len(missing)  # all would be null
         if (missing or more) and (none or not allow):

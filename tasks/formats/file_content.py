@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from unstuck.tasks.formats.arrived import ArrivedFile
+from unstuck.tasks.errors import OutOfMemory, SourceUnavailable, lacks_memory
+from unstuck.tasks.formats.arrived import ArrivedFile, shown_path
+from unstuck.tasks.spec.streams.stream_options import NOT_UNPACKED, PACKED
 from unstuck.tasks.warehouse.object_store import ObjectStore
 
 _BLOCK = 16 * 1024 * 1024
+_OF_LINES = 1024 * 1024  # bytes that are split into lines at once; each line costs some 40 bytes more
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_PACKED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _BEGINS = {
     b"\x1f\x8b": "is packed by gzip. Give it a name that ends with .gz, and it is unpacked",
     b"BZh91AY": "is packed by bz2. Give it a name that ends with .bz2, and it is unpacked",
@@ -27,7 +29,6 @@ _BEGINS = {
     b"PAR1\x15": "is Parquet. Say format: parquet",
     b"Obj\x01": "is Avro, which is not read from files",
 }
-_NOT_UNPACKED = (".snappy", ".deflate", ".lzo", ".zip", ".xz", ".br", ".7z")
 
 
 class Unreadable(Exception):
@@ -94,8 +95,9 @@ def opened(file: ArrivedFile) -> Iterator[Any]:
 
     Raises:
         Gone: it is not there, or has changed since it was listed, also if what was read of it made an error.
-        Unreadable: in place of the errors that unpacking and decoding raise, and for a file that nobody may read.
-        OSError: the store failed.
+        Unreadable: in place of the errors that unpacking and decoding raise.
+        SourceUnavailable: this process may not read the file, or its store failed.
+        OutOfMemory: this process has too little memory for it.
     """
     try:
         found: Any
@@ -106,22 +108,35 @@ def opened(file: ArrivedFile) -> Iterator[Any]:
             found = open(file.path.encode(), "rb", buffering=0)  # noqa: SIM115 - closed with the reader
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise Gone("the file is not there any more") from error
-    except PermissionError as error:
-        raise Unreadable(f"this worker may not read the file: {error.strerror}") from error
+    except OSError as error:
+        raise _unavailable(file, error) from error
     raw = _Raw(found)
     with io.BufferedReader(raw, 1024 * 1024) as reader:
         try:
             yield reader
-        except (EOFError, zlib.error, OSError, Unreadable) as error:
+        except (EOFError, zlib.error, OSError, MemoryError, Unreadable) as error:
+            if lacks_memory(error):
+                raise OutOfMemory(
+                    f"{shown_path(file.path)} takes more memory than this worker has. Nothing was read. Give the "
+                    "worker more memory, or bound the files with max_file_bytes or max_row_bytes"
+                ) from error
             if isinstance(raw.failed, FileNotFoundError):
                 raise Gone("the file was removed while it was read") from error
             if raw.failed is not None:
-                raise raw.failed from None
+                raise _unavailable(file, raw.failed) from raw.failed
             _check_same(file, found)
             if isinstance(error, Unreadable):
                 raise
             raise Unreadable(f"the file is cut short, or damaged: {error}") from error
         _check_same(file, found)
+
+
+def _unavailable(file: ArrivedFile, error: OSError) -> SourceUnavailable:
+    """A file that cannot be fetched says nothing of its content, and another worker may be able to fetch it."""
+    return SourceUnavailable(
+        f"{shown_path(file.path)} cannot be read by this worker: {error.strerror or error}. Nothing was read. Look at "
+        "the rights of the file and of its folders, and at its store"
+    )
 
 
 def _check_same(file: ArrivedFile, found: Any) -> None:
@@ -149,11 +164,11 @@ def _store_of(path: str) -> tuple[ObjectStore, str]:
 def unpacked(reader: Any, file: ArrivedFile) -> Any:
     """A stream of the bytes of a text file, unpacked by what its name says. Raises: Unreadable."""
     name = file.path.lower()
-    if name.endswith(_NOT_UNPACKED):
+    if name.endswith(NOT_UNPACKED):
         raise Unreadable(
-            f"a file {os.path.splitext(name)[1]} cannot be unpacked; known are {', '.join(_PACKED)}, and plain files"
+            f"a file {os.path.splitext(name)[1]} cannot be unpacked; known are {', '.join(PACKED)}, and plain files"
         )
-    kind = _PACKED.get(os.path.splitext(name)[1])
+    kind = PACKED.get(os.path.splitext(name)[1])
     if kind is None:
         return reader
     if not file.size:
@@ -167,7 +182,12 @@ def unpacked(reader: Any, file: ArrivedFile) -> Any:
     return pa.CompressedInputStream(pa.PythonFile(_Left(reader), "r"), kind)
 
 
-def in_utf8(stream: Any, encoding: str) -> Iterator[bytes]:
+def beyond_row(what: str, bound: int, line: int, text: bytes = b"") -> Unreadable:
+    """The error for a line, a record or a row with more than ``bound`` bytes."""
+    return Unreadable(f"a {what} has more than {bound:,} bytes. If that is right, say max_row_bytes:", line, text)
+
+
+def in_utf8(stream: Any, encoding: str, size: int = _BLOCK) -> Iterator[bytes]:
     """The blocks of a text file, without the mark at its beginning; not checked whether they are UTF-8.
 
     Raises: Unreadable: the file is in another encoding than the spec says.
@@ -175,7 +195,7 @@ def in_utf8(stream: Any, encoding: str) -> Iterator[bytes]:
     decoder = codecs.getincrementaldecoder(encoding)() if encoding else None
     first, line = True, 1
     while True:
-        block = stream.read(_BLOCK)
+        block = stream.read(size)
         last = not block
         if first and (known := next((what for mark, what in _BEGINS.items() if block.startswith(mark)), "")):
             raise Unreadable(f"the file is no text: by its first bytes it {known}")
@@ -218,10 +238,10 @@ def check_utf8(block: bytes, line: int) -> None:
 Placed = tuple[Any, Callable[[int], int]]  # a table, and the line of each of its rows
 
 
-def lines_of(stream: Any, encoding: str) -> Iterator[tuple[int, list[bytes]]]:
+def lines_of(stream: Any, encoding: str, max_line: int) -> Iterator[tuple[int, list[bytes]]]:
     """Blocks of whole lines, without their ends, and the number of the first. Raises: Unreadable."""
     rest, line = b"", 1
-    for block in in_utf8(stream, encoding):
+    for block in in_utf8(stream, encoding, _OF_LINES):
         rest += block
         cut = rest.rfind(b"\n") + 1
         if cut:
@@ -229,6 +249,8 @@ def lines_of(stream: Any, encoding: str) -> Iterator[tuple[int, list[bytes]]]:
             lines = rest[: cut - 1].split(b"\n")
             yield line, [one.removesuffix(b"\r") for one in lines]
             line, rest = line + len(lines), rest[cut:]
+        if len(rest) > max_line:
+            raise beyond_row("line", max_line, line, rest)
     if rest:
         check_utf8(rest, line)
         yield line, [rest.removesuffix(b"\r")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Literal
 
 from unstuck.tasks.formats.file_content import Placed, Unreadable, check_utf8, in_utf8, lines_of
@@ -12,17 +12,32 @@ from unstuck.tasks.spec.schemas import Fields
 from unstuck.tasks.spec.streams.stream_options import FileOptions
 
 _ROWS = 50_000  # of a table
+_TEXT = 16 * 1024 * 1024  # bytes of the text of a table
 _OF_TEXT = ("date", "timestamp", "timestamp_ntz")
 
 
-def read_json(stream: Any, options: FileOptions, wanted: Fields, other: Literal["fail", "allow"]) -> Iterator[Placed]:
-    """Tables with the ``wanted`` columns, in which a date, or an instant, is still text. Raises: Unreadable."""
+def read_json(
+    stream: Any,
+    options: FileOptions,
+    wanted: Fields,
+    other: Literal["fail", "allow"],
+    max_line: int,
+    optional: Collection[str] = (),
+) -> Iterator[Placed]:
+    """Tables with the ``wanted`` columns, in which a date, or an instant, is still text.
+
+    Args:
+        max_line: in bytes, of a file with an object on each line.
+        optional: columns that an object need not have.
+
+    Raises: Unreadable.
+    """
     as_text = _as_text(wanted)
-    decoder = json_decoder(wanted)
-    rows, lines = dict[int, Any](), list[tuple[int, bytes]]()
+    decoder = json_decoder()
+    rows, lines, size = dict[int, Any](), list[tuple[int, bytes]](), 0
 
     def table() -> Placed:
-        found, bad = table_of_rows(as_text, rows, other)
+        found, bad = table_of_rows(as_text, rows, other, optional)
         if bad:
             number = min(bad)
             line, text = lines[number]
@@ -30,7 +45,7 @@ def read_json(stream: Any, options: FileOptions, wanted: Fields, other: Literal[
         places = [line for line, _ in lines]
         return found, places.__getitem__
 
-    for line, text in _documents(stream, options):
+    for line, text in _documents(stream, options, max_line):
         try:
             value = decoder.decode(text.decode())
         except json.JSONDecodeError as error:
@@ -43,21 +58,22 @@ def read_json(stream: Any, options: FileOptions, wanted: Fields, other: Literal[
                 raise Unreadable("an object is expected, and this is null", line, text)
             rows[len(rows)] = one
             lines.append((line, text))
-        if len(rows) >= _ROWS and not options.whole:
+        size += len(text)
+        if (len(rows) >= _ROWS or size >= _TEXT) and not options.whole:
             yield table()
-            rows, lines = {}, []
+            rows, lines, size = {}, [], 0
     if rows:
         yield table()
 
 
-def _documents(stream: Any, options: FileOptions) -> Iterator[tuple[int, bytes]]:
+def _documents(stream: Any, options: FileOptions, max_line: int) -> Iterator[tuple[int, bytes]]:
     if options.whole:
         text = b"".join(in_utf8(stream, options.encoding))
         check_utf8(text, 1)
         if text.strip():
             yield 1, text
         return
-    for first, lines in lines_of(stream, options.encoding):
+    for first, lines in lines_of(stream, options.encoding, max_line):
         for number, line in enumerate(lines, first):
             if line.strip():
                 yield number, line

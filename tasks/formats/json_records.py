@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from decimal import Decimal
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from decimal import Decimal, InvalidOperation
 from functools import cache
 from itertools import accumulate, chain, product
 from typing import Any, Literal
@@ -19,7 +20,9 @@ from unstuck.tasks.spec.schemas import Fields, schema_of
 from unstuck.tasks.spec.types import shown, type_text
 
 _LONG = 120  # characters of a value or a reason, in a text
-_JSON = {"NoneType": "null", "bool": "a boolean", "int": "a number", "float": "a number", "Decimal": "a number"}
+_INEXACT_FROM = 2**53  # whole numbers from here on are the same float, as in `tasks.frames.casts`
+_DECIMAL = re.compile(r"Decimal\('([^']*)'\)")
+_JSON = {"NoneType": "null", "bool": "a boolean", "int": "a number", "Decimal": "a number"}
 _JSON |= {"str": "text", "list": "a list", "dict": "an object"}
 
 
@@ -35,7 +38,7 @@ def json_columns(
     values = [*values]
     if other == "fail" and (at_once := _all_at_once(fields, values)) is not None:
         return at_once, {}
-    decoder, bad, rows = json_decoder(fields), dict[int, str](), dict[int, Any]()
+    decoder, bad, rows = json_decoder(), dict[int, str](), dict[int, Any]()
     for number, value in enumerate(values):
         try:
             rows[number] = None if value is None else decoder.decode(value.decode())
@@ -48,13 +51,9 @@ def json_columns(
     return table, {**bad, **unfit}
 
 
-def json_decoder(fields: Fields) -> json.JSONDecoder:
-    """Reads JSON as the columns need it. Its errors are ValueError and RecursionError."""
-    return _Decoder(**_numbers(fields), object_pairs_hook=_each_once)
-
-
-def _numbers(fields: Fields) -> dict[str, Any]:
-    return {"parse_float": Decimal if "decimal" in json.dumps(fields) else float, "parse_constant": _no_constant}
+def json_decoder() -> json.JSONDecoder:
+    """Reads JSON, and its numbers with a point or an exponent digit by digit. Raises ValueError and RecursionError."""
+    return _Decoder(parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_each_once)
 
 
 def _all_at_once(fields: Fields, values: Sequence[bytes | None]) -> Any:
@@ -71,7 +70,7 @@ def _all_at_once(fields: Fields, values: Sequence[bytes | None]) -> Any:
         return None
     schema = arrow_schema(schema_of(fields))
     try:
-        rows = json.JSONDecoder(**_numbers(fields)).decode(f"[{text.decode()}]")
+        rows = json.JSONDecoder(parse_float=Decimal, parse_constant=_no_constant).decode(f"[{text.decode()}]")
         columns = [[row[name] for row in rows] for name in schema.names]
         table = _table(schema, columns, "fail")
     except (KeyError, RecursionError, *_REFUSALS):
@@ -85,6 +84,12 @@ class _Decoder(json.JSONDecoder):
 
     def decode(self, s: str, *given: Any) -> Any:
         try:
+            return self._decoded(s, *given)
+        except InvalidOperation:
+            raise ValueError("a number has an exponent of too many digits") from None
+
+    def _decoded(self, s: str, *given: Any) -> Any:
+        try:
             found, end = self.raw_decode(s)
         except ValueError:
             return super().decode(s, *given)
@@ -92,17 +97,25 @@ class _Decoder(json.JSONDecoder):
 
 
 def table_of_rows(
-    fields: Fields, decoded: Mapping[int, Any], other: Literal["fail", "allow"] = "fail"
+    fields: Fields,
+    decoded: Mapping[int, Any],
+    other: Literal["fail", "allow"] = "fail",
+    optional: Collection[str] = (),
 ) -> tuple[Any, dict[int, str]]:
-    """As `json_columns`, of what `json_decoder` has read, by the numbers of the rows."""
+    """As `json_columns`, of what `json_decoder` has read, by the numbers of the rows.
+
+    Args:
+        optional: columns that an object need not have.
+    """
     schema = arrow_schema(schema_of(fields))
     texts = {one["name"]: type_text(one["type"]) for one in fields}
     names, bad, rows = texts.keys(), dict[int, str](), dict[int, dict[str, Any]]()
+    required = names - set(optional)
     for number, row in decoded.items():
         if row is not None and not isinstance(row, dict):
             bad[number] = f"an object is expected, and this is {_JSON[type(row).__name__]}"
-        elif other == "fail" and row is not None and row.keys() != names:
-            bad[number] = _other_names(row, names)
+        elif other == "fail" and row is not None and not required <= row.keys() <= names:
+            bad[number] = _other_names(row, names, optional)
         elif row and other == "allow" and (near := _near(row, names)):
             bad[number] = near
         else:
@@ -120,7 +133,8 @@ def table_of_rows(
                 _array([value := row.get(name)], kind, other)
             except _REFUSALS as error:
                 at = f"the column {shown(name)} ({texts[name]})"
-                bad[number] = f"{at} cannot hold {_short(repr(value))}: {_short(error)}"
+                text = _DECIMAL.sub(r"\1", repr(value))
+                bad[number] = f"{at} cannot hold {_short(text)}: {_short(error)}"
                 rows.pop(number, None)
     return table(), bad
 
@@ -151,16 +165,27 @@ def _array(values: Sequence[Any], kind: Any, other: str) -> Any:
     for found in {*map(type, values)} - {type(None)}:
         if found not in allowed:
             expected = " or ".join(dict.fromkeys(_JSON[one.__name__] for one in allowed))
-            expected = "a whole number" if allowed == (int,) else expected
+            expected = "a whole number" if types.is_integer(kind) else expected
             raise TypeError(f"{expected} is expected, and this is {_JSON[found.__name__]}")
     if convert is not None:
         return convert(values, kind, other)
+    if types.is_integer(kind):
+        values = [_whole(one) if isinstance(one, Decimal) else one for one in values]
     if types.is_floating(kind):
         values = [float(one) if isinstance(one, Decimal) else one for one in values]
     array = pa.array(values, kind)
     if types.is_floating(kind) and pc.any(pc.is_inf(array)).as_py():
         raise ValueError("it is too large")
     return array
+
+
+def _whole(number: Decimal) -> int:
+    """A number with a point or an exponent as a whole number, by the rule of `columns:` for floats."""
+    if number.copy_abs() >= _INEXACT_FROM:
+        raise ValueError(f"from {_INEXACT_FROM} on, write a whole number without a point and an exponent")
+    if number != number.to_integral_value():
+        raise ValueError("a whole number is expected")
+    return int(number)
 
 
 @cache
@@ -170,8 +195,8 @@ def _kinds() -> list[tuple[Callable[[Any], bool], Callable[..., Any] | None, tup
 
     return [
         (types.is_string, None, (str,)),
-        (types.is_integer, None, (int,)),
-        (types.is_floating, None, (int, float, Decimal)),
+        (types.is_integer, None, (int, Decimal)),
+        (types.is_floating, None, (int, Decimal)),
         (types.is_boolean, None, (bool,)),
         (types.is_decimal, None, (int, Decimal)),
         (types.is_date, _of_text, (str,)),
@@ -237,8 +262,8 @@ def _offsets(values: Sequence[Any]) -> Any:
     return pa.array([None if null else end for end, null in zip(ends, nulls, strict=True)], pa.int32())
 
 
-def _other_names(row: Mapping[str, Any], names: Iterable[str]) -> str:
-    lacks = ", ".join(shown(name) for name in names if name not in row)
+def _other_names(row: Mapping[str, Any], names: Iterable[str], optional: Collection[str] = ()) -> str:
+    lacks = ", ".join(shown(name) for name in names if name not in row and name not in optional)
     more = ", ".join(shown(name) for name in row if name not in {*names})
     differs = [f"it lacks {lacks}" if lacks else "", f"it has {more}, which the schema does not name" if more else ""]
     return _short(" and ".join(filter(None, differs))) + "; on_other_columns: allow lets it pass"

@@ -8,11 +8,17 @@ from typing import Any
 
 from unstuck.tasks.warehouse.files import Files
 
-_PART = 64 * 1024 * 1024  # bytes in memory of the rows that go into one file
+PART_BYTES = 64 * 1024 * 1024
 
 
 class Rows:
-    """Rows in memory: of files that are whole, and of the one that is being read."""
+    """Rows in memory: of files that are whole, and of the one that is being read.
+
+    Attributes:
+        max_file_bytes: of the rows of one file, unless a stream says more or less.
+    """
+
+    max_file_bytes = 1024**3
 
     def __init__(self) -> None:
         self._kept: list[Any] = []
@@ -41,8 +47,12 @@ class Rows:
 class Parts(Rows):
     """Rows that go into files in ``folder`` of the warehouse as there are many."""
 
-    def __init__(self, files: Files, folder: str) -> None:
+    max_file_bytes = 64 * 1024**3
+
+    def __init__(self, files: Files, folder: str, part_bytes: int = PART_BYTES) -> None:
+        """``part_bytes``: a file is written as soon as its rows take more bytes in memory."""
         super().__init__()
+        self._part_bytes = part_bytes
         self._files = files
         self._folder = f"{folder}/{uuid.uuid4().hex}"  # Spark may run a task twice
         self._number = 0
@@ -54,7 +64,7 @@ class Parts(Rows):
         """As `Rows.add`. Raises: OSError; as ``Files.check``."""
         super().add(table)
         self._bytes_of_own += table.nbytes
-        if self._bytes_of_own > _PART:
+        if self._bytes_of_own > self._part_bytes:
             self._written_of_own |= self._write(self._own)
             self._own, self._bytes_of_own = [], 0
 
@@ -64,7 +74,7 @@ class Parts(Rows):
         self._written |= self._written_of_own
         self._bytes += self._bytes_of_own
         self._written_of_own, self._bytes_of_own = {}, 0
-        if self._bytes > _PART:
+        if self._bytes > self._part_bytes:
             self.written()
 
     def drop(self) -> None:

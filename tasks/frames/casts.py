@@ -1,7 +1,8 @@
 """Casts without loss: bring a frame to the columns that are declared or published, or refuse it with row and value.
 
 A value fits a type if it is the same value after a cast to that type and back; text is parsed only where a file holds
-nothing else. In Spark the check is part of the write.
+nothing else. A float fits a whole number or a decimal only below 2^53 (2^24 for a 32-bit float): above, several whole
+numbers become the same float, so the value may have been changed before. In Spark the check is part of the write.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _TEXT = re.compile(r"string.*|char\(\d+\)|varchar\(\d+\)")
 _TIMES = {"timestamp", "timestamp_ntz", "date"}
 _REFUSED = re.compile(r"\[unstuck: (.*?) :unstuck\]", re.DOTALL)
 _TOO_LONG = "9.223372036854775807E18D"  # as a double, 2^63
+_INEXACT_FROM = {"float": 2.0**24, "double": 2.0**53}  # the first float that several whole numbers are rounded to
 # Text, its type and the one in Arrow to that one; raises pa.ArrowException where a value is none of that type.
 Parse = Callable[[Any, str, Any], Any]
 _SHOWN = 8  # columns of a row, in an error
@@ -129,6 +131,11 @@ def _why(path: str, kind: Any, wanted: Any) -> tuple[str, str]:
         advice = "An instant and a time without a zone are not mixed; convert it in the step, and say the zone there"
     elif isinstance(kind, str) and _TEXT.fullmatch(kind):
         advice = "Text is not parsed; convert it in the step"
+    elif (limit := _inexact_from(kind, wanted)) is not None:
+        advice = (
+            f"From {limit:.0f} on, several whole numbers are the same {kind}. Keep whole numbers out of floats: pandas "
+            "makes floats of integers with a null, except with the dtype Int64. Or declare another type"
+        )
     else:
         advice = "Mend the value, or declare another type"
     before = f"the column {path} is to be {type_text(wanted)}, and holds the {type_text(kind)} "
@@ -139,6 +146,13 @@ def _why_no_text(path: str, wanted: Any) -> tuple[str, str]:
     return f"the column {path} is to be {type_text(wanted)}, and holds the text ", (
         f", which is no {type_text(wanted)}. Mend the file, or declare another type"
     )
+
+
+def _inexact_from(kind: Any, wanted: Any) -> float | None:
+    """The magnitude from which a float of the type ``kind`` does not fit ``wanted``; None for other types."""
+    if not _castable(kind, wanted) or wanted in _INEXACT_FROM:
+        return None
+    return _INEXACT_FROM.get(kind)
 
 
 def _castable(kind: Any, wanted: Any) -> bool:
@@ -184,9 +198,11 @@ def _sql(value: str, kind: Any, wanted: Any, path: str, row: str, depth: int) ->
         return f"if({value} is null, cast(null as {target}), {refused})"
     cast = f"try_cast({value} as {target})"
     fits = f"try_cast({cast} as {_sql_type(kind)}) = {value}"
-    if "long" in (kind, wanted) and {kind, wanted} & {"float", "double"}:
+    if (limit := _inexact_from(kind, wanted)) is not None:
+        fits += f" and abs({value}) < {limit:.0f}"
+    elif kind == "long" and wanted in _INEXACT_FROM:
         # Spark takes 2^63 for the largest long, which is one less.
-        fits += f" and ({value} < {_TOO_LONG} and {cast} < {_TOO_LONG})"
+        fits += f" and {cast} < {_TOO_LONG}"
     return f"case when {value} is null or coalesce({fits}, false) then {cast} else {refused} end"
 
 
@@ -314,11 +330,12 @@ def _array(array: Any, kind: Any, wanted: Any, target: Any, path: str, parse: Pa
         raise _Unfit(*_why(path, kind, wanted))
     try:
         cast = _cast(array, target)
-        if _same(_cast(cast, array.type), array):
-            return cast
-    except pa.ArrowException:
-        pass
-    raise _Unfit(*_why(path, kind, wanted))
+        fits = _same(_cast(cast, array.type), array) and _all_below(array, _inexact_from(kind, wanted))
+    except pa.ArrowException as error:
+        raise _Unfit(*_why(path, kind, wanted)) from error
+    if not fits:
+        raise _Unfit(*_why(path, kind, wanted))
+    return cast
 
 
 def _array_inside(array: Any, kind: Any, wanted: Any, target: Any, path: str, parse: Parse | None) -> Any:
@@ -354,6 +371,13 @@ def _cast(array: Any, target: Any) -> Any:
     if pa.types.is_integer(array.type) and pa.types.is_decimal(target):
         array = array.cast(pa.decimal128(20, 0))  # Arrow asks the type for room, and not the values
     return array.cast(target, safe=not (pa.types.is_integer(array.type) and pa.types.is_floating(target)))
+
+
+def _all_below(array: Any, limit: float | None) -> bool:
+    """Whether the magnitude of each number in ``array`` is below ``limit``; None is no limit."""
+    import pyarrow.compute as pc
+
+    return limit is None or bool(pc.all(pc.less(pc.abs(array), limit), min_count=0).as_py())
 
 
 def _same(one: Any, other: Any) -> bool:

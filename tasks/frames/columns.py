@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from unstuck.tasks.errors import OutputInvalid
 from unstuck.tasks.spec.types import MAX_DIGITS
+from unstuck.tasks.time_zone import UTC
 
 Values = Callable[[], Iterator[tuple[int, Any]]]  # each with its row, counted from 1; iterated over if need be
 
@@ -207,6 +208,19 @@ def plain_table(table: Any) -> Any:
             )
         fields.append(plain)
     return pa.table(columns, schema=pa.schema(fields))
+
+
+def in_zone_of(table: Any, zone: str) -> Any:
+    """An Arrow table of plain types, whose columns of instants show them in ``zone``: their days are days there."""
+    import pyarrow as pa
+
+    if zone == UTC:
+        return table
+    fields = [
+        field.with_type(pa.timestamp(field.type.unit, zone)) if getattr(field.type, "tz", None) else field
+        for field in table.schema
+    ]
+    return table.cast(pa.schema(fields))
 
 
 def _plain_field(field: Any, column: str) -> Any:

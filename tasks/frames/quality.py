@@ -116,7 +116,7 @@ def stage_checked(
         named = named_in(checks.partitions, staged[folder].schema)
         if checks.outside != "append":
             check_named(files, folder.rpartition("/")[2], staged[folder], named)
-        staged = {one: replace(output, replaces=[named]) for one, output in staged.items()}
+        staged = {one: output.of_load(named) for one, output in staged.items()}
     if checks.unique:
         check_unique(files, staged[folder], checks.unique, session)
     if checks.newest is not None:

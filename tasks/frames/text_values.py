@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import re
+from dataclasses import dataclass
 from typing import Any
 
 from unstuck.tasks.frames.casts import Parse
-from unstuck.tasks.time_zone import UTC
+from unstuck.tasks.time_zone import zone_here
 
 _BOOLEAN = r"^(?i:true|false)$"
 _INTEGER = r"^-?[0-9]+$"  # Arrow also takes 0x1F
@@ -15,14 +16,42 @@ _ZONED = r"[Tt ].*(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
 _INTEGERS = ("byte", "short", "integer", "long")
 
 
-def parser(zone: str = "") -> Parse:
+_NOT_FINITE = "(?i:nan|inf|infinity)"
+
+
+@dataclass(frozen=True, slots=True)
+class NumberForm:
+    """The form of numbers in text: the mark before a fraction, and the one between groups of three digits, if any."""
+
+    decimal: str = "."
+    thousands: str = ""
+
+    def plain(self, text: Any) -> Any:
+        """Return numbers in the form of programs. Raises: pa.ArrowInvalid: a text is no number of this form."""
+        import pyarrow.compute as pc
+
+        if self == NumberForm():
+            return text
+        digits = "[0-9]+"
+        if self.thousands:
+            digits = rf"[0-9]{{1,3}}(?:{re.escape(self.thousands)}[0-9]{{3}})+|{digits}"
+        mark = re.escape(self.decimal)
+        value = rf"(?:{digits})(?:{mark}[0-9]*)?|{mark}[0-9]+"
+        _check(text, rf"^[+-]?(?:(?:{value})(?:[eE][+-]?[0-9]+)?|{_NOT_FINITE})$")
+        if self.thousands:
+            text = pc.replace_substring(text, self.thousands, "")
+        return pc.replace_substring(text, self.decimal, ".")
+
+
+def parser(zone: str = "", numbers: NumberForm = NumberForm()) -> Parse:
     """How text is parsed.
 
     Args:
+        numbers: the form of numbers.
         zone: of a time without a zone that is to be an instant; empty: that of this process. A time that a change of
             clocks repeats is the first of the two, as in Spark. One that it leaves out is no time.
     """
-    zone = zone or os.environ.get("TZ") or UTC
+    zone = zone or zone_here()
 
     def parse(array: Any, wanted: str, target: Any) -> Any:
         import pyarrow as pa
@@ -31,6 +60,8 @@ def parser(zone: str = "") -> Parse:
         if wanted in ("string", "binary"):
             return array.cast(target)
         text = pc.utf8_trim_whitespace(array)
+        if wanted in (*_INTEGERS, "float", "double") or wanted.startswith("decimal"):
+            text = numbers.plain(text)
         if wanted == "boolean":
             _check(text, _BOOLEAN)
         elif wanted in _INTEGERS:

@@ -72,6 +72,11 @@ class NonBlockingHandler(logging.Handler):
         self._lines: queue.Queue[str] = queue.Queue(MAX_WAITING)
         threading.Thread(target=self._write, name="log", daemon=True).start()
 
+    @property
+    def waiting(self) -> int:
+        """Number of lines that are not written yet."""
+        return self._lines.unfinished_tasks
+
     def emit(self, record: logging.LogRecord) -> None:
         try:
             line = self.format(record)
@@ -83,7 +88,7 @@ class NonBlockingHandler(logging.Handler):
     def flush(self) -> None:
         """Wait until all lines are written, for ``LOG_TIMEOUT`` at most. Called at exit, too."""
         with self._lines.all_tasks_done:
-            self._lines.all_tasks_done.wait_for(lambda: not self._lines.unfinished_tasks, LOG_TIMEOUT)
+            self._lines.all_tasks_done.wait_for(lambda: not self.waiting, LOG_TIMEOUT)
 
     def _write(self) -> None:
         while True:

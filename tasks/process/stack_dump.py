@@ -69,11 +69,7 @@ class StackDump:
         if not text.endswith(b"\n"):
             return None
         self._asked = False
-        frames = [
-            RawFrame(_plain(file), int(line) if line.isdigit() else 0, _plain(function))
-            for file, line, function in _FRAME.findall(text.decode("ascii", "replace"))
-        ]
-        return [] if frames and frames[-1].function == _THREAD else frames
+        return frames_in(text)
 
     def _would_answer(self, pid: int) -> bool:
         """False where a step has changed what is needed: the signal would kill it, or go into a file of the step's."""
@@ -81,6 +77,15 @@ class StackDump:
         caught, *against = (int(sets[name], 16) >> (_signal() - 1) & 1 for name in ("SigCgt", "SigBlk", "ShdPnd"))
         there, ours = os.stat(f"/proc/{pid}/fd/{self.descriptor}"), os.fstat(self.descriptor)
         return bool(caught) and not any(against) and os.path.samestat(there, ours)
+
+
+def frames_in(text: bytes) -> list[RawFrame]:
+    """Return the frames that faulthandler has written; none if they are not of a main thread."""
+    frames = [
+        RawFrame(_plain(file), int(line) if line.isdigit() else 0, _plain(function))
+        for file, line, function in _FRAME.findall(text.decode("ascii", "replace"))
+    ]
+    return [] if frames and frames[-1].function == _THREAD else frames
 
 
 def _signal() -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unstuck.tasks.errors import Unrecoverable, UnstuckError
+from unstuck.tasks.errors import OutOfMemory, Unrecoverable, UnstuckError, lacks_memory
 from unstuck.tasks.process.call_deadlines import run_with_deadline
 from unstuck.tasks.protocol.java_text import told_by_java
 from unstuck.tasks.protocol.report import Failure
@@ -80,6 +80,9 @@ def failure_of(error: BaseException, clean: Callable[[str], str] = str) -> Failu
     code, text = "STEP_FAILED", describe(error)
     if ours:
         code, text = _ask(lambda: error.code, code), _ask(lambda: error)  # type: ignore[attr-defined]
+        code = OutOfMemory.code if _is_lack_of_memory(error) else code
+    elif issubclass(kind, MemoryError):
+        code = OutOfMemory.code
     elif issubclass(kind, SystemExit):
         text = f"the step called sys.exit({_ask(lambda: repr(error.code))})"  # type: ignore[attr-defined]
     frames, trace = traceback.extract_tb(_FRAMES(error)), ""
@@ -94,7 +97,12 @@ def failure_of(error: BaseException, clean: Callable[[str], str] = str) -> Failu
 
 def _is_recoverable(error: BaseException) -> bool:
     """Whether a retry may help by default. A slip in the code fails the same way each time."""
-    return not _fails_at_once(type(error)) and not _is_wrong_call(error)
+    return _is_lack_of_memory(error) or (not _fails_at_once(type(error)) and not _is_wrong_call(error))
+
+
+def _is_lack_of_memory(error: BaseException) -> bool:
+    """Whether Unstuck took a lack of memory for a fault of the data or of the code."""
+    return _MODULE(type(error)) == UnstuckError.__module__ and lacks_memory(error)
 
 
 def _fails_at_once(kind: type) -> bool:

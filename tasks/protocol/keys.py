@@ -38,6 +38,7 @@ class ScheduleKeys:
         self.schedule = base  # hash: its record, the spec that it repeats, the ids of its last commit and command
         self.schedule_events = f"{base}:events"  # stream: what happened, bounded
         self.schedule_runs = f"{base}:runs"  # zset: job of a run → when it was submitted
+        self.schedule_ticks = f"{base}:ticks"  # zset: tick, outcome and current run → the tick in seconds
 
 
 class Keys:
@@ -56,6 +57,7 @@ class Keys:
         self.ended = f"{prefix}:ended"  # zset: job → when it may be forgotten (retention)
         self.staging_index = f"{prefix}:staging"  # zset: job that has ended → when its staging is looked at next
         self.staged = f"{prefix}:staged"  # hash: job → JSON: where its staging lies, when it is forgotten
+        self.failed = f"{prefix}:failed"  # hash: name → job that FAILED, until one is submitted
         self.retries = f"{prefix}:retries"  # hash: retry → the job that it retries, until it is forgotten
         self.summary = f"{prefix}:summary"  # hash: job → one line of JSON for ``list``
         self.reports = f"{prefix}:reports"  # stream: reports of workers; consumer group ``coordinators``

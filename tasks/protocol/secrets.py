@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from unstuck.tasks.errors import Unrecoverable
+from unstuck.tasks.plain_text import plain_text
 from unstuck.tasks.protocol.texts import map_texts, texts_in
 
 # ``$${`` stands for the text ``${``. The last group is what was meant as a reference and is none.
@@ -157,8 +158,8 @@ class Secrets:
                 raise Unrecoverable(
                     f"${{secret:{name}}}: the file {path}, which {name}{_FILE} names, cannot be read: {why}"
                 ) from None
-            value = value.removesuffix("\n").removesuffix("\r")  # as editors and `echo` end a file
         assert value is not None
+        value = plain_text(value)
         if not _is_secret(value):
             raise Unrecoverable(
                 f"what {name} holds on this worker can be no secret: it is shorter than {_SHORTEST} characters, or a "

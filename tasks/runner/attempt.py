@@ -55,6 +55,7 @@ from unstuck.tasks.steps.loaded import loaded
 from unstuck.tasks.steps.step_inputs import PublishedDatasets, of_skipped, read_inputs, with_published
 from unstuck.tasks.steps.work import Work
 from unstuck.tasks.streams.arrived.fork_share import Share
+from unstuck.tasks.time_zone import in_zone
 from unstuck.tasks.transport.lease import Claim, Finish, record_outcome
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
@@ -89,6 +90,7 @@ class Attempt:
         self._code = ""  # what stands for the code of the work, once it is known
         self._retry = RetryPolicy()  # that of the group, once it is known
         self._stop_log: Callable[[], None] = lambda: None  # of the log, once there is one
+        self._zone = runner.settings.time_zone
         self._ran_again = ""  # why work that was done is done again, in words
         self._changed = ""  # what the steps changed in this process, in words
         self._doubtful = False  # a step failed, maybe by code that an attempt before this one had replaced
@@ -106,6 +108,9 @@ class Attempt:
                 self._work_order = self._claim.work_order
                 if schedule := self._work_order.plan.schedule:
                     process_is_about(**self._token.work, schedule=schedule)
+                if zone := self._work_order.plan.zone:
+                    stack.enter_context(in_zone(zone))
+                    self._zone = zone
                 self._retry = self._work_order.group.retry or self._retry
                 self._open(stack)
                 outcome: Outcome | None = self._succeed(stack)
@@ -393,6 +398,6 @@ class Attempt:
     def _finish(self, outcome: Outcome | None) -> str:
         if outcome is None:
             return "STALE"
-        outcome = replace(outcome, zone=self._runner.settings.time_zone)
+        outcome = replace(outcome, zone=self._zone)
         reach(Point.BEFORE_FINISH, self._token.job)
         return record_outcome(self._put_outcome, self._token, outcome)

@@ -17,6 +17,7 @@ from unstuck.tasks.runner.attempt_host import AttemptHost
 from unstuck.tasks.spec.spark_conf import static_conf
 from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.steps.execute import StepRaised, users_code
+from unstuck.tasks.time_zone import executors_in_zone
 
 log = logging.getLogger(__name__)
 
@@ -25,13 +26,14 @@ def open_session(
     stack: ExitStack, runner: AttemptHost, token: Token, work_order: WorkOrder, conf: Mapping[str, str], tables: str
 ) -> Any:
     """The session of the attempt ``token``, which ``stack`` closes. ``tables``: where its tables are stored."""
+    zone = work_order.plan.zone
     stack.callback(runner.session_used)
     entered = ExitStack()
     try:
         with runner.watchdog.clock("SESSION_TIMEOUT", runner.settings.session_timeout), users_code():
             # Each attempt of a fresh group has a process of its own, and so a session that no other group will use.
-            runner.start_session(static_conf(conf) if work_order.group.fresh else None)
-            session = entered.enter_context(runner.driver.attempt(str(token), conf, tables))
+            runner.start_session(_own_conf(conf, zone) if work_order.group.fresh else None)
+            session = entered.enter_context(runner.driver.attempt(str(token), conf, tables, zone))
     except StepRaised as raised:
         if isinstance(raised.error, NotBegun):
             raise raised.error from None  # the fault of this host or runner, and no step's
@@ -39,6 +41,11 @@ def open_session(
     stack.callback(partial(_close, runner, token, entered))
     check_reaches(session, work_order.plan.warehouse)
     return session
+
+
+def _own_conf(conf: Mapping[str, str], zone: str) -> dict[str, str]:
+    """The static conf of a session that no other group uses; its executors have the ``zone``, if there is one."""
+    return {**(executors_in_zone(zone) if zone else {}), **static_conf(conf)}
 
 
 def _close(runner: AttemptHost, token: Token, entered: ExitStack) -> None:

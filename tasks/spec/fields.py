@@ -14,6 +14,7 @@ DatasetName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]
 ParamName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
 QueueName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
 PoolName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
+JobPattern = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_.*?\[\]!-]{1,100}$")]
 ColumnName = Annotated[str, Field(strict=True, min_length=1, max_length=255)]
 Description = Annotated[str, Field(strict=True, min_length=1, max_length=2000)]
 ErrorName = Annotated[

@@ -11,6 +11,7 @@ from typing import Any, Self
 from pydantic import Field, StrictBool, StrictStr, field_validator, model_validator
 
 from unstuck.tasks.duration import Timeout
+from unstuck.tasks.plain_text import plain_text
 from unstuck.tasks.protocol.keys import lane_of
 from unstuck.tasks.spec.fields import (
     DatasetName,
@@ -70,6 +71,11 @@ class Step(Strict):
         default_factory=dict, description="Parameters of this step; they win over those of the group and of the job."
     )
     timeout: Timeout | None = Field(default=None, description="Time limit of this step; left out: no limit.")
+
+    @field_validator("sql")
+    @classmethod
+    def _plain_sql(cls, sql: str | None) -> str | None:
+        return None if sql is None else plain_text(sql)
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:

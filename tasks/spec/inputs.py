@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, StrictStr, Tag, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    StrictStr,
+    Tag,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from unstuck.tasks.settings import plain_path, without_user
 from unstuck.tasks.spec.fields import MAX_COUNT, DatasetName, Strict
@@ -14,16 +23,25 @@ from unstuck.tasks.spec.streams.stream_columns import declared
 from unstuck.tasks.spec.streams.stream_options import check_columns, file_options
 
 
+def _option_text(value: Any) -> Any:
+    """Return the text that Spark expects for the booleans of YAML and Python."""
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+_OptionValue = Annotated[StrictStr, BeforeValidator(_option_text), WithJsonSchema({"type": ["string", "boolean"]})]
+
+
 class DatasetInput(Strict):
     """A published dataset that a group reads, as it stood at one version of the warehouse."""
 
     dataset: DatasetName = Field(description="The name under which it is published.")
     version: int | None = Field(
         default=None,
-        ge=1,
+        ge=0,
         le=MAX_COUNT,
         strict=True,
-        description="The version of the warehouse; left out: the newest one when the job was submitted.",
+        description="The version of the warehouse, 0 for before anything was published; left out: the newest one when "
+        "the job was submitted.",
     )
     if_absent: str | None = Field(
         default=None,
@@ -55,6 +73,19 @@ class DatasetInput(Strict):
 
 
 _PLACES = ("/", "file:///", "s3://")
+# Names that programs give to a file while they write it.
+_UNFINISHED = (
+    "*.part",
+    "*.partial",
+    "*.filepart",
+    "*.tmp",
+    "*.inprogress",
+    "*._COPYING_",
+    "*.crdownload",
+    "*.swp",
+    "*~",
+)
+_NamePattern = Annotated[str, Field(strict=True, min_length=1, max_length=255)]
 
 
 class StreamInput(Strict):
@@ -76,7 +107,7 @@ class StreamInput(Strict):
         max_length=100_000,
         description="The columns of the files and their types in SQL, such as id BIGINT, at STRING.",
     )
-    options: dict[StrictStr, StrictStr] = Field(
+    options: dict[StrictStr, _OptionValue] = Field(
         default_factory=dict, description="Options of the format, such as header."
     )
     generation: int = Field(
@@ -87,8 +118,15 @@ class StreamInput(Strict):
         strict=True,
         description="True if the query needs state or a watermark: the input is a frame of Spark Structured Streaming.",
     )
-    ignore: list[Annotated[str, Field(strict=True, min_length=1, max_length=255)]] = Field(
-        default=["*.part", "*.tmp"], max_length=20, description="Patterns of names that do not count until renamed."
+    files: list[_NamePattern] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=20,
+        description="Patterns of the names of the files that count; left out: the names with an ending of the format, "
+        "such as .csv or .csv.gz.",
+    )
+    ignore: list[_NamePattern] = Field(
+        default=[*_UNFINISHED], max_length=20, description="Patterns of names that do not count until renamed."
     )
     max_files_per_run: int | None = Field(
         default=None, ge=1, le=MAX_COUNT, strict=True, description="At most so many files are read by one job."
@@ -101,8 +139,29 @@ class StreamInput(Strict):
         description="A job reads files of at most so many bytes, and one file in any case; left out: with spark: false "
         "268435456, else no bound.",
     )
+    max_file_bytes: int | None = Field(
+        default=None,
+        ge=1,
+        le=2**53 - 1,
+        strict=True,
+        description="At most so many bytes of a file, once it is unpacked and decoded; left out: 1073741824 with "
+        "spark: false, else 68719476736.",
+    )
+    max_row_bytes: int = Field(
+        default=64 * 1024 * 1024,
+        ge=1,
+        le=2**31 - 1,
+        strict=True,
+        description="At most so many bytes of a line, a record or a row.",
+    )
     changed: Literal["fail", "again", "ignore"] = Field(
         default="fail", description="For a file that was read and has other content now."
+    )
+    known_by: Literal["path", "content"] = Field(
+        default="path",
+        alias="identity",
+        description="By what a file is known again: its path, or the hash of its bytes, by which a copy under another "
+        "name is not read.",
     )
     on_bad_file: Literal["fail", "skip"] = Field(default="fail", description="For a file that cannot be read.")
     on_other_columns: Literal["fail", "allow"] = Field(

@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from unstuck.tasks.duration import Timeout, parse_duration
 from unstuck.tasks.settings import without_user
-from unstuck.tasks.spec.fields import MAX_COUNT, ColumnName, Listed, ParamName, Strict
+from unstuck.tasks.spec.fields import MAX_COUNT, ColumnName, JobPattern, Listed, ParamName, Strict
 from unstuck.tasks.spec.types import MAX_TYPE, parse_type
 
 REJECTED = "__rejected"  # what the dataset of the rejected rows of an output adds to its name
@@ -25,6 +25,7 @@ BAD_FILE, BAD_RECORD = "on_bad_file", "on_bad_record"
 OUTSIDE = "outside partitions"  # stands there for ``partitions:``; no rule can have this name
 MAX_RUNS = 1000  # whose rejected rows are counted together, and versions of the warehouse that are looked at for them
 MAX_RULES = 50  # the file names of Spark hold so many
+MAX_SHARED = 100  # names and patterns of one output
 
 _PLACES = ("/", "file:///", "s3://")  # of Delta tables
 
@@ -212,22 +213,22 @@ class OutputSpec(Strict):
     """How one output is published, into which files it is written for that, and what must hold of its rows.
 
     The modes and their names are those of Spark's writers and of dbt's incremental models: ``replace`` (all rows),
-    ``append``, ``partition_overwrite`` (the partitions of which the output has rows), and ``merge`` (the rows with the
+    ``append``, ``partition_overwrite`` (the partitions that ``partitions:`` names), and ``merge`` (the rows with the
     same keys).
     """
 
     mode: Literal["replace", "append", "partition_overwrite", "merge"] = Field(
         default="replace",
-        description="What becomes of the rows that are published: replace all, append to them, replace the "
-        "partitions of which the output has rows, or replace the rows with the same keys.",
+        description="What becomes of the rows that are published: replace all, append to them, replace those of the "
+        "partitions that partitions: names, or replace the rows with the same keys.",
     )
     partition_by: Listed[ColumnName] = Field(
         default=(), description="Columns whose values part the rows: each file has the rows of one partition."
     )
     partitions: Annotated[dict[ColumnName, PartitionValues], Field(min_length=1)] | None = Field(
         default=None,
-        description="For partition_overwrite: the partitions that the job replaces, by columns of partition_by: a "
-        "value, a list of values, or :name for those of a parameter; left out: those of which it has rows.",
+        description="For partition_overwrite, which needs it: the partitions that the job replaces, by columns of "
+        "partition_by: a value, a list of values, or :name for those of a parameter.",
     )
     outside: Literal["fail", "reject", "append"] | None = Field(
         default=None,
@@ -260,6 +261,12 @@ class OutputSpec(Strict):
     )
     expect: Expect | None = Field(
         default=None, description="What must hold of all rows of the output before any is published."
+    )
+    shared_with: Listed[JobPattern] = Field(
+        default=(),
+        max_length=MAX_SHARED,
+        description="Other jobs that may publish the dataset, which the job that published it first owns: names, or "
+        "patterns such as load_*.",
     )
 
     @field_validator("columns", mode="before")
@@ -295,6 +302,11 @@ class OutputSpec(Strict):
                 raise ValueError(f"{field} names a column twice")
         if self.mode == "partition_overwrite" and not self.partition_by:
             raise ValueError("mode: partition_overwrite wants partition_by: with the columns that part the rows")
+        if self.mode == "partition_overwrite" and self.partitions is None:
+            raise ValueError(
+                "mode: partition_overwrite wants partitions: with the partitions that the job replaces, such as "
+                f'{{{self.partition_by[0]}: ":{self.partition_by[0]}"}} for those of a parameter'
+            )
         if self.partitions is not None and self.mode != "partition_overwrite":
             raise ValueError("partitions: is for mode: partition_overwrite, and says which partitions it replaces")
         if odd := [column for column in self.partitions or () if column not in self.partition_by]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 from itertools import count, pairwise
 from typing import Literal, NamedTuple
 
 MAX_SQL = 1024 * 1024  # characters of a statement
+MAX_CACHED = 64  # statements: thousands of steps may have the same one, and several checks look at each
 
 # No part of it goes back over what it has read, so a text of any kind is read in time that grows with its length alone.
 _TOKEN = re.compile(
@@ -29,6 +31,25 @@ _COMMENT_ENDS = re.compile(r"/\*(?!\+)|\*/")  # a hint in a comment opens no oth
 _NAME = r"[A-Za-z_]\w*"
 _RESULT = re.compile(rf":results\.(?:(?P<group>{_NAME})\.(?P<key>{_NAME})|[^\s,()]*)")
 _OF_ANY_TEXT = ("set", "reset", "add", "list", "refresh", "explain")
+_TAKE_FROM = ("extract", "trim", "substring", "substr", "overlay", "position")  # functions with FROM for an argument
+# Next to one of these, FROM and JOIN are names of columns: SELECT from, to FROM edges ORDER BY from DESC
+_BEFORE_COLUMNS = (
+    *(",", "=", "<", ">", "+", "-", "/", "%", "|", "&", "[", "select", "by", "where", "and", "or", "not"),
+    *("case", "when", "then", "else", "on", "having", "between", "in", "like"),
+)
+_AFTER_COLUMNS = (
+    *("and", "as", "asc", "between", "desc", "else", "end", "except", "from", "group", "having", "ilike"),
+    *("in", "intersect", "is", "join", "like", "limit", "minus", "not", "nulls", "on", "or", "order"),
+    *("regexp", "rlike", "select", "then", "union", "using", "when", "where", "window", "with"),
+)
+_NO_TABLES = ("lateral", "stream", "values")  # after FROM these begin something else than the name of a table
+# `created_in` knows all names that these make. Others, such as USE or a script, may make more readable.
+_PLAIN_STATEMENTS = (
+    *("(", "select", "with", "from", "values", "table"),
+    *("create", "insert", "drop", "truncate", "analyze"),
+)
+_OF_ROWS = ("(", "select", "with", "from", "create", "insert")  # in these, what follows FROM must exist
+_AFTER_TABLES = ("where", "join", "on", "group", "order", "having", "limit", "union", "cross", "inner", "left", "right")
 _WRITES = (("insert", "into"), ("insert", "overwrite"), ("delete", "from"), ("merge", "into"))
 
 
@@ -102,6 +123,100 @@ def first_word(sql: str) -> str:
     """The first word of ``sql``, in lower case; empty if it does not begin with one."""
     first = next(tokens(sql), None)
     return first.text.lower() if first is not None and first.kind == "word" else ""
+
+
+@lru_cache(MAX_CACHED)
+def tables_in(sql: str) -> frozenset[str]:
+    """Return the unqualified names of tables and views that ``sql`` reads, in lower case.
+
+    Names that ``WITH`` defines are left out. A name that only Spark's own parser can tell from a column may be missing:
+    all names are, where FROM or JOIN is the name of a column, too.
+    """
+    code = [token for token in tokens(sql) if token.kind in ("word", "name", "symbol")]
+    words = [token.text.lower() for token in code]
+    names: set[str] = set()
+    opened: list[str] = []  # the word before each open parenthesis
+    for i, word in enumerate(words):
+        if word == "(":
+            opened.append(words[i - 1] if i else "")
+        elif word == ")" and opened:
+            opened.pop()
+        elif word in ("from", "join") and not _is_other_from(words, i, opened):
+            if _is_column(words, i):
+                return frozenset()
+            names |= _tables_at(code, words, i + 1)
+    return frozenset(names - _defined_in(words))
+
+
+def _is_other_from(words: list[str], at: int, opened: list[str]) -> bool:
+    """Whether the word at ``at`` is a field, an alias, or the FROM of a function such as ``extract``."""
+    before = words[at - 1] if at else ""
+    return before in (".", "as", "distinct") or bool(opened and opened[-1] in _TAKE_FROM)
+
+
+def _is_column(words: list[str], at: int) -> bool:
+    before, after = words[at - 1] if at else "", words[at + 1] if at + 1 < len(words) else ")"
+    is_sign = after != "(" and re.fullmatch(r"\W", after) is not None
+    return before in _BEFORE_COLUMNS or after in _AFTER_COLUMNS or is_sign
+
+
+def _defined_in(words: list[str]) -> set[str]:
+    """Return the names that ``WITH`` defines: after it, and after the parenthesis of the definition before."""
+    defined = set()
+    for i, word in enumerate(words[:-1]):
+        is_first = word == "with" or words[max(i - 1, 0) : i + 1] == ["with", "recursive"]
+        is_later = words[max(i - 1, 0) : i + 1] == [")", ","] and _opens_definition(words[i + 2 : i + 4])
+        if is_first or is_later:
+            defined.add(words[i + 1].strip("`"))
+    return defined
+
+
+def _opens_definition(words: list[str]) -> bool:
+    """Whether ``words`` follow a name that WITH defines. AS may be left out, and a recursive one may have a bound."""
+    return words == ["as", "("] or words == ["max", "recursion"] or words[:1] == ["("]
+
+
+def makes_known_names(sql: str) -> bool:
+    """Whether `created_in` knows every name that later steps can read because of ``sql``."""
+    sets_conf = _first(sql) == "set" and "catalog" not in sql.lower()
+    return sets_conf or _first(sql) in _PLAIN_STATEMENTS
+
+
+def needs_tables(sql: str) -> bool:
+    """Whether Spark refuses ``sql`` if one of its `tables_in` is missing: a query, or what writes the rows of one."""
+    return _first(sql) in _OF_ROWS
+
+
+def _first(sql: str) -> str:
+    first = next(tokens(sql), None)
+    return "" if first is None else first.text.lower()
+
+
+@lru_cache(MAX_CACHED)
+def created_in(sql: str) -> frozenset[str]:
+    """The name of the table or view that ``sql`` creates, in lower case; empty if it creates none."""
+    words = [token.text.lower() for token in tokens(sql) if token.kind in ("word", "name", "symbol")]
+    if words[:1] != ["create"]:
+        return frozenset()
+    kind = next((i for i, word in enumerate(words) if word in ("table", "view")), len(words))
+    rest = [word for word in words[kind + 1 :] if word not in ("if", "not", "exists")]
+    return frozenset(word.strip("`") for word in rest[:1])
+
+
+def _tables_at(code: list[SqlToken], words: list[str], at: int) -> set[str]:
+    """The names of the tables that are listed from the token ``at`` on."""
+    found: set[str] = set()
+    while at < len(code) and code[at].kind in ("word", "name"):
+        following = words[at + 1] if at + 1 < len(words) else ""
+        if following not in (".", "(") and words[at] not in _NO_TABLES and not words[at][0].isdigit():
+            found.add(words[at].strip("`"))
+        at += 1 + (following == "as")
+        if at < len(code) and code[at].kind in ("word", "name") and words[at] not in _AFTER_TABLES:
+            at += 1  # an alias
+        if at >= len(code) or words[at] != ",":
+            break
+        at += 1
+    return found
 
 
 def is_query(sql: str) -> bool:

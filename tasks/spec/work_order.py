@@ -53,6 +53,7 @@ class GroupPlan(Strict):
             appending.
         for_python: parameters that have no effect unless the Python of this group takes them.
         schedule: of which the job is a run, for the lines of its log.
+        zone: the time zone of its steps; empty: that of the fleet.
         publishes: the names of the outputs that are published, of any group; None: all of this group.
         publishing: how outputs are published, by name, where that is not the default.
     """
@@ -74,6 +75,7 @@ class GroupPlan(Strict):
     appended: tuple[str, ...] = ()
     for_python: tuple[str, ...] = ()
     schedule: str = ""
+    zone: str = ""
     publishes: tuple[str, ...] | None = ()
     publishing: dict[str, Publishing] = Field(default_factory=dict)
 

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+from unstuck.tasks.plain_text import plain_text
 from unstuck.tasks.settings import settings
 from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.steps.execute import search_working_folder
@@ -51,8 +52,8 @@ def fingerprint(work_order: WorkOrder, code: str, read: Collection[str] | None) 
 
     ``read``: see `WorkOrder.fingerprint_of`.
     """
-    work = work_order.fingerprint_of(read)
-    return hashlib.sha256(f"{work}/{code}/{settings().time_zone}".encode()).hexdigest()[:32]
+    work, zone = work_order.fingerprint_of(read), work_order.plan.zone or settings().time_zone
+    return hashlib.sha256(f"{work}/{code}/{zone}".encode()).hexdigest()[:32]
 
 
 def why_again(work_order: WorkOrder, job: str, there: Marker, newer: str = "", other: bool = False) -> str:
@@ -73,7 +74,7 @@ def why_again(work_order: WorkOrder, job: str, there: Marker, newer: str = "", o
         return "it was asked to run again, or comes after a group that was"
     if changed := differing(work_order, there.params):
         return f"its parameter{'s'[: len(changed) > 1]} {', '.join(changed)} changed since job {job}"
-    return f"what it reads, its parameters, its steps or UNSTUCK_TIME_ZONE changed since job {job}"
+    return f"what it reads, its parameters, its steps or its time zone changed since job {job}"
 
 
 def _digest(package: str) -> str:
@@ -84,12 +85,18 @@ def _digest(package: str) -> str:
     try:
         for name, path in _sources(package):
             digest.update(f"{name}\0".encode())
-            digest.update(path.read_bytes())
+            digest.update(_plain_bytes(path))
     except Exception as error:  # noqa: BLE001 - a finder of the user's may raise anything
         log.warning("the source of %s cannot be read, so no work of its steps is taken over: %s", package, error)
         return secrets.token_hex(8)
     _taken[package] = digest.hexdigest()[:16]
     return _taken[package]
+
+
+def _plain_bytes(path: Path) -> bytes:
+    """The source in a file, whose line ends and byte order mark make no other code."""
+    text = path.read_bytes().decode("utf-8", "surrogateescape")
+    return plain_text(text).encode("utf-8", "surrogateescape")
 
 
 def _sources(package: str) -> Iterator[tuple[str, Path]]:

@@ -7,13 +7,11 @@ itself raises is.
 from __future__ import annotations
 
 import importlib
-import inspect
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import lru_cache
 from typing import Any
 
 from unstuck.tasks.errors import (
@@ -35,6 +33,7 @@ from unstuck.tasks.protocol.staging import Staging
 from unstuck.tasks.settings import settings, whoami
 from unstuck.tasks.spec.group import READ_VALUES, Step
 from unstuck.tasks.spec.sql_tokens import ResultMarker, is_query, parameters_in, with_plain_names
+from unstuck.tasks.spec.step_function import StepSignature, check_returned
 from unstuck.tasks.steps.context import StepContext
 from unstuck.tasks.steps.loaded import loaded
 from unstuck.tasks.steps.work import Work
@@ -86,6 +85,7 @@ def _run_python(step: Step, work: Work, ctx: StepContext, allowed: Sequence[str]
     imported()
     arguments = fit(step.python, function, work.params, own=set(step.params))
     value = function(work.session, ctx, **arguments)
+    check_returned(step.python, value)
     if step.output is not None:
         if value is not None:
             work.write(step.output, value)
@@ -162,39 +162,18 @@ def find(name: str, allowed: Sequence[str]) -> Callable[..., Any]:
     return target  # type: ignore[no-any-return]
 
 
-_signature = lru_cache(maxsize=256)(inspect.signature)  # a process calls the same functions again and again
-
-
 def fit(name: str, function: Callable[..., Any], params: Mapping[str, Any], *, own: set[str]) -> dict[str, Any]:
     """The parameters that ``function`` takes after ``spark`` and ``ctx``; it must take those of the step's ``own``.
 
-    Raises: BadStepCall: one is missing, or one of the step's own is not taken.
+    Raises: BadStepCall: one is missing, or one of the step's own is not taken; or the function cannot be a step.
     """
-    try:
-        signature = _signature(function) if inspect.isfunction(function) else inspect.signature(function)
-    except (TypeError, ValueError) as error:
-        raise BadStepCall(f"{name} has no signature to call it by: {error}") from error
-    declared = list(signature.parameters.values())
-    positional = [p for p in declared if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if len(positional) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in declared):
-        raise BadStepCall(f"{name} must take spark and ctx first: def {name.rpartition(':')[2]}(spark, ctx, ...)")
-    named = [p for p in declared if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p not in positional[:2]]
-    taken = {p.name for p in named}
-    needed = {p.name for p in named if p.default is p.empty}
-    if any(p.kind is p.VAR_KEYWORD for p in declared):
-        taken |= set(params) - {p.name for p in positional[:2]}
-    if missing := sorted(name for name in needed if name not in params):
+    call = StepSignature.of(name, function, params)
+    taken = call.taken | (set(params) - {*call.first} if call.takes_any else set())
+    if missing := sorted(name for name in call.required if name not in params):
         raise BadStepCall(f"{name} needs {', '.join(missing)}; the step has {', '.join(sorted(params)) or 'no params'}")
     if strange := sorted(own - taken):
         raise BadStepCall(f"{name} does not take {', '.join(strange)}, which the step gives it")
-    arguments = {name: params[name] for name in sorted(taken) if name in params}
-    try:
-        signature.bind(None, None, **arguments)
-    except TypeError as error:  # such as a parameter that can only be given by its position
-        raise BadStepCall(
-            f"{name} cannot be called with {', '.join(sorted(arguments)) or 'no params'}: {error}"
-        ) from None
-    return arguments
+    return {name: params[name] for name in sorted(taken) if name in params}
 
 
 # -- compact ---------------------------------------------------------------------------------------------------

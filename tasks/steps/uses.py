@@ -37,6 +37,8 @@ def uses_of(function: Any) -> Uses:
     """Read the source of ``function``; what nobody can tell without it is left open."""
     code = _source(inspect.unwrap(function))
     positional = [] if code is None else [*code.args.posonlyargs, *code.args.args]
+    if inspect.ismethod(function):
+        positional = positional[1:]  # the class of a classmethod
     if code is None or len(positional) < 2:
         return Uses()
     ctx = positional[1].arg

@@ -25,6 +25,7 @@ from unstuck.tasks.errors import (
 )
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.frames.casts import refused_value
+from unstuck.tasks.frames.columns import in_zone_of
 from unstuck.tasks.frames.output import collect, read_table
 from unstuck.tasks.frames.quality import stage_checked
 from unstuck.tasks.frames.spark import read_parquet
@@ -44,6 +45,7 @@ from unstuck.tasks.streams.read.arriving_files import ArrivingFiles
 from unstuck.tasks.streams.read.group_stream import GroupStream, Reader, Source
 from unstuck.tasks.streams.read.kafka_read import KafkaTopic
 from unstuck.tasks.streams.read.structured import is_remote, is_streaming, stage_stream
+from unstuck.tasks.time_zone import zone_here
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
 
@@ -120,7 +122,8 @@ class Work:
                 taken = self._stream.open(self.published)
                 self.results[name] = dict(taken.counts)
                 log.info("the stream %s: %s", name, taken.told)
-            return self._stream.open(self.published).frame
+            frame = self._stream.open(self.published).frame
+        return in_zone_of(frame, zone_here()) if self.session is None else frame
 
     def _source(self, name: str, stream: StreamInput | KafkaInput) -> Source:
         if stream.state and is_remote(self.session):
@@ -135,7 +138,7 @@ class Work:
     def frame(self, dataset: Dataset) -> Any:
         """``dataset`` as steps get it."""
         if self.session is None:
-            return read_table(self.files, list(dataset.parts))
+            return in_zone_of(read_table(self.files, list(dataset.parts)), zone_here())
         return read_parquet(self.session, dataset.by_schema(self.files))
 
     def results_of(self, group: str) -> dict[str, Any] | list[dict[str, Any]]:

@@ -113,6 +113,12 @@ class BrokerConnection(kombu.Connection):  # type: ignore[misc]
 # the two hung a worker for ever. Upstream: celery/celery#10502 tells of the second, celery/kombu#954 of a fault like
 # the first. Seen with kombu 5.7.0; this may go once kombu unregisters a socket before it closes it, and reads pub/sub
 # with a timeout.
+#
+# A channel of a closed connection. When Redis goes away, kombu closes the channels of a connection one by one, stops at
+# the first that fails, and clears the connection. Celery then closes it again: the remaining channels restore their
+# unacknowledged messages through the cleared connection. The AttributeError ends the worker; a connection error is
+# ignored there, as in a late acknowledgement. The messages return after the visibility timeout. Upstream: no report is
+# known. Seen with kombu 5.7.0; this may go once ``Transport.close_connection`` closes all channels.
 
 
 @cache
@@ -121,6 +127,8 @@ def _fit_to_fork(base: Any) -> Any:
 
     class Channel(base.Channel):  # type: ignore[misc]
         def _connparams(self, asynchronous: bool = False) -> Any:
+            if getattr(self.connection, "client", None) is None:
+                raise redis.ConnectionError("the connection of this channel is closed")
             found = {**super()._connparams(asynchronous), **FEW_QUESTIONS}
             if asynchronous:
                 found["connection_class"] = _unregistered_first(found["connection_class"], self)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import redis
@@ -27,6 +27,43 @@ SHOWN_FOR = 86400.0  # seconds for which people see in the fleet that a process 
 LOOKS = 10  # in UNSTUCK_STALLED_AFTER; they are counted, not seconds, because a frozen process receives nothing
 
 
+class Silence:
+    """Counts the looks in a row at which a process had received nothing although it should have."""
+
+    def __init__(self) -> None:
+        self._messages = 0
+        self._messages_before = 0  # at the last look
+        self._connection: Any = None  # at the last look
+        self._looks = 0
+
+    def received(self) -> None:
+        """Count a message."""
+        self._messages += 1
+
+    def look(self, should_receive: bool, connection: Any) -> bool:
+        """Return whether the process has stalled: it was silent at more than `LOOKS` looks in a row.
+
+        Args:
+            should_receive: messages wait, and this process could take one.
+            connection: that of Celery to the broker. A process that connects again has a bad line and no stall.
+        """
+        silent = should_receive and self._messages == self._messages_before and connection is self._connection
+        self._messages_before, self._connection = self._messages, connection
+        self._looks = self._looks + 1 if silent else 0
+        return self._looks > LOOKS
+
+
+def on_each_message(qos: Any, heard: Callable[[], None]) -> None:
+    """Call ``heard`` for each message, also for those of which Celery makes no task, such as expired sweeps."""
+    append = qos.append
+
+    def counted(*args: Any) -> None:
+        heard()
+        append(*args)
+
+    qos.append = counted
+
+
 class StallDetector(bootsteps.StartStopStep):  # type: ignore[misc]
     """Begins to watch when Celery has its first consumer, and goes on through every reconnect.
 
@@ -38,14 +75,11 @@ class StallDetector(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def __init__(self, consumer: Any, **kwargs: Any) -> None:
         super().__init__(consumer, **kwargs)
-        self._received = 0  # messages
-        self._received_before = 0  # at the last look
-        self._connection: Any = None  # of Celery, at the last look
-        self._silent_looks = 0  # in a row, at which it had received nothing although it should
+        self.silence = Silence()
         self._thread: threading.Thread | None = None
 
     def start(self, consumer: Any) -> None:
-        self._count(consumer.task_consumer.channel.qos)
+        on_each_message(consumer.task_consumer.channel.qos, self.silence.received)
         if self._thread is not None or not self.at_work() or not settings().stalled_after:
             return
         self._thread = threading.Thread(
@@ -65,16 +99,6 @@ class StallDetector(bootsteps.StartStopStep):  # type: ignore[misc]
         """Would Celery take another message? As it asks itself, with ``worker_disable_prefetch``."""
         return len(state.reserved_requests) < int(consumer.pool.num_processes or 0)
 
-    def _count(self, qos: Any) -> None:
-        """Count every message, also those of which Celery makes no task, such as sweeps that came too late."""
-        append = qos.append
-
-        def counted(*args: Any) -> None:
-            self._received += 1
-            append(*args)
-
-        qos.append = counted
-
     def _watch_or_give_up(self, consumer: Any, settings: Settings) -> None:
         try:
             self._watch(consumer, settings)
@@ -89,8 +113,8 @@ class StallDetector(bootsteps.StartStopStep):  # type: ignore[misc]
         while self.at_work():
             time.sleep(every)
             queues = list(consumer.app.amqp.queues.consume_from)  # may change: ``celery control cancel_consumer``
-            should_receive = _waiting(client, keys, queues) and self.at_work() and self.free(consumer)
-            if self._has_stalled(should_receive, consumer.connection):
+            should_receive = messages_wait(client, keys, queues) and self.at_work() and self.free(consumer)
+            if self.silence.look(should_receive, consumer.connection):
                 # With a deadline: what hangs may be the log, with the main thread in it.
                 message = "%s has stalled: for %.0fs it has received nothing from %s, %s"
                 what = (whoami(), settings.stalled_after, ", ".join(queues), self.consequence)
@@ -99,20 +123,12 @@ class StallDetector(bootsteps.StartStopStep):  # type: ignore[misc]
                 self.give_up()
         client.close()
 
-    def _has_stalled(self, should_receive: bool, connection: Any) -> bool:
-        """Has this process received nothing on one and the same ``connection`` at all looks in a row?
 
-        One that connects again and again does not hang: its line is bad. ``should_receive``: what this look found.
-        """
-        received, before, self._received_before = self._received, self._received_before, self._received
-        silent = should_receive and received == before and connection is self._connection
-        self._connection = connection
-        self._silent_looks = self._silent_looks + 1 if silent else 0
-        return self._silent_looks > LOOKS
+def messages_wait(client: redis.Redis, keys: Keys, queues: Iterable[str]) -> bool:
+    """Return whether a message is on one of ``queues`` and can be taken.
 
-
-def _waiting(client: redis.Redis, keys: Keys, queues: Iterable[str]) -> bool:
-    """Does a message lie on one of these queues? False if Redis is away, or refuses writes: taking one is a write."""
+    False if Redis does not answer or refuses writes: to take a message is a write.
+    """
     try:
         with client.pipeline(transaction=False) as pipe:
             takes_writes(pipe, keys)

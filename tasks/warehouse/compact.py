@@ -11,7 +11,7 @@ import io
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from unstuck.tasks.errors import Unrecoverable, WarehouseMismatch
@@ -158,20 +158,28 @@ def compact(
     return Compacted(made.n, len(standing.files), after, sum(file.bytes for file in done.added), kept)
 
 
+_Key = tuple[frozenset[tuple[str, str | None]], str]
+
+
+def _key_of(file: DataFile) -> _Key:
+    """Return what files must share to come together: their partition, and the load that is replaced as a whole."""
+    return frozenset(file.partition.items()), file.outside_of
+
+
 def _fewest(small: list[DataFile], target: int) -> int:
     """Files that remain of ``small``, about: by their bytes, for each partition."""
-    sizes: dict[frozenset[tuple[str, str | None]], int] = {}
+    sizes: dict[_Key, int] = {}
     for file in small:
-        partition = frozenset(file.partition.items())
-        sizes[partition] = sizes.get(partition, 0) + file.bytes
+        key = _key_of(file)
+        sizes[key] = sizes.get(key, 0) + file.bytes
     return sum(-(-size // target) for size in sizes.values())
 
 
 def rewrite(files: Files, folder: str, small: Iterable[DataFile], target: int) -> Iterator[_Rewritten]:
     """Write files below ``folder`` (relative to the warehouse), each of about ``target`` bytes, and name the sources.
 
-    Rows keep their order. Only files of one partition, whose columns have the same names and types, come together; one
-    that would stand alone is left as it is.
+    Rows keep their order. Only files of one partition and load, whose columns have the same names and types, come
+    together; one that would stand alone is left as it is.
 
     Raises: OSError: the store failed; what was written counts for nothing.
     """
@@ -180,14 +188,14 @@ def rewrite(files: Files, folder: str, small: Iterable[DataFile], target: int) -
         data = _together(files, bundle)
         files.write_durable(path, data)
         rows = sum(file.rows for file in bundle)
-        yield _Rewritten(DataFile(path, rows, len(data), bundle[0].partition), tuple(bundle))
+        yield _Rewritten(replace(bundle[0], path=path, rows=rows, bytes=len(data)), tuple(bundle))
 
 
 def _bundles(files: Files, small: Iterable[DataFile], target: int) -> Iterator[list[DataFile]]:
     """Files that may come together, at most ``target`` bytes at a time, two at least."""
     alike: dict[Any, list[DataFile]] = {}
     for file in small:
-        alike.setdefault((frozenset(file.partition.items()), _columns(files, file)), []).append(file)
+        alike.setdefault((_key_of(file), _columns(files, file)), []).append(file)
     for standing in alike.values():
         bundle: list[DataFile] = []
         for file in standing:

@@ -11,7 +11,7 @@ import json
 import logging
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -28,8 +28,9 @@ from unstuck.tasks.errors import (
 )
 from unstuck.tasks.failpoints import Point, reach
 from unstuck.tasks.protocol.report import in_short
+from unstuck.tasks.warehouse.dataset_owner import OwnersAt
 from unstuck.tasks.warehouse.files import Files
-from unstuck.tasks.warehouse.log_entry import ENTRY_VERSION, DatasetState, Entry, State, fold
+from unstuck.tasks.warehouse.log_entry import ENTRY_VERSION, DatasetState, Entry, State, fold, owners_after, owners_of
 from unstuck.tasks.warehouse.view_file import rewrite_kept_views
 
 SNAPSHOT_EVERY = 50
@@ -243,6 +244,19 @@ class Warehouse:
             state = fold(state, self.existing_entry(n))
         return state
 
+    def owners(self, version: int, known: OwnersAt | None = None) -> OwnersAt:
+        """Return the owner of each dataset at ``version``. Raises: as ``state``.
+
+        Args:
+            known: the answer of an earlier call; if few entries were added since, only these are read.
+        """
+        if known is None or not 0 <= version - known.version <= SNAPSHOT_EVERY:
+            return OwnersAt(version, owners_of(self.state(version, removed=True)))
+        owners = known.owners
+        for n in range(known.version + 1, version + 1):
+            owners = owners_after(owners, self.existing_entry(n))
+        return OwnersAt(version, owners)
+
     def dataset(self, dataset: str, version: int | None = None) -> DatasetState:
         """One dataset at one version. Raises: DatasetNotFound, naming those there are; as ``state``."""
         state = self.state(version)
@@ -280,8 +294,10 @@ class Warehouse:
         changed = (entry for n in numbers if dataset in (entry := self.existing_entry(n)).datasets)
         return list(islice(changed, limit))
 
-    def find_publish(self, publish_id: str, after: int) -> int | None:
+    def find_publish(self, publish_id: str, after: int, package_id: str = "") -> int | None:
         """The number above ``after`` that has ``publish_id``, as a package or as an ABORT; None if none does.
+
+        With a ``package_id``, also that of a package that another job has published for the same request.
 
         Raises:
             LogBroken: an entry is missing or unreadable, or the log ends before ``after`` (restored from a backup?):
@@ -293,32 +309,41 @@ class Warehouse:
                 f"the log at {self.storage.uri('')} ends at version {head}, but {publish_id} began at version {after}: "
                 "the warehouse seems to have been restored from an older copy"
             )
-        return next((n for n in range(after + 1, head + 1) if self.existing_entry(n).publish_id == publish_id), None)
+        numbers = range(after + 1, head + 1)
+        return next((n for n in numbers if self.existing_entry(n).is_of(publish_id, package_id)), None)
 
     def find_since(
-        self, wanted: Callable[[str], bool], version: int, since: float, known: dict[int, tuple[float, str]]
+        self, wanted: Callable[[str, str], bool], version: int, since: float, known: dict[int, tuple[float, str, str]]
     ) -> tuple[int, str] | None:
-        """The newest slot up to ``version`` with a wanted publish id, and the id, of those written since ``since``.
+        """The newest slot up to ``version`` with wanted ids, and its publish id, of those written since ``since``.
 
         None if there is none.
 
         Args:
-            wanted: whether a publish id is wanted.
+            wanted: whether a publish id and the package id of the same entry are wanted.
             since: seconds since the epoch, by the clocks of those who publish.
-            known: number → time and publish id, as earlier calls have read them; this call adds to it.
+            known: number → time, publish id and package id, as earlier calls have read them; this call adds to it.
 
         Raises: LogBroken, WarehouseNewer.
+        """
+        entries = self.ids_since(version, since, known)
+        return next(((n, publish_id) for n, publish_id, package_id in entries if wanted(publish_id, package_id)), None)
+
+    def ids_since(
+        self, version: int, since: float, known: dict[int, tuple[float, str, str]]
+    ) -> Iterator[tuple[int, str, str]]:
+        """Yield number, publish id and package id of the entries written since ``since``, newest first.
+
+        Arguments and errors are those of `find_since`. The last entry may be older than ``since``.
         """
         for n in range(version, 0, -1):
             if n not in known:
                 entry = self.existing_entry(n)
-                known[n] = entry.at, entry.publish_id
-            at, found = known[n]
-            if wanted(found):
-                return n, found
+                known[n] = entry.at, entry.publish_id, entry.package_id
+            at, publish_id, package_id = known[n]
+            yield n, publish_id, package_id
             if at < since:
-                return None
-        return None
+                return
 
     def create_entry(self, n: int, entry: Entry) -> bool:
         """Take the number ``n`` for ``entry``; False if it is taken.
@@ -343,13 +368,18 @@ class Warehouse:
         """Say that all Delta tables of entry ``n`` have their commit. Raises: as ``create_entry``."""
         self.storage.create(_tables_path(n), b"{}")
 
-    def append(self, publish_id: str, after: int, make: Callable[[int, State], Entry]) -> tuple[Entry, bool]:
+    def append(
+        self, publish_id: str, after: int, make: Callable[[int, State], Entry], package_id: str = ""
+    ) -> tuple[Entry, bool]:
         """The one entry of ``publish_id``: the one that stands above ``after``, or else ``make(n, state at n - 1)``.
 
         Every number above ``after`` is read, in order, up to the first free one, and that one is tried. So of however
         many callers with one publish id (a repeat, a zombie, a publisher against a canceler) the first to create wins
         and all others find its entry: nobody can pass a number without having read it. ``after`` must lie below any
         entry of this publish id.
+
+        Args:
+            package_id: a package that has it stands for the entry, too; see `Entry.package_id`.
 
         Returns:
             The entry that stands, and whether this call created it.
@@ -359,7 +389,7 @@ class Warehouse:
                 ``find_publish``; the outcome is unknown, and repeating the call is safe.
         """
         head = self.head()
-        found = self.find_publish(publish_id, after)
+        found = self.find_publish(publish_id, after, package_id)
         if found is not None:
             rewrite_kept_views(self)  # who created it may have died before
             return self.existing_entry(found), False
@@ -373,7 +403,7 @@ class Warehouse:
                 rewrite_kept_views(self)
                 return entry, True
             standing = self.existing_entry(n)
-            if standing.publish_id == publish_id:
+            if standing.is_of(publish_id, package_id):
                 return standing, False
             n, state = n + 1, fold(state, standing)
 

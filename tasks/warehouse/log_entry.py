@@ -10,6 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from unstuck.tasks.protocol.replaced import Replaced
+from unstuck.tasks.warehouse.dataset_owner import Owner, Owners
 from unstuck.tasks.warehouse.files import WarehousePath
 from unstuck.tasks.warehouse.marker import Checkpoint, DataFile, NamedPartitions
 
@@ -28,6 +29,10 @@ class Change:
         checkpoint: of the stream that ``added`` was read from; None: the stream of the dataset stays where it was.
         replaces: for a Delta table, whose files the log does not name: as of the output.
         replaced: the partitions that were replaced, for people; None where none was.
+        owner: the owner of the dataset from this entry on; None: as before, since no job published it.
+        taken_from: name of the job that owned the dataset before, if this job took it over.
+        inputs: the published datasets that the rows were made from, each with the versions that were read.
+        steps: the code of the group that made the rows, and of the groups before it in the same package; by group.
     """
 
     mode: str
@@ -38,6 +43,10 @@ class Change:
     checkpoint: Checkpoint | None = None
     replaces: list[NamedPartitions] = field(default_factory=list)
     replaced: Replaced | None = None
+    owner: Owner | None = None
+    taken_from: str = ""
+    inputs: dict[str, list[int]] = field(default_factory=dict)
+    steps: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +73,12 @@ class Entry:
     Attributes:
         n: its number; ``parent`` is the version it was made against, ``n - 1``.
         publish_id: the job, or job/generation/batch of a streaming job. At most one entry has it.
+        package_id: what was asked for: the tick of a schedule, or the first job of a chain of retries. At most one
+            package has it, whichever job made it. Empty: of an ABORT.
         kind: a package, or an ABORT: the publish id can never be published, and no dataset changes.
         at: seconds since the epoch, by the clock of the coordinator; for people only.
         tokens: the staging folders the files came from.
         code, reason: of an ABORT: what a machine may compare, and a sentence.
-        inputs: the published datasets that the package was made from, each with the versions that were read.
-        steps: group that made an output → what stands for the code of its steps; empty for SQL.
         made_on: dataset → the versions that made its rows, in words; several where a job is mixed.
         tables: by dataset, for those that are written into Delta tables.
     """
@@ -86,11 +95,15 @@ class Entry:
     tokens: list[WarehousePath] = field(default_factory=list)
     code: str = ""
     reason: str = ""
-    inputs: dict[str, list[int]] = field(default_factory=dict)
-    steps: dict[str, str] = field(default_factory=dict)
     made_on: dict[str, list[str]] = field(default_factory=dict)
     version: int = ENTRY_VERSION
     tables: dict[str, Table] = field(default_factory=dict)
+    package_id: str = ""
+
+    def is_of(self, publish_id: str, package_id: str) -> bool:
+        """Whether it takes the place of an entry of ``publish_id``, or of a package that has ``package_id``."""
+        same_package = self.kind == "package" and package_id != "" and self.package_id == package_id
+        return self.publish_id == publish_id or same_package
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +113,7 @@ class DatasetState:
     Attributes:
         table: where its rows are, if it is published as a Delta table; it has no files here then.
         checkpoint: of the stream that was published into it last, whatever else was published since.
+        owner: None until a job has published it.
     """
 
     files: list[DataFile]
@@ -110,6 +124,7 @@ class DatasetState:
     job_name: str
     table: str | None = None
     checkpoint: Checkpoint | None = None
+    owner: Owner | None = None
 
     @property
     def many_small(self) -> int:
@@ -129,12 +144,25 @@ def fold(state: Mapping[str, DatasetState], entry: Entry) -> State:
     """``state`` after ``entry``. Pure; knows no modes, since an entry names every file it adds and removes."""
     folded = dict(state)
     for name, change in entry.datasets.items():
+        before = state.get(name)
         about = (change.schema, entry.n, entry.at, entry.job, entry.job_name)
-        checkpoint = change.checkpoint or (state[name].checkpoint if name in state else None)
+        checkpoint = change.checkpoint or (before.checkpoint if before is not None else None)
+        owner = change.owner or (before.owner if before is not None else None)
         if name in entry.tables:
-            folded[name] = DatasetState([], *about, entry.tables[name].path, checkpoint)
+            folded[name] = DatasetState([], *about, entry.tables[name].path, checkpoint, owner)
             continue
         gone = set(change.removed)
-        kept = [file for file in state[name].files if file.path not in gone] if name in state else []
-        folded[name] = DatasetState([*kept, *change.added], *about, None, checkpoint)
+        kept = [file for file in before.files if file.path not in gone] if before is not None else []
+        folded[name] = DatasetState([*kept, *change.added], *about, None, checkpoint, owner)
     return folded
+
+
+def owners_of(state: Mapping[str, DatasetState]) -> Owners:
+    """Return the owner of each dataset that has one."""
+    return {name: dataset.owner for name, dataset in state.items() if dataset.owner is not None}
+
+
+def owners_after(owners: Owners, entry: Entry) -> Owners:
+    """Return the owners of all datasets after ``entry``, as `fold` does."""
+    changed = {name: change.owner for name, change in entry.datasets.items() if change.owner is not None}
+    return {**owners, **changed}

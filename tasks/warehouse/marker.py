@@ -6,11 +6,12 @@ only the warehouse log makes it visible.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
@@ -33,13 +34,16 @@ log = logging.getLogger(__name__)
 class DataFile:
     """One Parquet file: its path relative to the warehouse, its rows, its size in bytes.
 
-    ``partition``: by column, the value that all its rows have, as text; None for null. Empty where nothing parts them.
+    Attributes:
+        partition: by column, the value that all its rows have, as text; None for null. Empty where nothing parts them.
+        outside_of: the partitions that its load replaces, as `load_of` returns them, if the file is in none of them.
     """
 
     path: WarehousePath
     rows: int
     bytes: int
     partition: dict[str, str | None] = field(default_factory=dict)
+    outside_of: str = ""
 
 
 def bytes_by_uri(files: Files, found: Iterable[DataFile]) -> dict[str, int]:
@@ -49,6 +53,12 @@ def bytes_by_uri(files: Files, found: Iterable[DataFile]) -> dict[str, int]:
 
 NamedPartitions = dict[str, list[str | None]]
 """By column, the values that ``partitions:`` names, as text; None for null. Other columns may have any value."""
+
+
+def load_of(named: NamedPartitions) -> str:
+    """Return the identity of a load by the partitions that it replaces, whatever their order."""
+    ordered = {column: sorted(values, key=json.dumps) for column, values in named.items()}
+    return json.dumps(ordered, sort_keys=True)
 
 
 def are_named(named: Iterable[NamedPartitions]) -> Callable[[Mapping[str, str | None]], bool]:
@@ -121,7 +131,7 @@ class StagedOutput:
         rejected_of: the output whose rejected rows these are; empty for all other outputs.
         newest: the newest value of the column that is measured, in seconds since the epoch; None if there is none.
         checkpoint: of the stream that the rows were read from; None for all other outputs.
-        replaces: the partitions that it may replace, one for each member of a fork; empty: those of its rows.
+        replaces: with ``partition_overwrite`` the partitions that it replaces, one for each member of a fork.
         nothing_new: at what a stream of its group looked, for which nothing had arrived; empty if it has rows.
     """
 
@@ -135,17 +145,18 @@ class StagedOutput:
     replaces: list[NamedPartitions] = field(default_factory=list)
     nothing_new: str = ""
 
+    def of_load(self, named: NamedPartitions) -> StagedOutput:
+        """Return this output as that of a load which replaces the partitions ``named``."""
+        is_named, load = are_named([named]), load_of(named)
+        files = [file if is_named(file.partition) else replace(file, outside_of=load) for file in self.files]
+        return replace(self, files=files, replaces=[named])
+
     @property
     def written(self) -> list[DataFile]:
         """All that the attempt has written for it: its data files, its position, and its state."""
         one = self.checkpoint
         beside: list[Checkpoint | PackedState] = [] if one is None else [one, *([one.state] if one.state else [])]
         return [*self.files, *(DataFile(file.path, 0, file.bytes) for file in beside)]
-
-    def replaced_with(self, beside: Iterable[DataFile] = ()) -> Callable[[Mapping[str, str | None]], bool]:
-        """A test for the partitions that ``partition_overwrite`` replaces, with the files ``beside`` in the package."""
-        written = [file for file in (*self.files, *beside) if file.rows]
-        return are_named(self.replaces or [{key: [v] for key, v in file.partition.items()} for file in written])
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import psutil
 
 from unstuck.tasks.process.tree import ProcessState, process_state
 
-_MAX_CHILDREN = 4096  # of one worker
+MAX_CHILDREN = 4096  # of one worker
 
 
 class IdleSlots:
@@ -22,15 +22,15 @@ class IdleSlots:
     def __init__(self, children: Callable[[], list[psutil.Process]] | None = None) -> None:
         """To be made by the main process before it forks. ``children``: its children; given in tests."""
         self._children = children or psutil.Process().children
-        self._pids = memoryview(mmap.mmap(-1, _MAX_CHILDREN * 8)).cast("q")
+        self._pids = memoryview(mmap.mmap(-1, MAX_CHILDREN * 8)).cast("q")
 
     def idle(self, slot: int, pid: int) -> None:
         """The child ``pid`` waits for a job. Called in the child, as is ``busy``."""
-        if slot < _MAX_CHILDREN:
+        if slot < MAX_CHILDREN:
             self._pids[slot] = pid
 
     def busy(self, slot: int) -> None:
-        if slot < _MAX_CHILDREN:
+        if slot < MAX_CHILDREN:
             self._pids[slot] = 0
 
     @property

@@ -55,7 +55,7 @@ class Worker(asynpool.Worker):  # type: ignore[misc]
         # What comes after the start may be a try to claim.
         hang_alarm.install(START_WITHIN + settings().dispatch_timeout)
         super()._make_child_methods(*args, **kwargs)
-        self.wait_for_job = _waiting_idle(self.wait_for_job, self.inq._reader.fileno())
+        self.wait_for_job = _waiting_idle(self.wait_for_job, self.inq._reader.fileno())  # noqa: SLF001 - of billiard
 
 
 def _waiting_idle(wait: Callable[..., Any], jobs: int) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import redis
 
 from tests.support.paths import ROOT
@@ -60,6 +61,7 @@ def ended_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
             process.wait()
 
 
+@pytest.mark.variant
 def test_the_process_ends_with_its_consumer(client: redis.Redis, redis_server: RedisServer, tmp_path: Path) -> None:
     """The control: nothing hangs."""
     process = start(redis_server, tmp_path, wait=False)
@@ -67,6 +69,7 @@ def test_the_process_ends_with_its_consumer(client: redis.Redis, redis_server: R
     assert process.returncode == EXIT_CODE, "a supervisor that restarts only failures must restart it"
 
 
+@pytest.mark.variant
 def test_the_process_ends_with_its_consumer_also_when_a_sweep_hangs(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ import psutil
 import pytest
 import redis
 
+from tests.support.jobs.stored import record_of
 from tests.support.machine import Limit
 from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.programs.processes import below, command_line
@@ -149,9 +150,9 @@ def test_a_frozen_runner_is_taken_over_and_changes_nothing_when_it_thaws(client:
     assert (record.attempt, record.losses, record.failures) == (2, 0, 0)
     assert record.first_error is not None
     assert record.first_error.code == "LEASE_LAPSED"
-    commit = client._job_record(job).commit
+    commit = record_of(client, job).commit
     wait_until(lambda: _idle_or_gone(client, frozen.id), 30, "the thawed runner to let go or end itself")
-    assert client._job_record(job).commit == commit
+    assert record_of(client, job).commit == commit
 
 
 def _idle_or_gone(client: Client, runner: str) -> bool:
@@ -183,6 +184,7 @@ def test_a_coordinator_killed_in_the_middle_of_a_wide_job_is_followed_by_the_oth
     assert not doubled, "no event twice, no group run twice"
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("offers", [False, True], ids=["the broker", "the broker and all ready sets"])
 def test_every_broker_key_deleted_under_a_running_fleet_costs_a_moment(
     client: Client, fleet: LocalFleet, offers: bool
@@ -212,6 +214,7 @@ def test_every_broker_key_deleted_under_a_running_fleet_costs_a_moment(
     assert {tuple(found) for found in kinds(client, job).values()} == {("QUEUED", "RUNNING", "SUCCEEDED")}
 
 
+@pytest.mark.variant
 def test_an_app_with_nothing_of_ours_installed_submits_through_celery(client: Client, fleet: LocalFleet) -> None:
     code = (
         "import sys; from celery import Celery; app = Celery(broker=sys.argv[1], "
@@ -224,6 +227,7 @@ def test_an_app_with_nothing_of_ours_installed_submits_through_celery(client: Cl
     assert client.wait(found[0].id).job.status is Status.FINISHED
 
 
+@pytest.mark.variant
 def test_the_fleet_is_ordinary_celery_to_inspect_and_to_flower(fleet: LocalFleet) -> None:
     env = {**os.environ, "UNSTUCK_REDIS_URL": fleet.redis_url}
     ping = subprocess.run(
@@ -266,6 +270,7 @@ def spark_stage(tmp_path: Path) -> dict[str, Any]:
     return {"name": "stage", "steps": [step]}
 
 
+@pytest.mark.variant
 def test_a_running_spark_stage_is_canceled_in_under_five_seconds(client: Client, tmp_path: Path) -> None:
     """One of three tries at least: a machine that is busy with other things may make one of them late, not all."""
     for _ in range(3):
@@ -285,6 +290,7 @@ def test_a_running_spark_stage_is_canceled_in_under_five_seconds(client: Client,
     assert in_time, limit
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize(("force", "within", "code"), [(False, 20.0, "UNCONFIRMED"), (True, 6.0, "FORCE_STOPPED")])
 def test_a_job_whose_runner_is_frozen_is_canceled_at_the_deadline_and_by_force_at_once(
     client: Client, tmp_path: Path, force: bool, within: float, code: str
@@ -297,7 +303,7 @@ def test_a_job_whose_runner_is_frozen_is_canceled_at_the_deadline_and_by_force_a
         limit = Limit(within)
         (client.force_stop if force else client.cancel)(job)
         view = client.wait(job, every=0.05)
-        in_time, commit = limit.kept, client._job_record(job).commit
+        in_time, commit = limit.kept, record_of(client, job).commit
     finally:
         gate.touch()
         if psutil.pid_exists(frozen.pid):
@@ -308,9 +314,10 @@ def test_a_job_whose_runner_is_frozen_is_canceled_at_the_deadline_and_by_force_a
     assert reason is not None
     assert reason.code == code
     wait_until(lambda: _idle_or_gone(client, frozen.id), 40, "the thawed runner to let go")
-    assert client._job_record(job).commit == commit, "and it has changed nothing"
+    assert record_of(client, job).commit == commit, "and it has changed nothing"
 
 
+@pytest.mark.variant
 def test_no_beat_at_all_makes_no_difference(client: Client, fleet: LocalFleet) -> None:
     """The fixture's beat is frozen while the job runs."""
     (beat,) = celery_processes("beat")

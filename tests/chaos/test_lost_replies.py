@@ -16,6 +16,8 @@ from unstuck import Client, Settings, Status, Unreachable
 from unstuck.coordinator.local.local_fleet import LocalFleet
 from unstuck.coordinator.local.programs import Size
 
+pytestmark = pytest.mark.variant
+
 JOBS = 20
 STEPS = [{"python": "fleet_steps:my_pid"}]
 

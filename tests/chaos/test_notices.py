@@ -20,6 +20,8 @@ from unstuck.coordinator.notices.outbox import Outbox
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.transport.redis_client import connect
 
+pytestmark = pytest.mark.variant
+
 KEYS = Keys()
 PROBLEMS, NOTICES = 6, 24
 

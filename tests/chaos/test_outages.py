@@ -22,6 +22,7 @@ import pytest
 import redis
 
 from tests.support.fleet import send_wake_up
+from tests.support.jobs.stored import record_of, versions_of
 from tests.support.paths import PYTHONPATH
 from tests.support.programs.processes import below, command_line
 from tests.support.servers import RedisServer, wait_until
@@ -198,6 +199,7 @@ def watchdog_of(runner: psutil.Process) -> psutil.Process:
     return found
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("trouble", [_frozen, _away])
 def test_an_outage_longer_than_the_lease_takes_nobodys_work_also_by_a_coordinator_that_started_meanwhile(
     client: Client, server: RedisServer, fleet: LocalFleet, work: Work, trouble: Any
@@ -232,6 +234,7 @@ def test_an_outage_longer_than_the_lease_takes_nobodys_work_also_by_a_coordinato
     assert work.once("ends", "goes-on"), work.ran()
 
 
+@pytest.mark.variant
 def test_a_worker_on_a_busy_machine_is_not_taken_for_dead(client: Client, work: Work) -> None:
     """Twice as much to do as this machine can, for longer than a lease."""
     job = client.submit({"name": "busy", "groups": [work.group("only", gate="go")]}).id
@@ -249,6 +252,7 @@ def test_a_worker_on_a_busy_machine_is_not_taken_for_dead(client: Client, work: 
     assert (record(client, job, "only").attempt, work.once("only")) == (1, True)
 
 
+@pytest.mark.variant
 def test_a_runner_that_dies_with_an_unsent_report_loses_nothing(
     client: Client, server: RedisServer, fleet: LocalFleet, work: Work
 ) -> None:
@@ -270,6 +274,7 @@ def test_a_runner_that_dies_with_an_unsent_report_loses_nothing(
     assert work.once("only"), work.ran()
 
 
+@pytest.mark.variant
 def test_all_connections_cut_and_the_offer_that_stands_again_are_one_attempt(
     client: Client, store: redis.Redis, fleet: LocalFleet, work: Work
 ) -> None:
@@ -293,6 +298,7 @@ def test_all_connections_cut_and_the_offer_that_stands_again_are_one_attempt(
     assert client.counters().get("STALE", 0) == stale, "nor did any other runner report"
 
 
+@pytest.mark.variant
 def test_offers_deleted_with_every_key_of_the_broker_are_put_back(
     client: Client, store: redis.Redis, fleet: LocalFleet, work: Work
 ) -> None:
@@ -314,6 +320,7 @@ def test_offers_deleted_with_every_key_of_the_broker_are_put_back(
     assert work.once(*held, *lost), work.ran()
 
 
+@pytest.mark.variant
 def test_a_wake_up_that_nobody_ever_receives_is_sent_again(
     client: Client, store: redis.Redis, fleet: LocalFleet, work: Work
 ) -> None:
@@ -344,6 +351,7 @@ def test_a_wake_up_that_nobody_ever_receives_is_sent_again(
     assert work.once(*(f"g{n}" for n in range(6))), work.ran()
 
 
+@pytest.mark.variant
 def test_a_redis_that_is_rolled_back_two_seconds_starts_no_second_runner_and_repeats_no_work(
     client: Client, store: redis.Redis, server: RedisServer, fleet: LocalFleet, work: Work
 ) -> None:
@@ -370,7 +378,7 @@ def test_a_redis_that_is_rolled_back_two_seconds_starts_no_second_runner_and_rep
         server.start()
         now = wait_until(lambda: live(store, later, "late").get("claimant"), 30)
     assert now == holder
-    assert client._queries.versions(later), "its first claim was forgotten: the job keeps to its versions all the same"
+    assert versions_of(client, later), "its first claim was forgotten: the job keeps to its versions all the same"
     wait_until(lambda: store.zcard(KEYS.ready("light")) == 0, 30, "the idle runner to come for the offer, and drop it")
     # What had ended runs no more, by its record, until its lease lapses; then its marker is found.
     wait_until(lambda: client.show(job).done == 2, 60, "both to have ended once more")
@@ -382,6 +390,7 @@ def test_a_redis_that_is_rolled_back_two_seconds_starts_no_second_runner_and_rep
     assert [record(client, job, "early").attempt, record(client, later, "late").attempt] == [1, 1]
 
 
+@pytest.mark.variant
 def test_a_coordinator_frozen_with_a_jobs_lock_is_followed_by_the_other_and_changes_nothing_when_it_thaws(
     client: Client, store: redis.Redis, fleet: LocalFleet
 ) -> None:
@@ -408,13 +417,13 @@ def test_a_coordinator_frozen_with_a_jobs_lock_is_followed_by_the_other_and_chan
         wait_until(frozen_with_the_lock, 60, "it to hold the lock", every=0.0)
         assert not client.show(job).job.status.terminal, "frozen too late: proves nothing"
         view = client.wait(job)
-        commit = client._job_record(job).commit
+        commit = record_of(client, job).commit
     finally:
         os.kill(pid, signal.SIGCONT)
     assert view.job.status is Status.FINISHED
     wait_until(lambda: [c for c in client.fleet().coordinators if c.pid == pid and not c.silent], 30, "it to be back")
     pending = KEYS.reports, "coordinators"
     wait_until(lambda: store.xpending(*pending)["pending"] == 0, 30, "what it had read to be applied")
-    assert client._job_record(job).commit == commit
+    assert record_of(client, job).commit == commit
     events = [(e.get("group"), e["kind"]) for _, e in client.events(job)]
     assert len(events) == len(set(events)), "no event twice, no group run twice"

@@ -6,11 +6,14 @@ import threading
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.test_fleet import EXAMPLES, client, fleet, until_step  # noqa: F401 - fixtures of a fleet of our own
 from tests.support.servers import wait_until
 from unstuck import Client, Status
 
 
+@pytest.mark.variant
 def test_300_jobs_with_many_running_are_canceled_in_one_loop_and_the_list_is_right_throughout(
     client: Client,  # noqa: F811
     tmp_path: Path,
@@ -57,6 +60,7 @@ def test_300_jobs_with_many_running_are_canceled_in_one_loop_and_the_list_is_rig
     assert not late, "none ends later than the deadline (8s), with a moment for the sweeps"
 
 
+@pytest.mark.variant
 def test_a_failed_job_is_retried_and_runs_only_what_had_not_succeeded(
     client: Client,  # noqa: F811
     tmp_path: Path,
@@ -105,6 +109,7 @@ def test_a_group_that_kills_its_worker_every_time_is_poison_and_starves_nobody(
     assert record.failures == 0, "which the user's retries did not pay for"
 
 
+@pytest.mark.variant
 def test_a_step_out_of_memory_in_every_runner_leaves_workers_that_take_work(
     client: Client,  # noqa: F811
     tmp_path: Path,

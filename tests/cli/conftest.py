@@ -42,9 +42,9 @@ class ByHand:
     def __init__(self, url: str, store: redis.Redis, folder: Path) -> None:
         self.settings = Settings(redis_url=url, warehouse=str(folder / "warehouse"))
         self.client = Client(self.settings, redis_client=store)
-        stored = Store(self.settings, store)
+        self._stored = Store(self.settings, store)
         # No wake-up is sent: the tests claim by hand.
-        self._reconciler = Reconciler(stored, lambda _: None, Warehouses(), self.settings, mint, AtOnce())
+        self._reconciler = Reconciler(self._stored, lambda _: None, Warehouses(), self.settings, mint, AtOnce())
         self._redis, self._keys = store, Keys(self.settings.prefix)
 
     def submit(self, *groups: dict[str, Any], name: str = "job", **more: Any) -> str:
@@ -57,7 +57,9 @@ class ByHand:
         assert self._reconciler.reconcile(job, due=True) is PassResult.DONE
 
     def claim(self, job: str, group: str, worker: str = "host-1:4242") -> Token:
-        offer = self.client._state(job)[0].record(group).offer(job, group)
+        state = self._stored.load(job)
+        assert state is not None
+        offer = state.record(group).offer(job, group)
         taken = take(self._lease(str(offer)), self._redis, self._keys, offer, "me", worker)
         assert taken.answer == "CLAIMED"
         self.decide(job)

@@ -53,6 +53,7 @@ def bad(tmp_path: Path) -> Path:
 # -- 0 and 1 --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.variant
 def test_watching_a_job_that_finished_is_0_and_one_that_failed_is_1(cli: Cli, hand: ByHand) -> None:
     fine = hand.finished()
     broken = hand.submit({"name": "only"})
@@ -199,6 +200,7 @@ def test_a_shortened_id_that_fits_several_jobs_is_2_and_lists_them(cli: Cli, han
 # -- 3 --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("command", ["show", "watch", "events", "logs"])
 @pytest.mark.parametrize("job", ["20130101T000000-aaaaaaaa", "zzz", "last"])
 def test_no_such_job_is_3(cli: Cli, command: str, job: str) -> None:
@@ -228,6 +230,7 @@ def test_redis_that_is_not_there_is_5_and_says_what_to_do_without_the_password(c
     assert "UNSTUCK_REDIS_URL" in done.stderr
 
 
+@pytest.mark.variant
 def test_redis_that_never_answers_is_5_within_five_seconds(cli: Cli, good: Path, silent_port: int) -> None:
     for arguments in (("list",), ("submit", str(good))):
         limit = Limit(5.0 + 1.0)  # the second is for starting Python
@@ -305,7 +308,7 @@ def test_every_command_is_tried_without_redis_or_needs_none() -> None:
     assert {line.split()[0] for line in ASKS_REDIS} | ASKS_NOBODY == set(getattr(get_command(app), "commands", ()))
 
 
-@pytest.mark.parametrize("how", ["refuses", "never answers"])
+@pytest.mark.parametrize("how", ["refuses", pytest.param("never answers", marks=pytest.mark.variant)])
 def test_redis_that_is_away_is_5_soon_for_every_command_that_needs_it(
     cli: Cli, good: Path, silent_port: int, how: str
 ) -> None:
@@ -393,6 +396,7 @@ def test_no_address_is_shown_with_its_password(url: str, shown: str) -> None:
     assert without_password(url) == shown
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("command", ["validate", "submit"])
 def test_a_closed_standard_input_is_a_wrong_use_and_said_so(cli: Cli, command: str) -> None:
     done = subprocess.run(

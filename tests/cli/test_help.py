@@ -79,6 +79,7 @@ def test_a_status_that_is_misspelt_is_2_with_the_one_that_is_meant(away: Cli, co
     assert "FINISHED" in away(command, "--status", "x").stderr
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -95,6 +96,7 @@ def test_wrong_usage_is_2_while_redis_is_away(away: Cli, arguments: tuple[str, .
     assert "No Redis answers" not in done.stderr
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("command", ["submit", "validate"])
 def test_a_spec_is_read_from_standard_input(cli: Cli, hand: ByHand, tmp_path: Path, command: str) -> None:
     given = tmp_path / "given.yaml"

@@ -15,6 +15,7 @@ from tests.cli.fleet.test_fleet_commands import running, says
 from unstuck.tasks.host import java_version
 
 
+@pytest.mark.variant
 @pytest.mark.timeout(400)
 def test_the_quickstart_publishes_what_it_says(tmp_path: Path) -> None:
     if java_version() < 17:

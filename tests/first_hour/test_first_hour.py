@@ -11,6 +11,7 @@ from tests.first_hour.page import Change, Command, match, read, renamed
 from tests.first_hour.player import PAGE, play
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_newcomer_who_does_what_the_page_says_sees_what_it_says(tmp_path: Path) -> None:
     played = play(tmp_path)

@@ -14,6 +14,6 @@ are checked after every step.
 ``actors``   users, coordinators, runners with their watchdogs, the broker, the warehouse
 ``model``    the store as the Lua scripts keep it, and the same calls on a real Valkey beside it
 ``rules``    the promises, each written down a second time, and by which name each is broken
-``planted``  bugs put in on purpose; each must be found by the promise that it breaks
+``planted``  planted bugs; each must be detected by the rule that it breaks
 ===========  ==========================================================================================
 """

@@ -12,12 +12,17 @@ from contextlib import contextmanager
 from functools import partial
 
 from tests.simulation.model.paired import paired_stores
-from tests.simulation.planted.planted import PLANTED
+from tests.simulation.planted.delay_bugs import DELAY_BUGS
+from tests.simulation.planted.planted_bug import MAX_SEEDS
+from tests.simulation.planted.promise_bugs import PROMISE_BUGS
 from tests.simulation.schedules.history import simulate_schedules
+from tests.simulation.schedules.lost_run_bugs import LOST_RUN_BUGS
+from tests.simulation.schedules.planted import SCHEDULE_BUGS
 from tests.simulation.stage.history import BOUND, HistoryResult, simulate
 from tests.simulation.stage.shrink import explained, shrink
 
 CHUNK = 25  # histories that a process plays before it says so
+PLANTED_BUGS = (*PROMISE_BUGS, *DELAY_BUGS, *SCHEDULE_BUGS, *LOST_RUN_BUGS)
 
 
 def main() -> int:
@@ -28,7 +33,7 @@ def main() -> int:
     parser.add_argument("--mirror", action="store_true", help="play on the real store too, and compare every answer")
     parser.add_argument("--trace", type=int, metavar="SEED", help="replay one seed and print all of its steps")
     parser.add_argument("--shrink", type=int, metavar="SEED", help="replay one failing seed with as little as needed")
-    parser.add_argument("--planted", action="store_true", help="the first seed that finds each bug put in on purpose")
+    parser.add_argument("--planted", action="store_true", help="search histories for each planted bug")
     parser.add_argument("--schedules", action="store_true", help="play histories of schedules, not of jobs")
     arguments = parser.parse_args()
     if arguments.trace is not None:
@@ -39,7 +44,7 @@ def main() -> int:
     if arguments.shrink is not None:
         return print_shrunk(arguments.shrink, arguments.schedules)
     if arguments.planted:
-        return planted(arguments.start, arguments.processes)
+        return search_planted_bugs(arguments.start, arguments.processes)
     began = time.perf_counter()
     results = []
     histories = mirrored if arguments.mirror else partial(play, history=_HISTORIES[arguments.schedules])
@@ -85,20 +90,28 @@ def mirrored(start: int, seeds: int, processes: int) -> Iterator[HistoryResult]:
     print(f"the model and the real store gave the same answers, of {answers} kinds", file=sys.stderr)
 
 
-def planted(start: int, processes: int) -> int:
-    """A line for each bug that was put in on purpose: the promise that it breaks, and the first seed that shows it."""
+def search_planted_bugs(start: int, processes: int) -> int:
+    """Print for each planted bug the first seed from ``start`` on that detects it, and its rule.
+
+    Return 1 if a bug is not detected, or if its history breaks a rule without the bug.
+    """
     with _pool(processes) as pool:
-        searches = [pool.submit(_first_seed, number, start) for number in range(len(PLANTED))]
-        seeds = [search.result() for search in searches]
-    for bug, seed in zip(PLANTED, seeds, strict=True):
-        found = f"not in {bug.within} seeds" if seed is None else f"seed {seed}"
-        print(f"{found:<18} {bug.name:<52} {bug.breaks}")
-    return 1 if None in seeds else 0
+        searches = [pool.submit(_search, number, start) for number in range(len(PLANTED_BUGS))]
+        results = [search.result() for search in searches]
+    for bug, (result, _) in zip(PLANTED_BUGS, results, strict=True):
+        print(f"{result:<26} {bug.name:<52} {bug.rule}")
+    return 0 if all(is_detected for _, is_detected in results) else 1
 
 
-def _first_seed(number: int, start: int) -> int | None:
-    history = PLANTED[number].search(start)
-    return None if history is None else history.seed
+def _search(number: int, start: int) -> tuple[str, bool]:
+    """Return the result for a person, and whether the bug, and nothing else, was detected."""
+    bug = PLANTED_BUGS[number]
+    history = bug.search(start)
+    if history is None:
+        return f"not in {MAX_SEEDS} seeds", False
+    if not bug.simulate(history.seed).kept:
+        return f"seed {history.seed}, also without it", False
+    return f"seed {history.seed}", True
 
 
 @contextmanager
@@ -124,8 +137,7 @@ def total(results: list[HistoryResult]) -> str:
 
 
 def print_shrunk(seed: int, schedules: bool = False) -> int:
-    replay = "--schedules --shrink" if schedules else "--shrink"
-    shrunk = shrink(seed, history=_HISTORIES[schedules], replay=replay)
+    shrunk = shrink(seed, history=_HISTORIES[schedules])
     if shrunk is None:
         print(f"seed {seed} keeps every promise")
         return 0

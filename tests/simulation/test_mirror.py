@@ -25,6 +25,7 @@ def both() -> Iterator[PairedStores]:
         yield made
 
 
+@pytest.mark.variant
 def test_the_real_store_and_its_scripts_play_the_same_histories(both: PairedStores) -> None:
     began = time.monotonic()
     for seed in range(SEEDS):
@@ -47,6 +48,7 @@ class _Blind(Mirrored):
             self.due[job_id] = due
 
 
+@pytest.mark.variant
 def test_a_model_that_is_not_what_the_scripts_are_is_found(both: PairedStores) -> None:
     assert any(both.play(seed, _Blind).promise == AGREE for seed in range(SEEDS))
 

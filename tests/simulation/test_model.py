@@ -134,6 +134,7 @@ def _outcome(rng: random.Random, token: Token) -> Outcome:
     return rng.choice((succeeded, failed, Outcome(OutcomeKind.LOST), Outcome(OutcomeKind.RELEASED)))
 
 
+@pytest.mark.variant
 def test_the_model_and_the_scripts_agree(client: redis.Redis) -> None:
     answers: set[str] = set()
     for seed in range(24):
@@ -149,6 +150,7 @@ def test_the_model_and_the_scripts_agree(client: redis.Redis) -> None:
     assert {f"end: {answer}" for answer in ("RELEASED", "AGAIN", "LOST")} <= answers
 
 
+@pytest.mark.variant
 def test_the_model_and_the_scripts_give_the_same_orders(client: redis.Redis) -> None:
     """To an attempt that runs; not to one that has ended between load and commit."""
     both = Both(client, lease_ttl=15.0)
@@ -190,6 +192,7 @@ def test_the_model_and_the_scripts_give_the_same_orders(client: redis.Redis) -> 
     assert both.claim(runs.offer, "c") == ("REFUSED", "REFUSED")
 
 
+@pytest.mark.variant
 def test_the_model_and_the_scripts_do_what_is_asked_of_a_group(client: redis.Redis) -> None:
     """Records and frozen inputs go, fork values are collected again, runners get the altered plan and parameters."""
     both = Both(client, lease_ttl=15.0)
@@ -239,6 +242,7 @@ def test_the_model_and_the_scripts_do_what_is_asked_of_a_group(client: redis.Red
     assert json.loads(job.plans["a"])["rerun"] == "w"
 
 
+@pytest.mark.variant
 def test_the_model_of_the_slot_and_the_warehouse_log_agree(tmp_path: Path) -> None:
     """Packages and aborts of three jobs in any order: each answer, and what stands in the log at the end."""
     seen: set[tuple[Any, ...]] = set()

@@ -14,6 +14,8 @@ from tests.support.paths import ROOT
 from unstuck.testing import Unstuck
 from unstuck.testing.shared_spark import SharedSpark
 
+pytestmark = pytest.mark.variant
+
 PAGE = (ROOT / "docs" / "write-jobs.md").read_text()
 
 

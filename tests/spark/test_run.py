@@ -59,6 +59,7 @@ def test_rules_are_those_of_a_fleet(here: InProcess) -> None:
     assert "expect.rows: 3 rows, and at least 5 are expected" in ended.why()
 
 
+@pytest.mark.variant
 def test_a_query_that_runs_longer_than_its_group_may_is_canceled_and_the_session_goes_on(here: InProcess) -> None:
     slow = sql("slow", SLEEP, timeout="1s", retry={"max": 0})
     assert "TIMEOUT" in here.run({"name": "slow", "groups": [slow]}).why()

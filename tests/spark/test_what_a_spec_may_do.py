@@ -16,6 +16,8 @@ from tests.support import fleet
 from tests.support.servers import RedisServer
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 
+pytestmark = pytest.mark.variant
+
 Run = Callable[..., Outcome]
 
 

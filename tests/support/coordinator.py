@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import redis
 
+from tests.support.clock import Clock
 from tests.support.servers import wait_until
 from unstuck import Client, Settings, Status
+from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.background_tries import Warehouses
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.publishing.staging_gc import StagingCollector
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.expected_jobs import ExpectedJobs
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
-from unstuck.coordinator.reconcile.reconciler import Reconciler
+from unstuck.coordinator.reconcile.reconciler import Reconciler, SendWakeUps
 from unstuck.coordinator.reconcile.schedule_notices import ScheduleNotices
 from unstuck.coordinator.reconcile.schedule_sweep import Schedules
 from unstuck.coordinator.reconcile.sweep import Sweep
@@ -38,7 +40,7 @@ from unstuck.coordinator.store.schedule_store import ScheduleStore
 from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.coordinator.submitter import Submitter
-from unstuck.coordinator.views.jobs.job_views import JobView
+from unstuck.coordinator.views.jobs.job_views import JobView, Queries
 from unstuck.in_process.at_once import AtOnce
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
@@ -63,8 +65,20 @@ class WatchedWarehouses(Warehouses):
         return super().publish(state, answered)
 
 
+class UnlistedHeartbeat(Heartbeat):
+    """The heartbeat of a coordinator that the fleet does not list."""
+
+    def note(self, read_ago: float | None, swept_ago: float | None) -> None:
+        pass
+
+
 class Coordinator:
-    """One coordinator process, without the process."""
+    """One coordinator process, without the process.
+
+    Attributes:
+        wake_ups: wake-ups per queue that `send_wake_ups` counts instead of sending them to Celery.
+        consumer: reads reports as a process does; `read` applies them at once.
+    """
 
     def __init__(
         self,
@@ -72,26 +86,42 @@ class Coordinator:
         warehouse: Path,
         client: redis.Redis | None = None,
         background: Any = None,
+        collecting: Any = None,
         rules: tuple[FleetRule, ...] = (),
+        clock: Callable[[], float] | None = None,
         **settings: Any,
     ) -> None:
+        """
+        Args:
+            background: publishes and submits.
+            collecting: removes staging; `background` if None.
+            clock: monotonic seconds, of the consumer and of the looks at expected jobs; `self.clock` if None.
+        """
         self.settings = Settings(redis_url=url, warehouse=str(warehouse), **settings)
         self.redis = client or connect(url)
         self.keys = Keys(self.settings.prefix)
         self.store = Store(self.settings, self.redis)
-        self.wake_ups: Counter[str] = Counter()  # wake-ups per queue, which went here instead of to Celery
+        self.queries = Queries(self.redis, self.keys)
+        self.clock = Clock()
+        clock = clock or self.clock
+        self.wake_ups: Counter[str] = Counter()
+        self.send_wake_ups: SendWakeUps = self.wake_ups.update
         self.warehouses = WatchedWarehouses()
         background = background or AtOnce()
-        wake_up = self.wake_ups.update
-        self.reconciler = Reconciler(self.store, wake_up, self.warehouses, self.settings, mint, background, rules=rules)
-        index = StagingIndex(self.redis, self.keys)
-        self.collector = StagingCollector(index, self.store, background, self.settings)
+
+        def send(wake_ups: Mapping[str, int]) -> None:
+            self.send_wake_ups(wake_ups)
+
+        self.reconciler = Reconciler(self.store, send, self.warehouses, self.settings, mint, background, rules=rules)
+        self.staging_index = StagingIndex(self.redis, self.keys)
+        self.collector = StagingCollector(self.staging_index, self.store, collecting or background, self.settings)
         indexes = Indexes(self.redis, self.keys, self.store)
         submitter = Submitter(self.settings, self.redis, Submissions(self.redis, self.keys), CircuitBreaker())
-        schedules = ScheduleStore(self.redis, self.keys)
+        self.schedule_store = ScheduleStore(self.redis, self.keys)
         notices, term = ScheduleNotices(rules, self.settings.time_zone), self.settings.lock_term
-        self.schedules = Schedules(schedules, self.store, submitter, background, mint, term, notices=notices)
-        self.expected = ExpectedJobs(ExpectedJobsStore(self.redis, self.keys), rules, self.settings.time_zone)
+        self.schedules = Schedules(self.schedule_store, self.store, submitter, background, mint, term, notices=notices)
+        self.expected_store = ExpectedJobsStore(self.redis, self.keys)
+        self.expected = ExpectedJobs(self.expected_store, rules, self.settings.time_zone, clock)
         parts: dict[str, Any] = {"collector": self.collector, "indexes": indexes, "schedules": self.schedules}
         parts["expected"] = self.expected
         self.sweep = Sweep(self.store, self.reconciler, self.settings, **parts)
@@ -99,7 +129,9 @@ class Coordinator:
         self.stream = ReportStream(self.redis, self.keys, name)
         self.stream.open()
         self.heartbeat = Heartbeat(self.redis, self.keys, name)
-        self.consumer = Consumer(self.stream, self.reconciler, self.sweep, self.settings, self.heartbeat)
+        self.consumer = Consumer(self.stream, self.reconciler, self.sweep, self.settings, self.heartbeat, clock)
+        unlisted = UnlistedHeartbeat(self.redis, self.keys, name)
+        self._reader = Consumer(self.stream, self.reconciler, self.sweep, self.settings, unlisted, wait=0.0)
         self.client = Client(self.settings, redis_client=self.redis)
         self.lease = self.lease_of("runner")
 
@@ -129,7 +161,19 @@ class Coordinator:
 
     def offer_of(self, job: str, name: str) -> Offer:
         """The newest offer of a group, wherever it is."""
-        return self.client._state(job)[0].record(name).offer(job, name)
+        return self.state(job).record(name).offer(job, name)
+
+    def state(self, job: str) -> JobState:
+        """The records of a job and of its groups."""
+        found = self.queries.state(job)
+        assert found is not None, f"no job {job}"
+        return found[0]
+
+    def record(self, job: str) -> JobRecord:
+        """The record of a job alone."""
+        found = self.store.job(job)
+        assert found is not None, f"no job {job}"
+        return found
 
     def status(self, job: str) -> Status:
         return self.show(job).job.status
@@ -152,13 +196,11 @@ class Coordinator:
         return [event["kind"] for _, event in self.client.events(job) if group is None or event.get("group") == group]
 
     def read(self) -> None:
-        """Apply every report that is in the stream, and all that they lead to, without collecting."""
-        beat = patch.object(self.consumer, "_beat")  # a coordinator that the list of the fleet does not show
-        with beat, patch.object(self.consumer, "_wait", 0.0):
-            while entries := self.stream.read(500, 0.0):
-                self.consumer.apply(entries)
-            while self.consumer.again(time.monotonic()):
-                pass
+        """Apply every report in the stream, and whatever follows from it, without collecting."""
+        while entries := self.stream.read(500, 0.0):
+            self._reader.apply(entries)
+        while self._reader.again(time.monotonic()):
+            pass
 
     def offers(self, job: str | None = None) -> list[Offer]:
         """Take the offers that stand off the ready sets; a test may claim them, or lose them."""

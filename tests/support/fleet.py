@@ -57,6 +57,7 @@ def make_offer(
     collect: Sequence[Collect] = (),
     warehouse_id: str | None = None,
     base: int = 0,
+    zone: str = "",
     send: bool = True,
 ) -> Offer:
     """Make one attempt claimable, as a commit would, and send its offer to the group's queue."""
@@ -69,6 +70,7 @@ def make_offer(
         warehouse=str(warehouse),
         warehouse_id=warehouse_id or Warehouse(str(warehouse)).ensure_id(),
         base=base,
+        zone=zone,
     )
     frozen = FrozenInputs(value=value, inputs={need: tuple(found) for need, found in (inputs or {}).items()})
     keys = KEYS.of(job)

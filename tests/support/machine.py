@@ -39,17 +39,6 @@ def waited(task: str = "thread-self") -> float:
         return 0.0
 
 
-def contended() -> float:
-    """Seconds in which some process of this machine waited for a processor so far; 0 where the kernel does not say.
-
-    This is the ``total`` of ``some`` in the kernel's pressure stall information.
-    """
-    try:
-        return int(Path("/proc/pressure/cpu").read_text().split("\n")[0].rpartition("=")[2]) / 1e6
-    except OSError:
-        return 0.0
-
-
 class Limit:
     """A limit of ``seconds`` of an idle machine from now on; the machine is measured only when they are over."""
 

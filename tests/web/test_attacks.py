@@ -308,6 +308,7 @@ def shown(redis_server: RedisServer, home: Path) -> Iterator[ServedPage]:
         yield page
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("path", [path for path, methods in routes() if "POST" in methods and path != "/login"])
 def test_a_page_that_only_shows_takes_no_action(shown: ServedPage, store: Client, job: str, path: str) -> None:
     paths = {path, path.replace("/x", f"/{job}", 1)} | {f"/jobs/{job}/{command}" for command in Command}

@@ -79,6 +79,7 @@ def test_what_has_not_changed_is_not_sent_again(browser: Browser, served: Served
         assert 304 in answers
 
 
+@pytest.mark.variant
 def test_a_tab_that_nobody_sees_asks_nothing(browser: Browser, served: ServedPage) -> None:
     with watched(browser, served.origin) as seen:
         seen.page.goto("/schedules")
@@ -93,6 +94,7 @@ def test_a_tab_that_nobody_sees_asks_nothing(browser: Browser, served: ServedPag
             seen.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
 
+@pytest.mark.variant
 def test_while_redis_is_away_the_last_answer_stays_with_the_sentence_above_it(
     browser: Browser, server: RedisServer, served: ServedPage, store: Client
 ) -> None:
@@ -111,6 +113,7 @@ def test_while_redis_is_away_the_last_answer_stays_with_the_sentence_above_it(
         seen.forgive(*PROVOKED)
 
 
+@pytest.mark.variant
 def test_a_page_that_is_gone_is_said(browser: Browser, server: RedisServer, tmp_path: Path) -> None:
     with page_of(server.url, tmp_path) as served, watched(browser, served.origin) as seen:
         seen.page.goto("/")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.support.page.web_page import page_of
 from tests.support.servers import RedisServer
 from unstuck.coordinator.local.home import Home
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
+@pytest.mark.variant
 def test_the_file_that_up_writes_logs_in_and_leaves_no_token_in_the_address(
     browser: Browser, redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.progress import track
@@ -26,6 +26,7 @@ from unstuck.coordinator.cli.options import (
     Params,
     Since,
     Statuses,
+    TakeOver,
     Yes,
     confirm,
     params_of,
@@ -142,6 +143,7 @@ def retry(
     adopt_all: Annotated[
         bool, typer.Option("--adopt-all", help="Take over work also where the code of its steps has changed.")
     ] = False,
+    take_over: TakeOver = False,
     reason: Because = "",
     by: By = None,
     as_json: AsJson = False,
@@ -153,7 +155,8 @@ def retry(
     def ask(client: Client, job: str) -> CommandResult:
         again = [*(rerun or []), *([start] if start else [])]
         adopts = adopt_all or start is not None
-        return retry_job(client, job, spec=mended, params=params, rerun=again, adopt_all=adopts, reason=reason, by=by)
+        how: dict[str, Any] = {"rerun": again, "adopt_all": adopts, "take_over": take_over}
+        return retry_job(client, job, spec=mended, params=params, **how, reason=reason, by=by)
 
     _ask_each("retry", RETRY_LEGAL, ask, Selection(jobs, status, name, since, yes), as_json)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ import typer
 from rich.text import Text
 
 from unstuck.coordinator.cli.connection import connected
-from unstuck.coordinator.cli.options import AsJson, Because, By, read_spec
+from unstuck.coordinator.cli.options import AsJson, Because, By, Params, TakeOver, params_of, read_spec
 from unstuck.coordinator.cli.render.terminal import (
     clock,
     coloured,
@@ -50,6 +51,7 @@ Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="Names of sc
 @schedule.command("set", epilog="Example: unstuck schedule set schedules/*.yaml --reason 'nightly at two'")
 def set_schedules(
     specs: Annotated[list[Path], typer.Argument(metavar="SPEC…", help="Job specs, YAML or JSON, with `schedule:`.")],
+    take_over: TakeOver = False,
     reason: Because = "",
     by: By = None,
     as_json: AsJson = False,
@@ -59,8 +61,9 @@ def set_schedules(
     All specs are read before any of them is set.
     """
     read = [read_spec(path, None, scheduled=True) for path in specs]
+    how: dict[str, Any] = {"take_over": take_over, "reason": reason, "by": by}
     with connected() as connection:
-        results = [(spec.name, connection.client.schedules.set(spec, reason=reason, by=by)) for spec in read]
+        results = [(spec.name, connection.client.schedules.set(spec, **how)) for spec in read]
     _answer(results, as_json)
 
 
@@ -186,7 +189,21 @@ def _asked(client: Client, name: str, given: ScheduleCommand, reason: str, by: s
         return str(error)
 
 
-for _given in ScheduleCommand:
+@schedule.command("run", epilog="Example: unstuck schedule run nightly --param day=2026-01-02")
+def run_schedules(
+    names: Names, param: Params = None, reason: Because = "", by: By = None, as_json: AsJson = False
+) -> None:
+    """Run now: try at once what has failed, or make a run that belongs to no tick. --param makes such a run always."""
+    if param is None:
+        _command(ScheduleCommand.RUN)(names, reason, by, as_json)
+    given = params_of(param or [])
+    with connected() as connection:
+        schedules = connection.client.schedules
+        results = [(name, schedules.run(name, params=given, reason=reason, by=by)) for name in names]
+    _answer(results, as_json)
+
+
+for _given in [given for given in ScheduleCommand if given is not ScheduleCommand.RUN]:
     schedule.command(str(_given), epilog=f"Example: unstuck schedule {_given} nightly")(_command(_given))
 
 
@@ -200,10 +217,18 @@ def backfill_schedule(
         Redo, typer.Option(help="Of ticks that had a run before: run none, the failed, or all again.")
     ] = "none",
     backwards: Annotated[bool, typer.Option("--backwards", help="Begin with the newest tick.")] = False,
+    from_here: Annotated[
+        bool,
+        typer.Option("--from-here", help="Of runs that build on each other: run --from and all later ticks again."),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the ticks, with the runs they had.")] = False,
     pause: Annotated[bool, typer.Option("--pause", help="Start none of its runs until --resume.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a paused or halted backfill.")] = False,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Start no run any more; those that go on may end.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a paused or FAILED one: failed ticks run again.")
+    ] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Start no run any more, and acknowledge failed ticks.")
+    ] = False,
     reason: Because = "",
     by: By = None,
     as_json: AsJson = False,
@@ -213,22 +238,23 @@ def backfill_schedule(
     Given again, it goes on with what is missing: a tick that had a run is left as it is, unless --redo says otherwise.
     """
     asked = [given for given, is_asked in zip(BackfillCommand, (pause, resume, cancel), strict=True) if is_asked]
-    if len(asked) + (first is not None or last is not None) != 1 or (not asked and (first is None or last is None)):
-        raise typer.BadParameter("give --from and --to, or one of --pause, --resume and --cancel")
+    begins = first is not None and (last is None) == from_here
+    if len(asked) + (first is not None or last is not None) != 1 or not (asked or begins):
+        raise typer.BadParameter("give --from and --to, --from and --from-here, or one of --pause, --resume, --cancel")
     with connected() as connection:
         schedules = connection.client.schedules
         if asked:
             result = schedules.command_backfill(name, asked[0], reason=reason, by=by)
         elif dry_run:
-            _show_ticks(connection.client, name, str(first), str(last), backwards, as_json)
+            _show_ticks(connection.client, name, str(first), last, backwards, as_json)
             return
         else:
-            how: dict[str, Any] = {"parallel": parallel, "redo": redo, "backwards": backwards}
-            result = schedules.backfill(name, str(first), str(last), **how, reason=reason, by=by)
+            how: dict[str, Any] = {"parallel": parallel, "redo": redo, "backwards": backwards, "from_here": from_here}
+            result = schedules.backfill(name, str(first), last, **how, reason=reason, by=by)
     _answer([(name, result)], as_json)
 
 
-def _show_ticks(client: Client, name: str, first: str, last: str, backwards: bool, as_json: bool) -> None:
+def _show_ticks(client: Client, name: str, first: str, last: str | None, backwards: bool, as_json: bool) -> None:
     """Print what a backfill would run; nothing is changed."""
     ticks = client.schedules.backfill_ticks(name, first, last, backwards=backwards)
     view = client.schedules.show(name)
@@ -236,10 +262,25 @@ def _show_ticks(client: Client, name: str, first: str, last: str, backwards: boo
         emit([TickDocument.of_tick(one) for one in ticks])
         return
     for one in ticks:
-        had = f"  had job {one.had}" if one.had else ""
-        stdout.print(f"  {view.on_its_clock(one.tick)}{_told(one.params)}{had}", soft_wrap=True)
-    had_one = sum(1 for one in ticks if one.had)
-    stdout.print(f"{count_of(len(ticks), 'tick')}, {had_one:,} of which had a run; nothing is changed.")
+        job = f" by job {one.had}" if one.had else ""
+        stdout.print(f"  {view.on_its_clock(one.tick)}{_told(one.params)}  {one.outcome}{job}", soft_wrap=True)
+    counts = Counter(one.outcome for one in ticks)
+    outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(counts.items()))
+    stdout.print(f"{count_of(len(ticks), 'tick')} ({outcomes}); nothing is changed.")
+
+
+@schedule.command("skip", epilog="Example: unstuck schedule skip nightly 2026-01-02T01:30:00Z --reason 'no source'")
+def skip_tick(
+    name: Name,
+    tick: Annotated[str, typer.Argument(metavar="TICK", help="A time with its offset, as `show` prints it.")],
+    reason: Because = "",
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Leave a tick out: it gets no run any more, and a backfill or retry that waits for it continues."""
+    with connected() as connection:
+        result = connection.client.schedules.skip(name, tick, reason=reason, by=by)
+    _answer([(name, result)], as_json)
 
 
 @schedule.command("remove", epilog="Example: unstuck schedule remove nightly")

@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.text import Text
 
 from unstuck.coordinator.cli.jobs.watch import FRAMES, event_text, outcome
-from unstuck.coordinator.cli.options import AsJson, Params, read_spec
+from unstuck.coordinator.cli.options import AsJson, Params, TakeOver, read_spec
 from unstuck.coordinator.cli.render.job_tree import job_tree
 from unstuck.coordinator.cli.render.terminal import PrintedConsole, can_live, emit, for_people, hanging, stderr, warn
 from unstuck.coordinator.cli.specs.submit import SPEC
@@ -53,6 +53,7 @@ def run(
     warehouse: Annotated[
         str | None, typer.Option("--warehouse", metavar="PATH", help="Where to publish; by default UNSTUCK_WAREHOUSE.")
     ] = None,
+    take_over: TakeOver = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave the staging of the job, with the logs of its attempts.")
     ] = False,
@@ -88,6 +89,7 @@ def run(
             only=groups[0],
             from_=groups[1],
             until=groups[2],
+            take_over=take_over,
             keep=keep,
             on_change=display.show,
             on_input=display.step_aside,

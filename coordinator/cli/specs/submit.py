@@ -9,7 +9,7 @@ import typer
 
 from unstuck.coordinator.cli.connection import connected, settings_here
 from unstuck.coordinator.cli.jobs.watch import await_end
-from unstuck.coordinator.cli.options import By, Params, read_spec
+from unstuck.coordinator.cli.options import By, Params, TakeOver, read_spec
 from unstuck.coordinator.cli.render.terminal import emit, for_people, stdout, warn
 from unstuck.coordinator.client.client import Client
 from unstuck.coordinator.documents.document import plain
@@ -30,6 +30,7 @@ def submit(
     retry: Annotated[
         bool, typer.Option("--retry", help="If the last job of the key did not finish well, retry it, with this spec.")
     ] = False,
+    take_over: TakeOver = False,
     by: By = None,
     wait: Annotated[bool, typer.Option("--wait", help="Stay until the job ends; exit code 1 if it fails.")] = False,
     as_json: Annotated[
@@ -41,7 +42,8 @@ def submit(
     settings = settings_here()
     warehouse_at(settings.warehouse)
     with connected(settings) as connection:
-        submitted = connection.client.submit(job_spec, key=key, retry=retry, by=by).submitted
+        handle = connection.client.submit(job_spec, key=key, retry=retry, take_over=take_over, by=by)
+        submitted = handle.submitted
         _show_submitted(connection.client, job_spec.name, submitted, as_json)
         code = ExitCode.NOT_WELL if submitted.not_well else ExitCode.FINE
         if wait:

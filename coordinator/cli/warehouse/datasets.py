@@ -21,6 +21,7 @@ from unstuck.coordinator.documents.dataset_documents import (
 )
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.publishing.streams.sources_read import sources_of
+from unstuck.coordinator.spec.problems import listed
 from unstuck.coordinator.views.dataset_views import bytes_of, check_there, columns_of, versions_of, warehouse_at
 from unstuck.coordinator.views.words import count_of, one_line
 from unstuck.tasks.settings import Settings
@@ -101,13 +102,13 @@ def datasets(
     if not found:
         stderr.print(f"Nothing is published in {settings.warehouse} (UNSTUCK_WAREHOUSE names another warehouse).")
         return
-    listing = table(
-        "DATASET", "VERSION", "ROWS", "FILES", "SIZE", "PUBLISHED", "JOB", right=("VERSION", "ROWS", "FILES")
-    )
+    headings = ("DATASET", "OWNER", "VERSION", "ROWS", "FILES", "SIZE", "PUBLISHED", "JOB")
+    listing = table(*headings, right=("VERSION", "ROWS", "FILES"))
     for dataset, state in sorted(found.items()):
         size, job = filesize.decimal(bytes_of(state)), f"{state.job} ({state.job_name})"
         rows, count = f"{state.rows:,}", str(len(state.files))
-        listing.add_row(dataset, str(state.changed), rows, count, size, clock(state.at), job)
+        owner = "" if state.owner is None else state.owner.job_name
+        listing.add_row(dataset, owner, str(state.changed), rows, count, size, clock(state.at), job)
     stdout.print(listing)
     for dataset, state in sorted(found.items()):
         if state.table is not None:
@@ -116,6 +117,8 @@ def datasets(
             stdout.print(small_files_hint(dataset, state.many_small), soft_wrap=True)
     for state in found.values():
         if name is not None:
+            if state.owner is not None and state.owner.shared_with:
+                stdout.print(f"Job {state.owner.job_name} shares it with {listed(state.owner.shared_with)}.")
             stdout.print()
             columns = table("COLUMN", "TYPE")
             for column in columns_of(state):
@@ -194,8 +197,8 @@ def _show_history(place: Warehouse, name: str | None, version: int | None, limit
             clock(entry.at),
             f"{entry.job} ({entry.job_name})",
             " ".join(f"{key}={value}" for key, value in entry.params.items()),
-            " ".join(f"{read}@{n}" for read, versions in entry.inputs.items() for n in versions),
-            " ".join(dict.fromkeys(filter(None, map(_short_code, entry.steps.values())))),
+            " ".join(f"{read}@{n}" for read, versions in change.inputs.items() for n in versions),
+            " ".join(dict.fromkeys(filter(None, map(_short_code, change.steps.values())))),
             "; ".join(entry.made_on.get(name, ())),
         )
     stdout.print(listing)
@@ -205,6 +208,8 @@ def _show_history(place: Warehouse, name: str | None, version: int | None, limit
             stdout.print(f"version {entry.n}: {what}", soft_wrap=True)
         if change.replaced is not None:
             stdout.print(f"version {entry.n} replaced {change.replaced.text()}", soft_wrap=True)
+        if change.taken_from:
+            stdout.print(f"version {entry.n} took {name} over from job {change.taken_from}", soft_wrap=True)
 
 
 def _show_sources(place: Warehouse, name: str | None, version: int | None, limit: int, as_json: bool) -> None:

@@ -77,7 +77,7 @@ def _ask(
                 target, everything = url, {**everything, **login}
             connection.sock = connecting.connect(proxy.hostname, connection.port, None)
             if parts.scheme == "https":
-                connection._tunnel()  # type: ignore[attr-defined]
+                connection._tunnel()  # type: ignore[attr-defined]  # noqa: SLF001 - `connect` would open another socket
         else:
             connection.sock = connecting.connect(host, port, allowed)
         if parts.scheme == "https":

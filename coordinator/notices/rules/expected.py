@@ -142,7 +142,7 @@ def judge(
             text = f"{texts[key]}; {_stands(mine)}"
             if forget:
                 text += f". It has not come {GIVEN_UP} times in a row: until it is submitted again, it is not expected"
-            notices += _notice(name, "late", key, to, found.at, now, mine, text)
+            notices += _notice(name, "late", key, to, found.at, now, mine, text, asked.ends("late", to))
     for key, last in _unwatched(asked, expected):
         mine = [job for job in jobs if job.submitted_at > last.at]
         done = next((job for job in mine if job.status is Status.FINISHED), None)
@@ -177,6 +177,7 @@ def _notice(
     now: float,
     jobs: Sequence[Came],
     text: str,
+    ends: tuple[str, ...] = (),
 ) -> list[Notice]:
     if not to:
         return []
@@ -195,5 +196,6 @@ def _notice(
             status=status,
             text=text,
             commands=(f"unstuck why {job}" if job else f"unstuck list --name {name}",),
+            ends=ends,
         )
     ]

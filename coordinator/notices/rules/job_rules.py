@@ -16,6 +16,7 @@ from unstuck.coordinator.model.notice import TOLD_AGAIN_AFTER, Notice, Told, not
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import GroupState, Intent, Status
+from unstuck.coordinator.model.tick import is_by_hand
 from unstuck.coordinator.notices.rules.job_wording import words
 from unstuck.coordinator.spec.notify_spec import Condition, FleetRule, NotifyRule, Usual
 
@@ -37,6 +38,12 @@ class Subscriptions:
     def to(self, word: str) -> tuple[str, ...]:
         """The targets of a condition without a value."""
         return self.conditions[word][1] if word in self.conditions else ()
+
+    def ends(self, event: str, to: tuple[str, ...]) -> tuple[str, ...]:
+        """Return those of the targets of a notice that are to be notified of the end of its problem."""
+        if event in ("finished", "recovered"):
+            return ()
+        return tuple(target for target in to if target in self.recovered)
 
     def told_now(self, since: float, now: float, to: tuple[str, ...]) -> Told:
         """A problem that is told ``now``, as it stands on the record."""
@@ -125,7 +132,9 @@ class _Telling:
         """The job ends with this commit."""
         well = self._job.status is Status.FINISHED
         word = "finished" if well else "failed"
-        if not self._job.schedule:
+        # A run by hand has no tick, so its schedule does not report its failure.
+        failed_by_hand = not well and is_by_hand(self._job.key)
+        if not self._job.schedule or failed_by_hand:
             self._tell(word, word, self._asked.to(word), self._job.ended_at)
             if not well:
                 self._note_failure()
@@ -305,5 +314,6 @@ class _Telling:
                 first_error=told.first_error,
                 next=told.next,
                 commands=told.commands,
+                ends=self._asked.ends(event, targets),
             )
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 from unstuck.coordinator.model.notice import TOLD_AGAIN_AFTER, Notice, notice_id
 from unstuck.coordinator.model.schedule_record import ScheduleRecord, ScheduleStatus
+from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.notices.rules.job_rules import Subscriptions, Telling
 from unstuck.coordinator.notices.rules.late_deadlines import Deadlines, deadlines
 from unstuck.coordinator.notices.rules.schedule_wording import words
@@ -55,7 +56,12 @@ class _Telling:
     ) -> None:
         self._asked, self._before, self._view, self._zone = asked, before, view, zone
         self._record, self._now = after, view.at
-        self._runs = {kind: [one for one in events if one["kind"] == kind] for kind in ("RUN_FINISHED", "RUN_FAILED")}
+        self._runs = {
+            "RUN_FINISHED": [event for event in events if event["kind"] == "RUN_FINISHED"],
+            # A run by hand has no tick, and its failure is none of the schedule.
+            "RUN_FAILED": [event for event in events if event["kind"] == "RUN_FAILED" and "tick" in event],
+        }
+        self._backfill_failed = any(event["kind"] == "BACKFILL_FAILED" for event in events)
         self._events = events
         self.told = dict(after.told)
         self.notices: list[Notice] = []
@@ -63,12 +69,12 @@ class _Telling:
         self._over: list[str] = []
 
     def runs(self) -> None:
-        """Tell of each run that has ended well, and of a backfill that has."""
+        """Notify of each run that ended well, and of a backfill whose ticks are all done."""
         for event in self._runs["RUN_FINISHED"]:
             self._tell("finished", str(event["job"]), self._asked.to("finished"), self._now, job=str(event["job"]))
         backfill = self._record.backfill
         for event in self._events:
-            if event["kind"] == "BACKFILL_ENDED" and backfill is not None:
+            if event["kind"] == "BACKFILL_ENDED" and backfill is not None and not backfill.canceled:
                 key = f"backfill {backfill.at}"
                 self._tell("finished", key, self._asked.to("finished"), backfill.at, of_backfill=True)
 
@@ -102,14 +108,16 @@ class _Telling:
             self.backfill()
 
     def backfill(self) -> None:
-        """Judge the backfill: that it is HALTED is a problem until it goes on, or ends."""
-        one, to = self._record.backfill, self._asked.to("halted")
+        """Judge the backfill: FAILED is a problem until its failed ticks are done or skipped, or it is canceled."""
+        one, to = self._record.backfill, self._asked.to("failed")
         if one is not None and one.halted is not None and not one.over:
-            if to and not self._stands("backfill"):
+            if to and (self._backfill_failed or not self._stands("backfill")):
                 failed = one.last_error.job if one.last_error is not None else str(one.next)
+                last = self.told.get("backfill")
+                before = () if last is None else (last.at,)
                 self.told["backfill"] = self._asked.told_now(self._now, self._now, to)
-                self._tell("halted", "backfill", to, self._now, one.at, failed, of_backfill=True)
-        elif self._stands("backfill"):
+                self._tell("failed", "backfill", to, self._now, one.at, failed, *before, of_backfill=True)
+        elif self._stands("backfill") and (one is None or one.over or not one.retries):
             self._close("backfill")
 
     def waiting(self) -> None:
@@ -131,7 +139,7 @@ class _Telling:
         targets = dict.fromkeys(target for key in self._over for target in self.told[key].told_of_end(asked))
         to = tuple(target for target in targets if target not in standing)
         since = min(self.told[key].since for key in self._over)
-        began = sorted(f"{key} {self.told[key].since}" for key in self._over)
+        began = sorted(f"{key} {self.told[key].at}" for key in self._over)
         stopped = self._record.status is ScheduleStatus.STOPPED and not self._runs["RUN_FINISHED"]
         of = "read" if all(key.startswith("behind") for key in self._over) else "recovered"
         of = "stopped" if stopped else of
@@ -213,7 +221,9 @@ class _Telling:
         if not targets:
             return
         self.told[key] = self._asked.told_now(since, self._now, targets)
-        self._tell(word, key, targets, since, *marks, late=late, deadline=deadline)
+        # What caused it before may cause it again, after its end: that is another notice.
+        before = () if last is None else (last.over,)
+        self._tell(word, key, targets, since, *marks, *before, late=late, deadline=deadline)
 
     def _close(self, key: str) -> None:
         self.told[key] = replace(self.told[key], over=self._now)
@@ -248,11 +258,12 @@ class _Telling:
                 problem=f"schedule:{record.name}",
                 at=self._now,
                 since=since,
-                status=record.status,
+                status=_status(record, of_backfill),
                 text=told.text,
                 first_error=told.first_error,
                 next=told.next,
                 commands=told.commands,
+                ends=self._asked.ends(event, to),
             )
         )
 
@@ -279,6 +290,12 @@ def told_of_removal(record: ScheduleRecord, by: str, now: float) -> tuple[Notice
             commands=("unstuck schedule list",),
         ),
     )
+
+
+def _status(record: ScheduleRecord, of_backfill: bool) -> str:
+    """Return the status that a notice carries; CANCELED if the backfill that it reports was canceled."""
+    canceled = of_backfill and record.backfill is not None and record.backfill.canceled
+    return str(Status.CANCELED) if canceled else record.status
 
 
 def _ends_with_success(key: str) -> bool:

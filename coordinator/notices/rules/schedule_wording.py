@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 
 from unstuck.coordinator.explain.explanation import AT_WORK, Event
-from unstuck.coordinator.model.schedule_record import ScheduleStatus, tick_text
+from unstuck.coordinator.model.schedule_record import ScheduleStatus
+from unstuck.coordinator.model.tick import tick_text
 from unstuck.coordinator.notices.rules.job_wording import MAX_TEXT, Words, event_text
 from unstuck.coordinator.notices.rules.late_deadlines import Deadlines, zone_name
-from unstuck.coordinator.schedules.explain import explain_schedule
+from unstuck.coordinator.schedules.explain import backfill_help, explain_schedule
 from unstuck.coordinator.schedules.schedule_facts import ScheduleFacts
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.spec.notify_spec import Late
@@ -35,7 +36,7 @@ def words(
     text, backfill = explained.what, schedule.backfill
     if of_backfill and backfill is not None:
         error, why = backfill.last_error, f": {backfill.halted.text}" if backfill.halted is not None else ""
-        resume = (f"unstuck schedule backfill {schedule.name} --resume",) if why else ()
+        resume = backfill_help(schedule)
         return Words(
             f"its backfill is {backfill.status}, {backfill.progress}{why}"[:MAX_TEXT],
             "" if error is None else f"{error.code}: {error.text}"[:MAX_TEXT],

@@ -12,7 +12,7 @@ from unstuck.tasks.streams.arrived.position import joined, read_position, write_
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import Checkpoint
 
-_LOOKED = "looked"  # a count of what lies there, at which each member has looked
+_OF_ALL = ("looked", "ignored")  # counts of what lies there, at which each member has looked
 
 
 def whole_checkpoint(files: Files, name: str, parts: Sequence[Checkpoint]) -> Checkpoint | None:
@@ -42,8 +42,7 @@ def whole_checkpoint(files: Files, name: str, parts: Sequence[Checkpoint]) -> Ch
     path = f"{first.path}.{digest}"
     size = write_position(files, path, whole)
     counts = {key: sum(one.counts.get(key, 0) for one in parts) for one in parts for key in one.counts}
-    if _LOOKED in counts:
-        counts[_LOOKED] = max(one.counts.get(_LOOKED, 0) for one in parts)
+    counts |= {key: max(one.counts.get(key, 0) for one in parts) for key in _OF_ALL if key in counts}
     many = "1 member" if len(parts) == 1 else f"{len(parts):,} members"
     told = f"read by {many} of a fork: " + ", ".join(f"{key} {count:,}" for key, count in counts.items())
     return replace(first, path=path, bytes=size, counts=counts, told=told, adds_to=None)

@@ -44,6 +44,7 @@ def _noted(look: Look, before: StreamBacklog | None, now: float) -> StreamBacklo
         changed=look.changed,
         bytes=look.bytes,
         looked=look.looked,
+        ignored=look.ignored,
         lag=dict(look.lag),
         next=dict(look.next),
         trouble=look.trouble[:500],

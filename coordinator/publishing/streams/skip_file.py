@@ -95,7 +95,7 @@ def _skip(warehouse: Warehouse, dataset: str, file: str, by: str, reason: str) -
     publish_id = f"{SKIP}-{dataset}-{sha256(f'{before.path} {path} {about}'.encode()).hexdigest()[:12]}"
     staging = f"_staging/{publish_id}/{SKIP}/1-{SKIP}-0"
     why = _why(by, reason)
-    after = FilesPosition({**position.seen, path: about}, {}, {path: why})
+    after = replace(position, seen={**position.seen, path: about}, read={}, put_aside={path: why})
     where, told = f"{staging}/{dataset}.position", f"{path} was {why}"
     size = write_position(warehouse.storage, where, after)
     made = replace(before, path=where, bytes=size, after=before.path, after_state="", counts={}, told=told)

@@ -7,6 +7,7 @@ from itertools import chain
 
 from unstuck.coordinator.spec.problems import Loc, Problem, path_text
 from unstuck.tasks.spec.group import GroupSpec, Step
+from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.outputs import REJECTED, OutputSpec, named_param
 
 MAX_NAME = 63  # characters of the name of an output
@@ -188,6 +189,10 @@ def stream_problems(
             at: Loc = ("groups", i, "inputs", name)
             if stream.state and not group.spark:
                 yield Problem(f"{name!r} is a stream with state: true, which Spark reads; leave out spark: false", at)
+            if isinstance(stream, StreamInput) and stream.known_by == "content" and group.for_each is not None:
+                yield Problem(
+                    f"{name!r} is a stream with identity: content, which the members of a fork cannot share", at
+                )
             if stream.state and group.for_each is not None:
                 yield Problem(f"{name!r} is a stream with state: true, which the members of a fork cannot share", at)
             if len(streams) > 1:

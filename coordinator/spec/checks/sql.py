@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from unstuck.coordinator.spec.checks.output_checks import outputs_of
 from unstuck.coordinator.spec.job_params import unresolved
 from unstuck.coordinator.spec.problems import Problem, shorten, suggestion
 from unstuck.tasks.spec.group import GroupSpec
-from unstuck.tasks.spec.sql_tokens import ResultMarker, first_word, not_closed, result_markers, several_statements
+from unstuck.tasks.spec.sql_tokens import (
+    ResultMarker,
+    created_in,
+    first_word,
+    not_closed,
+    result_markers,
+    several_statements,
+    tables_in,
+)
 
 
 def sql_problems(
@@ -18,6 +27,7 @@ def sql_problems(
     """Find mistakes in the statements of ``every`` group. ``params``: those of the job."""
     wrong_text = cache(wrong_statement)  # thousands of steps may have the same text
     markers = cache(lambda sql: tuple(result_markers(sql)))
+    made_by = _made_by(every)
     for i, group in enumerate(every):
         for j, step in enumerate(group.steps):
             if step.sql is None:
@@ -30,11 +40,44 @@ def sql_problems(
             elif step.output is not None and first_word(step.sql) == "create":
                 text = f"CREATE answers with no rows, so output: {step.output} would get none"
                 yield Problem(f"{text}; write its query alone (SELECT …), or leave out output:", loc)
+            elif missing := _missing_need(tables_in(step.sql), group, j, groups, made_by):
+                yield Problem(missing, loc)
             # A parameter of the name ``results`` may hold a struct, whose fields are written in the same way.
             if "results" not in {*params, *group.params, *step.params, *(group.for_each or ())}:
                 for marker in dict.fromkeys(markers(step.sql)):
                     if wrong := _wrong_result(marker, group, groups):
                         yield Problem(f"{shorten(marker.text, quote='')}: {wrong}", loc)
+
+
+def _made_by(every: Sequence[GroupSpec]) -> dict[str, str]:
+    """Output → the group that makes it; the names of outputs in lower case."""
+    return {output.lower(): group.name for group in every for output in outputs_of(group)}
+
+
+def _missing_need(
+    tables: Collection[str],
+    group: GroupSpec,
+    step: int,
+    groups: Mapping[str, GroupSpec],
+    made_by: Mapping[str, str],
+) -> str:
+    """Say which output of another group a statement reads that its group does not need; empty if it reads none.
+
+    Without the need it would read the rows of an earlier job, if there are any.
+    """
+    if any(earlier.python is not None for earlier in group.steps[:step]):
+        return ""  # it may have made a view of this name
+    known = {name.lower() for name in group.inputs} | {group.name.lower()}
+    known |= {name.lower() for each in groups_read(group, groups) for name in (each.name, *outputs_of(each))}
+    known |= {table for earlier in group.steps[:step] if earlier.sql for table in created_in(earlier.sql)}
+    for table in sorted(tables):
+        maker = made_by.get(table)
+        if maker is not None and maker != group.name and table not in known:
+            return (
+                f"{table} is an output of group {maker}, which group {group.name} does not need; add needs: [{maker}], "
+                f"or name it in inputs: for the rows that an earlier job has published"
+            )
+    return ""
 
 
 def wrong_statement(sql: str) -> str:

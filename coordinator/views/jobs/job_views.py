@@ -18,6 +18,7 @@ from unstuck.coordinator.model.loading import state_of
 from unstuck.coordinator.model.records import GroupRecord, Reason
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import DONE, GroupState, Status
+from unstuck.coordinator.model.tick import is_by_hand
 from unstuck.coordinator.spec.job_params import values_of
 from unstuck.coordinator.spec.problems import listed, suggestion
 from unstuck.coordinator.views.jobs.job_facts import GroupView, JobFacts
@@ -146,6 +147,11 @@ class ListedJob:
         return self.key.partition("@")[2].partition("/")[0] if self.schedule else ""
 
     @property
+    def by_hand(self) -> bool:
+        """Whether a person started it as a run of a schedule that belongs to no tick."""
+        return bool(self.schedule) and is_by_hand(self.key)
+
+    @property
     def done(self) -> int:
         """Groups that have ended and were not canceled."""
         return sum(n for state, n in self.groups.items() if state in DONE)
@@ -240,6 +246,11 @@ class Queries:
         """Those of these jobs that are in the store, in their order."""
         texts = cast(list[str | None], self._redis.hmget(self._keys.summary, jobs)) if jobs else []
         return [read_line(text) for text in texts if text is not None]
+
+    def failed(self) -> list[ListedJob]:
+        """The jobs of the index of failed jobs, the last failure first."""
+        jobs = cast(list[str], self._redis.hvals(self._keys.failed))
+        return sorted(self.listed(jobs), key=lambda job: -job.ended_at)
 
     def events(self, job: str, after: str = "-", count: int = 10_000) -> list[tuple[str, dict[str, Any]]]:
         """The job's event log from the entry after ``after`` (``-``: from its beginning), the oldest first."""

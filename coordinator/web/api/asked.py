@@ -16,6 +16,7 @@ from unstuck.coordinator.documents.document import json_text
 from unstuck.coordinator.documents.problem import MEDIA_TYPE, ProblemDocument
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
+from unstuck.coordinator.spec.job_params import UnparsedText
 from unstuck.coordinator.spec.problems import SpecError, Written
 from unstuck.coordinator.spec.text import read_bytes, written_in
 from unstuck.coordinator.views.dataset_views import check_there, warehouse_at
@@ -124,12 +125,12 @@ def with_places(spec: Written, act: Callable[[], T]) -> T:
         raise SpecError([one if one.line else spec.located(one) for one in error.problems]) from None
 
 
-def params_of(texts: Sequence[str]) -> dict[str, str]:
-    """``{"year": "2013"}`` of ``["year=2013"]``. Raises: BadRequest."""
+def params_of(texts: Sequence[str]) -> dict[str, UnparsedText]:
+    """``{"year": UnparsedText("2013")}`` of ``["year=2013"]``. Raises: BadRequest."""
     for text in texts:
         if not text.partition("=")[0] or "=" not in text:
             raise BadRequest(f"param: {text!r} is not NAME=VALUE")
-    return {name: value for name, _, value in (text.partition("=") for text in texts)}
+    return {name: UnparsedText(value) for name, _, value in (text.partition("=") for text in texts)}
 
 
 def _whole(text: str) -> str:
@@ -152,6 +153,7 @@ class Why(BaseModel):
     by: By = None
 
 
+TAKE_OVER = "Publish also datasets that another job owns, and own them from then on."
 NO_WHY = Why()
 
 

@@ -37,6 +37,7 @@ from unstuck.coordinator.views.jobs.job_pictures import graph_of_job
 from unstuck.coordinator.web.api.asked import (
     NO_WHY,
     SPEC_BODY,
+    TAKE_OVER,
     Ask,
     Asked,
     By,
@@ -100,13 +101,15 @@ def submit(
     key: Annotated[str | None, Query(description="The same spec under the same key is the same job.")] = None,
     param: Annotated[Sequence[Text], Query(description="NAME=VALUE, once for each parameter.")] = (),
     retry: Annotated[bool, Query(description="If the last job of the key did not finish well, retry it.")] = False,
+    take_over: Annotated[bool, Query(description=TAKE_OVER)] = False,
     by: Annotated[By, Query()] = None,
 ) -> Response:
     """Submit a job: as `unstuck submit --json`. Answers 200 if the key has the job already."""
 
     def act() -> Response:
         job = JobSpec.from_written(spec, params_of(param))
-        done = ask.client.submit(job, key=key, retry=retry, by=ask.by(by)).submitted
+        how: dict[str, Any] = {"key": key, "retry": retry, "take_over": take_over}
+        done = ask.client.submit(job, **how, by=ask.by(by)).submitted
         fresh = done.new or bool(done.retried)
         return ask.answer(SubmittedDocument.of_submitted(done, job.name), 201 if fresh else 200)
 
@@ -217,6 +220,7 @@ class RetryBody(Why):
     params: dict[str, Any] = Field({}, description="Values for parameters that are to change.")
     rerun: list[Text] = Field([], description="Groups that run again in any case, with all that comes after them.")
     adopt_all: bool = Field(False, description="Take over work also where the code of its steps has changed.")
+    take_over: bool = Field(False, description=TAKE_OVER)
 
 
 class AlterBody(Why):
@@ -240,7 +244,7 @@ class PauseBody(Why):
 @jobs.post("/jobs/{job}/retry", response_model=JobAnswerDocument)
 def retry(ask: Ask, job: Job, body: RetryBody = RetryBody()) -> Response:  # noqa: B008
     """Make a new job of one that FAILED, was CANCELED or STOPPED: as `unstuck retry JOB --json`."""
-    more: dict[str, Any] = {"params": body.params, "rerun": body.rerun, "adopt_all": body.adopt_all}
+    more = body.model_dump(include={"params", "rerun", "adopt_all", "take_over"})
     return _answer(ask, retry_job(ask.client, job, reason=body.reason, by=ask.by(body.by), **more))
 
 

@@ -22,6 +22,7 @@ from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.web.api.asked import (
     NO_WHY,
     SPEC_BODY,
+    TAKE_OVER,
     Ask,
     Asked,
     By,
@@ -44,13 +45,17 @@ def list_schedules(ask: Ask) -> Response:
 
 @schedules.post("/schedules", response_model=ScheduleAnswerDocument, openapi_extra=SPEC_BODY)
 def set_schedule(
-    ask: Ask, spec: Spec, reason: Annotated[Reason, Query()] = "", by: Annotated[By, Query()] = None
+    ask: Ask,
+    spec: Spec,
+    take_over: Annotated[bool, Query(description=TAKE_OVER)] = False,
+    reason: Annotated[Reason, Query()] = "",
+    by: Annotated[By, Query()] = None,
 ) -> Response:
     """Make a schedule of a job spec, or change the one that there is: as `unstuck schedule set --json`."""
 
     def act() -> ScheduleResult:
         job = JobSpec.from_written(spec, None, scheduled=True)
-        return ask.client.schedules.set(job, reason=reason, by=ask.by(by))
+        return ask.client.schedules.set(job, take_over=take_over, reason=reason, by=ask.by(by))
 
     return _answer(ask, with_places(spec, act))
 
@@ -85,7 +90,7 @@ def ticks(
     ask: Ask,
     name: str,
     first: Annotated[Text, Query(alias="from", max_length=50)],
-    last: Annotated[Text, Query(alias="to", max_length=50)],
+    last: Annotated[Text | None, Query(alias="to", max_length=50)] = None,
     backwards: bool = False,
 ) -> Response:
     """The ticks that a backfill would run: as `unstuck schedule backfill NAME --dry-run --json`. Changes nothing."""
@@ -97,16 +102,34 @@ class BackfillBody(Why):
     """The ticks that are run, ends included."""
 
     first: Text = Field(alias="from", max_length=50, description="A time with its offset, or a date.")
-    last: Text = Field(alias="to", max_length=50, description="Likewise; included.")
+    last: Text | None = Field(
+        None, alias="to", max_length=50, description="Likewise; included. Left out: the newest tick that has come."
+    )
     parallel: int = Field(1, description="So many runs may go on at once.")
     redo: Redo = "none"
     backwards: bool = False
+    from_here: bool = Field(
+        False, description="Of runs that build on each other: run `from` and all later ticks again."
+    )
+
+
+class SkipBody(Why):
+    """The tick that is left out."""
+
+    tick: Text = Field(max_length=50, description="A time with its offset.")
+
+
+@schedules.post("/schedules/{name}/skip", response_model=ScheduleAnswerDocument)
+def skip(ask: Ask, name: str, body: SkipBody) -> Response:
+    """Leave a tick out: it gets no run any more. As `unstuck schedule skip NAME TICK --json`."""
+    return _answer(ask, ask.client.schedules.skip(name, body.tick, reason=body.reason, by=ask.by(body.by)))
 
 
 @schedules.post("/schedules/{name}/backfill", response_model=ScheduleAnswerDocument)
 def backfill(ask: Ask, name: str, body: BackfillBody) -> Response:
     """Run the ticks of a time that is past, at low priority: as `unstuck schedule backfill NAME --json`."""
     how: dict[str, Any] = {"parallel": body.parallel, "redo": body.redo, "backwards": body.backwards}
+    how["from_here"] = body.from_here
     more = {**how, "reason": body.reason, "by": ask.by(body.by)}
     return _answer(ask, ask.client.schedules.backfill(name, body.first, body.last, **more))
 

@@ -18,7 +18,6 @@ from unstuck.coordinator.commands.alter import in_words
 from unstuck.coordinator.errors import BadRequest, Damaged, NoSuchGroup
 from unstuck.coordinator.model.records import Alteration
 from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.views.dataset_views import warehouse_at
 from unstuck.coordinator.views.event_words import told, told_once
 from unstuck.coordinator.views.jobs.job_facts import GroupView, JobFacts, altered_while_running
@@ -28,7 +27,7 @@ from unstuck.coordinator.views.jobs.job_views import JobView, folded
 from unstuck.coordinator.web.actions import group_actions, job_actions
 from unstuck.coordinator.web.pages import job_model as model
 from unstuck.coordinator.web.paging import is_entry
-from unstuck.coordinator.web.rendering import client_of, page, unchanged
+from unstuck.coordinator.web.rendering import client_of, log_breaker, page, unchanged
 from unstuck.tasks.duration import since_time
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.protocol.token import GROUP_ID
@@ -43,7 +42,6 @@ EVENTS = 100  # of one page
 ATTEMPTS_OF = 5_000  # events, the newest, of which the timeline is drawn
 SHOWN_SPEC = 200_000  # characters
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # without libyaml 5,000 groups take a second
-_LOGS = CircuitBreaker(3.0)  # of this process: a warehouse that hangs is not asked by every poll
 
 
 def jobs(request: Request) -> Response:
@@ -179,7 +177,7 @@ def _log(request: Request, job: JobFacts, name: str) -> dict[str, Any]:
 
     trouble, logs, one, tail = "", list[LogFile](), None, Tail([], 0, 0)
     try:
-        logs, one, tail = _LOGS.call(job.warehouse, f"the log of {name} cannot be shown", read)
+        logs, one, tail = log_breaker(request).call(job.warehouse, f"the log of {name} cannot be shown", read)
     except (OSError, UnstuckError) as error:  # the rest of the screen does not come from there
         trouble = str(error)
     return {

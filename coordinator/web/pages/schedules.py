@@ -63,9 +63,11 @@ def in_order(views: Sequence[ScheduleView]) -> list[ScheduleView]:
 
     def rank(view: ScheduleView) -> tuple[int, str]:
         one = view.schedule
+        if one.status.terminal:
+            return 4, one.name
         if one.status in _ORDER:
             return _ORDER.index(one.status), one.name
-        return 2 if one.failures or one.trouble else 4 if one.status.terminal else 3, one.name
+        return 2 if one.failures or one.trouble else 3, one.name
 
     return sorted(views, key=rank)
 

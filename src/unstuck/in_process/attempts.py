@@ -24,6 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TextIO, cast
 
+from unstuck.in_process.spark_here import SparkHere
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.secrets import Secrets
@@ -134,14 +135,14 @@ class RunnerHere(AttemptHost):
                 progress(self.held.token, text)
 
         temporary = Path(tempfile.gettempdir()) / f"unstuck-run-{secrets.token_hex(4)}"
-        self._own_driver = Driver(settings, temporary=temporary)
-        super().__init__(settings, self._own_driver, temporary)
+        self._spark = SparkHere(settings, temporary)
+        self._driver_now = driver or (lambda: self._spark.driver)
+        super().__init__(settings, self._spark.driver, temporary)
         self.watchdog = self._limits = _Limits(self._over, shown)
-        self.interrupted = self._on_spark = self._found = False
+        self.interrupted = self._on_spark = False
         self.left_with: BaseException | None = None
         self.leaves: tuple[type[BaseException], ...] = (KeyboardInterrupt, bdb.BdbQuit)
         self.on_input: Callable[[], None] = lambda: None
-        self._shared_driver = driver
         self._code = Code(watched=False)
         self._fail: Failing = {}
         self._times = 0
@@ -172,8 +173,7 @@ class RunnerHere(AttemptHost):
 
     def close(self) -> None:
         """Stop the session, unless it is somebody else's, and remove the temporary files."""
-        if not self._found:
-            self._own_driver.stop()
+        self._spark.stop()
         shutil.rmtree(self.temporary, ignore_errors=True)
 
     # -- as the runner of a worker, but for what needs the worker ----------------------------------------------
@@ -196,12 +196,7 @@ class RunnerHere(AttemptHost):
 
     def start_session(self, own: Mapping[str, str] | None = None) -> None:
         handler = signal.getsignal(signal.SIGINT)
-        if self._shared_driver is not None:
-            self.driver = self._shared_driver()
-        elif not self.driver.running:
-            from pyspark import SparkContext
-
-            self._found = SparkContext._active_spark_context is not None  # which the driver takes
+        self.driver = self._driver_now()
         self.driver.start()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, handler)  # Spark sets one of its own

@@ -195,9 +195,10 @@ class Coordinator:
         submissions = cast(Submissions, _SubmissionsHere(self.store))
         self._submitter = Submitter(settings, None, submissions, CircuitBreaker())
 
-    def submit(self, spec: JobSpec, key: str = "") -> str:
+    def submit(self, spec: JobSpec, key: str = "", *, take_over: bool = False) -> str:
         """Store a job. Returns its id. Raises: as `Submitter.store_job`."""
-        return self._submitter.store_job(spec, self._settings.warehouse, key, None, "").id
+        fields = {"take_over": take_over}
+        return self._submitter.store_job(spec, self._settings.warehouse, key, None, "", fields=fields).id
 
     def decide(self) -> None:
         """Decide whatever was reported or is due, and publish what is done."""

@@ -16,6 +16,7 @@ from unstuck.coordinator.spec.model import JobSpec, Spec
 from unstuck.coordinator.spec.plan import compile_plan
 from unstuck.coordinator.spec.problems import suggestion
 from unstuck.coordinator.spec.selection import Selection, select
+from unstuck.coordinator.validation.validate import check_tables_by_code
 from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.in_process.attempts import Failing, RunnerHere
 from unstuck.in_process.coordinator import Coordinator, JumpingClock
@@ -172,6 +173,7 @@ class InProcess:
         until: Collection[str] = (),
         fail: Failing | None = None,
         times: int = 1,
+        take_over: bool = False,
         keep: bool = False,
         on_change: Callable[[JobView], None] | None = None,
         on_input: Callable[[], None] = lambda: None,
@@ -179,7 +181,7 @@ class InProcess:
         """Run a job until it has ended, or cannot go on by itself.
 
         Args:
-            params, key: as of `Client.submit`.
+            params, key, take_over: as of `Client.submit`.
             only, from_, until: the groups that run, if not all: these, these with what comes after them, these with
                 what comes before them; by name or pattern. They read what the others have published before.
             fail: by group or member, the error that its first ``times`` attempts raise in the place of their steps.
@@ -192,6 +194,7 @@ class InProcess:
             group needs a fleet.
         """
         job_spec = JobSpec.of(spec, params or {})
+        check_tables_by_code(job_spec, self.settings)
         if only or from_ or until:
             job_spec = self._part(select(job_spec, only, from_, until))
         refuse_what_needs_a_fleet(job_spec)
@@ -207,7 +210,7 @@ class InProcess:
                 f"a group wants Spark, and UNSTUCK_SPARK_MASTER={NO_SPARK} says that this process runs none. Unset it, "
                 "or run a part of the job with --only"
             )
-        job = self._coordinator.submit(job_spec, key or "")
+        job = self._coordinator.submit(job_spec, key or "", take_over=take_over)
         self._runner.make_fail(fail or {}, times)
         self._runner.on_input, self._on_change = on_input, on_change
         self._began, self._spent = time.monotonic(), 0.0

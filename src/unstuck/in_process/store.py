@@ -35,7 +35,7 @@ class ReferenceStore(WorkerScripts):
         super().__init__(clock, stream, lock_term=lock_term, lease_ttl=lease_ttl)
         self.keys: dict[str, tuple[str, str]] = {}  # submit key → job, and the fingerprint of its spec
         self.alive_at = 0.0
-        self.grace_until = 0.0
+        self.grace_since = self.grace_until = 0.0
         self.period = 1.0
         self.outbox: list[str] = []
 
@@ -280,7 +280,9 @@ class ReferenceStore(WorkerScripts):
         gap = now - self.alive_at
         if gap > 3 * period or gap < 0:
             self.due = {job: min(at, now) for job, at in self.due.items()}
-            self.grace_until = now + lease_ttl
+            if now < self.grace_since or now > self.grace_until + lease_ttl:
+                self.grace_since = now
+            self.grace_until = min(now, self.grace_since + 2 * lease_ttl) + lease_ttl
         self.alive_at, self.period = now, period
         return now, gap
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from unstuck.coordinator.spec.model import JobSpec, Spec
 from unstuck.in_process.attempts import Failing
 from unstuck.in_process.run_job import InProcess
+from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.steps.step_inputs import published
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.published import read_arrow
@@ -43,18 +44,24 @@ class Unstuck:
             tell: shows a text with the test, if that fails.
         """
         self._folder, self._spark, self._root, self._tell = folder, spark, root, tell
+        self._session: tuple[Driver, Any] | None = None  # with the driver that it is of
         self._arrivals = Arrivals(folder / "arrived")
         self._log = Warehouse(str(folder / "warehouse"))
         self._log.ensure_id()
         self.warehouse = self._log.storage.uri("")
 
-    @cached_property
+    @property
     def spark(self) -> Any:
         """A Spark session for frames of this test, with views of its own; the first of a run of tests starts the JVM.
 
+        It is another one after a step has stopped Spark, or left something on its context.
+
         Raises: UnstuckError: Spark cannot start on this machine.
         """
-        return self._spark.session
+        driver = self._spark.driver
+        if self._session is None or self._session[0] is not driver:
+            self._session = driver, self._spark.session
+        return self._session[1]
 
     # -- data ------------------------------------------------------------------------------------------------------
 
@@ -165,7 +172,7 @@ class Unstuck:
             SpecError: as `run`.
             ValueError: the job has no schedule, or no tick up to then; or ``when`` is no time.
         """
-        scheduled = read_spec(spec, params or {}, self._root, scheduled=True)
+        scheduled = self._scheduled(spec, params or {})
         tick = tick_at(scheduled, when)
         job = job_of(scheduled, tick)
         return TickRun(tick, job.values, partial(self._run, job, now=tick))
@@ -177,7 +184,11 @@ class Unstuck:
             SpecError: the spec is wrong.
             ValueError: as `at`.
         """
-        return ticks_between(read_spec(spec, {}, self._root, scheduled=True), first, end)
+        return ticks_between(self._scheduled(spec, {}), first, end)
+
+    def _scheduled(self, spec: Spec, params: Mapping[str, Any]) -> JobSpec:
+        """Return a spec with its schedule, as it is set in a fleet that has the time zone of the tests."""
+        return read_spec(spec, params, self._root, scheduled=True).in_zone(self._spark.settings.time_zone)
 
     def _run(
         self, spec: JobSpec, part: Part, *, fail: Failing | None, times: int, now: datetime | None = None

@@ -15,6 +15,7 @@ from unstuck.tasks.frames.output import is_any_frame, read_table, stage
 from unstuck.tasks.frames.spark import read_parquet
 from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.spec.group import Step
+from unstuck.tasks.spec.step_function import check_returned
 from unstuck.tasks.steps.context import Scratch, StepContext
 from unstuck.tasks.steps.execute import fit, run_step
 from unstuck.tasks.steps.step_inputs import Dataset, PublishedDatasets
@@ -106,6 +107,7 @@ class OneStep:
 
         def run(work: Work, ctx: StepContext) -> Any:
             value = function(work.session, ctx, **fit(name, function, work.params, own=set()))
+            check_returned(name, value)
             if value is not None and (output or is_any_frame(value)):
                 work.write(output or short, value)
             return value

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
+from unstuck.in_process.spark_here import SparkHere
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.errors import HostUnfit
 from unstuck.tasks.host import lacking
@@ -29,16 +29,12 @@ class SharedSpark:
         if "spark_master" not in known.model_fields_set:
             given["spark_master"] = "local[2]"
         self.settings = known.model_copy(update=given)
-        self._temporary = temporary
-        self._driver = Driver(self.settings, temporary=temporary)
-        self._found = _has_context()  # others have started it, and end it
+        self._spark = SparkHere(self.settings, temporary)
 
     @property
     def driver(self) -> Driver:
-        """The driver, whose session starts when something first needs it."""
-        if self._driver.died:  # a test, or another fixture, has stopped the session
-            self._driver, self._found = Driver(self.settings, temporary=self._temporary), _has_context()
-        return self._driver
+        """The driver of `SparkHere`."""
+        return self._spark.driver
 
     @property
     def session(self) -> Any:
@@ -56,11 +52,4 @@ class SharedSpark:
 
     def stop(self) -> None:
         """End the session, unless others have started it."""
-        if not self._found:
-            self._driver.stop()
-
-
-def _has_context() -> bool:
-    """Whether this process has a Spark context; without importing Spark."""
-    pyspark = sys.modules.get("pyspark")
-    return pyspark is not None and pyspark.SparkContext._active_spark_context is not None
+        self._spark.stop()

@@ -93,6 +93,10 @@ end
 -- A worker has written something: its job is due now, unless the job has ended.
 local function due_now(job, time) redis.call('ZADD', keys.due, 'XX', 'LT', stamp(time), job) end
 
+-- Adds a time to the JSON text of an object with fields. The text is not decoded: cjson keeps 14 digits of a number, and
+-- writes an empty list as {}.
+local function at_time(object, time) return '{"at":' .. stamp(time) .. ',' .. string.sub(object, 2) end
+
 -- Appends to the event log of a job that goes on.
 local function log_event(event) redis.call('XADD', keys.events, 'MAXLEN', '~', 20000, '*', 'event', event) end
 

@@ -10,12 +10,23 @@ from unstuck.tasks.spec.schemas import Fields
 from unstuck.tasks.time_zone import checked_zone
 
 _BY_FORMAT = {
-    "csv": {"header", "sep", "delimiter", "quote", "escape", "nullvalue", "encoding", "charset", "timezone"},
+    "csv": {"header", "sep", "delimiter", "quote", "escape", "nullvalue", "encoding", "charset", "timezone"}
+    | {"decimal", "thousands"},
     "json": {"multiline", "encoding", "charset", "timezone"},
     "text": {"encoding", "charset"},
     "parquet": set(),
     "orc": set(),
 }
+# The endings of the names of files, by their format; one of a compression may follow.
+ENDINGS = {
+    "csv": ("csv", "tsv"),
+    "json": ("json", "jsonl", "ndjson"),
+    "text": ("txt", "text", "log"),
+    "parquet": ("parquet", "parq", "pq"),
+    "orc": ("orc",),
+}
+PACKED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}  # how a file is unpacked, by its ending
+NOT_UNPACKED = (".snappy", ".deflate", ".lzo", ".zip", ".xz", ".br", ".7z")
 _INSTEAD = {
     "path": "the place is stream:",
     "maxfilespertrigger": "say max_files_per_run: beside options:",
@@ -37,6 +48,8 @@ class FileOptions:
         null: the text without quotes that stands for no value.
         encoding: of text; empty for UTF-8.
         zone: of times without one that are to be instants; empty: that of the fleet.
+        decimal: the mark before the fraction of a number. ``thousands``: the one between groups of three digits; empty:
+            there is none.
         whole: a JSON file is one document: an object, or an array of them.
     """
 
@@ -48,6 +61,8 @@ class FileOptions:
     encoding: str = ""
     zone: str = ""
     whole: bool = False
+    decimal: str = "."
+    thousands: str = ""
 
 
 def file_options(format: str, options: Mapping[str, str]) -> FileOptions:
@@ -71,7 +86,11 @@ def file_options(format: str, options: Mapping[str, str]) -> FileOptions:
         encoding=_encoding(given.get("encoding", "")),
         zone=checked_zone(given["timezone"]) if "timezone" in given else "",
         whole=_flag(given, "multiline"),
+        decimal=_mark(given, "decimal", "."),
+        thousands=_mark(given, "thousands", ""),
     )
+    if found.decimal == found.thousands:
+        raise ValueError(f"the options decimal and thousands are both {found.decimal!r}")
     return replace(found, escape="") if found.escape == found.quote else found
 
 
@@ -98,6 +117,14 @@ def _character(given: Mapping[str, str], name: str, default: str, *, empty: bool
     value = _ESCAPES.get(value, value)
     if not (value == "" and empty) and (len(value) != 1 or not value.isascii() or value in "\r\n"):
         raise ValueError(f"the option {name} is {value!r}, and must be one character of ASCII")
+    return value
+
+
+def _mark(given: Mapping[str, str], name: str, default: str) -> str:
+    """A mark within numbers, which may be a space of any kind."""
+    value = given.get(name, default)
+    if value != default and (len(value) != 1 or value.isalnum() or value in "+-\r\n"):
+        raise ValueError(f"the option {name} is {value!r}, and must be one character that is no digit, letter or sign")
     return value
 
 

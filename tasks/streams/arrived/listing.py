@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from fnmatch import translate
 
 from unstuck.tasks.errors import FileChanged, FileNameInvalid, SourceUnavailable
-from unstuck.tasks.formats.arrived import ArrivedFile, content_of, size_of
+from unstuck.tasks.formats.arrived import ArrivedFile, content_of, shown_path, size_of
 from unstuck.tasks.spec.inputs import StreamInput
+from unstuck.tasks.spec.streams.stream_options import ENDINGS, NOT_UNPACKED, PACKED
 from unstuck.tasks.warehouse.object_store import ObjectStore
 
 _PATTERN = re.compile(r"[*?\[{]")
@@ -28,13 +29,13 @@ class Listing:
 
     Attributes:
         files: path → content of each file that counts.
-        not_counted: how many files do not count, by their names.
+        ignored: the paths of the files that do not count, by their names.
         folders: on this machine: each folder that was read, with all names in it, as this process decodes them.
         stored: in an object store: path → when it was written.
     """
 
     files: Seen
-    not_counted: int = 0
+    ignored: Sequence[str] = ()
     folders: dict[str, set[str]] = field(default_factory=dict)
     stored: Mapping[str, float] = field(default_factory=dict)
 
@@ -47,12 +48,13 @@ class Arrivals:
         new: the files to read, in the order in which they were written.
         changed: those that were read before, and have other content now.
         looked: how many files were looked at.
+        ignored: as in `Listing`.
     """
 
     new: list[ArrivedFile]
     changed: list[ArrivedFile] = field(default_factory=list)
     looked: int = 0
-    not_counted: int = 0
+    ignored: Sequence[str] = ()
 
 
 def arrivals(stream: StreamInput, seen: Seen) -> Arrivals:
@@ -70,7 +72,7 @@ def arrivals(stream: StreamInput, seen: Seen) -> Arrivals:
         raise FileChanged(_changed_text(changed, seen))
     if stream.changed == "again":
         new = _as_written([*new, *changed])
-    return Arrivals(new, changed, len(found.files), found.not_counted)
+    return Arrivals(new, changed, len(found.files), found.ignored)
 
 
 def compare(found: Listing, seen: Seen) -> tuple[list[ArrivedFile], list[ArrivedFile]]:
@@ -93,7 +95,7 @@ def listing(stream: StreamInput) -> Listing:
     else:
         # As bytes: how Python decodes names depends on the locale of the process, and how the names were made does not.
         _below(names, names.folder.encode(), 0, ())
-    return Listing(names.files, names.not_counted, names.folders, names.stored)
+    return Listing(names.files, names.ignored, names.folders, names.stored)
 
 
 def _check_address(stream: str) -> None:
@@ -141,40 +143,68 @@ def _split(stream: str) -> tuple[str, list[str]]:
 
 @dataclass(slots=True)
 class _Names:
-    """Which names count below a folder, and what was found of it, as in `Listing`.
+    """The names that count below a folder, and what was found there, as in `Listing`.
 
     Attributes:
         folder: the part of the address before its first pattern.
-        patterns: of the folders and the file below it, one for each level; below the last of them all counts.
+        patterns: of the folders and the file below it, one for each level; any folder counts below the last of them.
+        hidden: names of files and folders that do not count.
+        counted: names of files that count. A file that the last of ``patterns`` names with its ending, as ``*.dat``
+            does, counts as well.
     """
 
     folder: str
     patterns: list[re.Pattern[str]]
     hidden: re.Pattern[str]
+    counted: re.Pattern[str]
+    names_files: bool
     files: dict[str, str] = field(default_factory=dict)
-    not_counted: int = 0
+    ignored: list[str] = field(default_factory=list)
     folders: dict[str, set[str]] = field(default_factory=dict)
     stored: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, stream: StreamInput) -> _Names:
         folder, patterns = _split(stream.stream)
-        return cls(folder, [*map(_compiled, patterns)], _compiled("_*", ".*", *stream.ignore))
+        counted = _endings(stream.format) if stream.files is None else _compiled(*stream.files)
+        hidden, by_level = _compiled("_*", ".*", *stream.ignore), [*map(_compiled, patterns)]
+        return cls(folder, by_level, hidden, counted, bool(patterns) and "." in patterns[-1])
 
-    def counts(self, name: str, depth: int, *, is_file: bool) -> bool:
-        """Whether the entry ``name`` counts, so many levels below the folder."""
-        if depth < len(self.patterns) and not self.patterns[depth].fullmatch(name):
+    def folder_counts(self, name: str, depth: int) -> bool:
+        """Return whether the folder ``name`` counts, so many levels below the folder of the stream."""
+        return self._fits_address(name, depth) and self.hidden.match(name) is None
+
+    def file_counts(self, begin: str, name: str, depth: int) -> bool:
+        """As `folder_counts`, of a file; ``begin`` is its path before its name."""
+        if depth + 1 < len(self.patterns) or not self._fits_address(name, depth):
             return False
-        if is_file and depth + 1 < len(self.patterns):
-            return False  # a folder is wanted there
-        if self.hidden.match(name) is None:
+        by_address = self.names_files and depth + 1 == len(self.patterns)
+        if self.hidden.match(name) is None and (by_address or self.counted.match(name)):
             return True
-        self.not_counted += is_file
+        self.ignored.append(begin + name)
         return False
+
+    def _fits_address(self, name: str, depth: int) -> bool:
+        return depth >= len(self.patterns) or self.patterns[depth].fullmatch(name) is not None
 
 
 def _compiled(*patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(translate(one) for pattern in patterns for one in _alternatives(pattern)))
+
+
+def _endings(format: str) -> re.Pattern[str]:
+    """The names of files of a format, whatever the case of their endings."""
+    packed = "|".join(map(re.escape, (*PACKED, *NOT_UNPACKED)))
+    return re.compile(rf"(?is:.*\.(?:{'|'.join(ENDINGS[format])})(?:{packed})?)\Z")
+
+
+def some_names(paths: Sequence[str]) -> str:
+    """The number of ``paths``, and the names of some; those that begin with ``_`` or ``.`` come last."""
+    names = sorted((path.rpartition("/")[2] for path in paths), key=lambda name: (name[:1] in "_.", name))
+    some = ", ".join(shown_path(name) for name in names[:_SHOWN])
+    if len(names) <= _SHOWN:
+        return f"{len(names):,} ({some})"
+    return f"{len(names):,} ({some}, …)"
 
 
 def _alternatives(pattern: str) -> Iterator[str]:
@@ -211,7 +241,7 @@ def _of_folder(names: _Names, folder: bytes, opened: int, depth: int, above: Seq
     """As `_below`, of an open folder: each file is looked up in it, and not from the root."""
     there = names.folders[os.fsdecode(folder)] = set()
     begin = os.path.join(folder, b"").decode(errors="surrogateescape")
-    hidden, files, matched = names.hidden.match, names.files, depth >= len(names.patterns)
+    files = names.files
     with os.scandir(opened) as entries:
         for entry in entries:
             name = entry.name
@@ -220,7 +250,8 @@ def _of_folder(names: _Names, folder: bytes, opened: int, depth: int, above: Seq
                 name = os.fsencode(name).decode(errors="surrogateescape")
             try:
                 is_folder = entry.is_dir()
-                if not (matched and hidden(name) is None) and not names.counts(name, depth, is_file=not is_folder):
+                counts = names.folder_counts(name, depth) if is_folder else names.file_counts(begin, name, depth)
+                if not counts:
                     continue
                 about = entry.stat()
             except FileNotFoundError:
@@ -275,11 +306,10 @@ def _in_store(names: _Names) -> None:
     store = ObjectStore(f"{scheme}://{bucket}")
     try:
         for path, size, version, at in store.listed(prefix):
-            parts = path.removeprefix(f"{prefix}/" if prefix else "").split("/")
-            *folders, name = parts
-            counts = all(names.counts(folder, depth, is_file=False) for depth, folder in enumerate(folders))
-            if counts and names.counts(name, len(folders), is_file=True):
-                file = f"{scheme}://{bucket}/{path}"
+            *folders, name = path.removeprefix(f"{prefix}/" if prefix else "").split("/")
+            counts = all(names.folder_counts(folder, depth) for depth, folder in enumerate(folders))
+            file = f"{scheme}://{bucket}/{path}"
+            if counts and names.file_counts(file.removesuffix(name), name, len(folders)):
                 names.files[file], names.stored[file] = content_of(size, version), at
     except OSError as error:
         raise SourceUnavailable(f"the stream cannot read {names.folder}: {error}. Nothing was read") from error

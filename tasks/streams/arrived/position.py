@@ -24,11 +24,13 @@ class FilesPosition:
         seen: path → content of each file that counts as read, since the stream or its generation began.
         read: of them, those that the job which published this position has read, with their rows; None: not counted.
         put_aside: path → why the job has read no row of the file.
+        digests: path → digest of the bytes of files that were read, to recognize copies.
     """
 
     seen: dict[str, str] = field(default_factory=dict)
     read: dict[str, int | None] = field(default_factory=dict)
     put_aside: dict[str, str] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
     kind: Literal["files"] = "files"
 
 
@@ -70,8 +72,13 @@ def joined(
         began = {**before, **_all(one.began for one in topics)}
         after, lost = {**before, **_all(one.next for one in topics)}, _all(one.lost for one in topics)
         return KafkaPosition(after, began, topics[0].topic_id, lost)
-    seen = {**(base.seen if isinstance(base, FilesPosition) else {}), **_all(one.seen for one in files)}
-    return FilesPosition(seen, _all(one.read for one in files), _all(one.put_aside for one in files))
+    earlier = base if isinstance(base, FilesPosition) else FilesPosition()
+    return FilesPosition(
+        earlier.seen | _all(one.seen for one in files),
+        _all(one.read for one in files),
+        _all(one.put_aside for one in files),
+        earlier.digests | _all(one.digests for one in files),
+    )
 
 
 def _all(parts: Iterable[Mapping[Any, Any]]) -> dict[Any, Any]:

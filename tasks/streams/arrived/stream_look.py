@@ -11,15 +11,15 @@ from unstuck.tasks.protocol.secrets import Secrets
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.streams.arrived.kafka import TopicClient, lag, reach_of
-from unstuck.tasks.streams.arrived.listing import compare, found_as, listing
+from unstuck.tasks.streams.arrived.listing import compare, found_as, listing, some_names
 from unstuck.tasks.streams.arrived.position import FilesPosition, KafkaPosition, checkpoint_of, goes_on, read_position
 from unstuck.tasks.streams.arrived.skipped import skipped
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import DatasetState
 
-_BROKER_WITHIN = "5000"  # milliseconds, for a look
-_REMEMBERED = 64  # streams
-_COMPARED = 500  # files that each look compares with what was read, in turn, so that all are in some looks
+BROKER_TIMEOUT_MS = 5000
+MAX_IDLE_STREAMS = 64
+FILES_PER_LOOK = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class Look:
         bytes: of the new files.
         oldest: when the oldest new file was written, in seconds since the epoch; None if that is not known.
         looked: at how many files, or partitions.
+        ignored: how many files do not count by their names, and some of these names; empty if there are none.
         lag: of a topic: partition → how many of its offsets are new; ``next``: the offset at which a run goes on.
         trouble: why a run would fail; empty if it would not.
         known: False for a place that only a worker can ask: options hold references, or a package is not here.
@@ -42,6 +43,7 @@ class Look:
     bytes: int = 0
     oldest: float | None = None
     looked: int = 0
+    ignored: str = ""
     lag: Mapping[int, int] = field(default_factory=dict)
     next: Mapping[int, int] = field(default_factory=dict)
     trouble: str = ""
@@ -56,7 +58,19 @@ class Look:
 class Looks:
     """Looks at streams. Of a stream for which nothing is new it keeps the names, so that the next look asks no more."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        max_idle: int = MAX_IDLE_STREAMS,
+        files_per_look: int = FILES_PER_LOOK,
+        broker_timeout_ms: int = BROKER_TIMEOUT_MS,
+    ) -> None:
+        """
+        Args:
+            max_idle: idle streams whose names are kept.
+            files_per_look: files of an idle stream that one look compares with what was read; the next look goes on.
+        """
+        self._max_idle, self._files_per_look = max_idle, files_per_look
+        self._broker_timeout_ms = broker_timeout_ms
         self._idle: dict[tuple[object, ...], _Idle] = {}
 
     def look(self, stream: StreamInput | KafkaInput, datasets: Mapping[str, DatasetState | None], files: Files) -> Look:
@@ -69,15 +83,15 @@ class Looks:
         Raises: OSError: the position cannot be read.
         """
         if isinstance(stream, KafkaInput):
-            return _look_at_topic(stream, datasets, files)
+            return _look_at_topic(stream, datasets, files, self._broker_timeout_ms)
         try:
             published = checkpoint_of(datasets, stream.stream, stream.generation)
             goes = goes_on(published, stream.stream, stream.generation, stream.state)
             before = published.path if published is not None and goes else ""
-            key = (stream.stream, stream.generation, stream.changed, *stream.ignore, before)
-            if (idle := self._idle.pop(key, None)) is not None and idle.stands():
+            key = (stream.model_dump_json(), before)
+            if (idle := self._idle.pop(key, None)) is not None and idle.stands(self._files_per_look):
                 self._idle[key] = idle  # the last one now
-                return Look(looked=len(idle.files))
+                return idle.look
             found = listing(stream)
             if not before:
                 seen = {one.path: one.content for one in skipped(files, datasets)}
@@ -95,15 +109,18 @@ class Looks:
             sum(file.size for file in new),
             min((written for file in new if (written := file.written) is not None), default=None),
             len(found.files),
+            some_names(found.ignored) if found.ignored else "",
         )
         if found.folders and not told.arrived:
-            self._idle[key] = _Idle(found.folders, [*found.files.items()])
-            for longest_ago in [*self._idle][:-_REMEMBERED]:
+            self._idle[key] = _Idle(told, found.folders, [*found.files.items()])
+            for longest_ago in [*self._idle][: -self._max_idle]:
                 del self._idle[longest_ago]
         return told
 
 
-def _look_at_topic(stream: KafkaInput, datasets: Mapping[str, DatasetState | None], files: Files) -> Look:
+def _look_at_topic(
+    stream: KafkaInput, datasets: Mapping[str, DatasetState | None], files: Files, timeout_ms: int
+) -> Look:
     try:
         # In a worker alone: a coordinator would send what is secret here to a broker of the author's choice.
         options = Secrets({}).resolve(stream.options)
@@ -116,7 +133,7 @@ def _look_at_topic(stream: KafkaInput, datasets: Mapping[str, DatasetState | Non
         if checkpoint is not None and goes_on(checkpoint, stream.identity, stream.generation, stream.state):
             read = read_position(files, checkpoint.path)
             position = read if isinstance(read, KafkaPosition) else None
-        with TopicClient(stream, {**options, "socket.timeout.ms": _BROKER_WITHIN}) as client:
+        with TopicClient(stream, {**options, "socket.timeout.ms": str(timeout_ms)}) as client:
             topic = client.topic()
         reach_of(stream, topic, position)
     except (Unrecoverable, SourceUnavailable) as error:
@@ -130,17 +147,18 @@ def _look_at_topic(stream: KafkaInput, datasets: Mapping[str, DatasetState | Non
 class _Idle:
     """Folders of this machine in which nothing is new: the names in each, and the files as they were listed."""
 
+    look: Look
     folders: Mapping[str, set[str]]
     files: Sequence[tuple[str, str]]
     turn: int = 0
 
-    def stands(self) -> bool:
-        """Whether no name is new, and those files whose turn it is have the content that they had."""
+    def stands(self, compared: int) -> bool:
+        """Whether no name is new, and the next ``compared`` files have the content that they had."""
         try:
             if not all(names.issuperset(os.listdir(folder)) for folder, names in self.folders.items()):
                 return False
-            some = self.files[self.turn : self.turn + _COMPARED]
-            self.turn = self.turn + _COMPARED if len(some) == _COMPARED else 0
+            some = self.files[self.turn : self.turn + compared]
+            self.turn = self.turn + compared if len(some) == compared else 0
             return all(found_as(path) == content for path, content in some)
         except (OSError, SourceUnavailable):
             return False  # the listing tells why

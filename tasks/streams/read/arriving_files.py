@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate
 
-from unstuck.tasks.formats.arrived import ArrivedFile
-from unstuck.tasks.formats.decode import shown_path
+from unstuck.tasks.formats.arrived import ArrivedFile, shown_path
+from unstuck.tasks.formats.digest import digest_of
+from unstuck.tasks.formats.file_content import Gone
 from unstuck.tasks.spec.inputs import StreamInput
-from unstuck.tasks.streams.arrived.listing import Arrivals, arrivals
+from unstuck.tasks.streams.arrived.listing import Arrivals, arrivals, some_names
 from unstuck.tasks.streams.arrived.position import FilesPosition, KafkaPosition
 from unstuck.tasks.streams.read.files_read import ReadFiles, read_files
 from unstuck.tasks.streams.read.group_stream import Reader, Taken
 
-_WITHOUT_SPARK = 256 * 1024 * 1024  # bytes of files that one job reads, unless the spec says more or less
+BYTES_WITHOUT_SPARK = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ArrivingFiles:
-    """The files of ``spec``, as `GroupStream` reads them."""
+    """The files of ``spec``, as `GroupStream` reads them.
+
+    Attributes:
+        without_spark: bytes of files that one job without Spark reads, unless the spec has a bound.
+    """
 
     spec: StreamInput
     reader: Reader
+    without_spark: int = BYTES_WITHOUT_SPARK
 
     def take(self, position: FilesPosition | KafkaPosition | None) -> Taken:
         """Raises: SourceUnavailable, FileNameInvalid, FileChanged; as `read_files`."""
@@ -31,12 +37,19 @@ class ArrivingFiles:
         own = [file for file in found.new if reader.share.has(file.path)]
         batch = _batch(own, self.spec.max_files_per_run, self._max_bytes)
         left = len(own) - len(batch)
+        copies = _Copies(before.digests)
+        if self.spec.known_by == "content":
+            batch = copies.left_out(batch)
         read = read_files(reader.session, batch, self.spec, reader.files, reader.folder)
+        copies.add_read(read)
         bad = {one.path: one.error for one in read.put_aside if not one.gone}
         done = [file for file in batch if file.path in read.rows or file.path in bad]
+        done += copies.settled({file.path for file in done})
         counts = {"looked": found.looked, "files": len(read.rows)}
         counts["bytes"] = sum(file.size for file in done if file.path in read.rows)
         counts |= {"left": left} if left else {}
+        counts |= {"ignored": len(found.ignored)} if found.ignored else {}
+        counts |= {"duplicates": len(copies.of)} if copies.of else {}
         counts |= {"changed": len(found.changed)} if found.changed else {}
         counts |= {"put_aside": len(bad)} if bad else {}
         counts |= {"unsettled": gone} if (gone := sum(one.gone for one in read.put_aside)) else {}
@@ -44,14 +57,74 @@ class ArrivingFiles:
         if done:
             seen = {file.path: file.content for file in done}
             seen = seen if reader.share.of > 1 else before.seen | seen
-            after = FilesPosition(seen, dict(read.rows), bad)
-        return Taken(read.frame, after, counts, _told(self.spec, found, own, read, left), read.put_aside)
+            digests = read.digests | copies.digests
+            digests = digests if reader.share.of > 1 else before.digests | digests
+            after = FilesPosition(seen, dict(read.rows), bad, digests)
+        told = _told(self.spec, found, own, read, left) + copies.told()
+        return Taken(read.frame, after, counts, told, read.put_aside)
 
     @property
     def _max_bytes(self) -> int | None:
         """Without Spark all rows are in memory at once."""
         bound = self.spec.max_bytes_per_run
-        return _WITHOUT_SPARK if bound is None and self.reader.session is None else bound
+        return self.without_spark if bound is None and self.reader.session is None else bound
+
+
+class _Copies:
+    """New files with the bytes of another file that was read.
+
+    Attributes:
+        of: path of the copy → path of the other file.
+        digests: of the copies that are not read.
+    """
+
+    def __init__(self, digests: dict[str, str]) -> None:
+        self._known = {digest: path for path, digest in reversed(digests.items())}  # the first of several
+        self._left_out: list[ArrivedFile] = []
+        self.of: dict[str, str] = {}
+        self.digests: dict[str, str] = {}
+
+    def left_out(self, batch: Sequence[ArrivedFile]) -> list[ArrivedFile]:
+        """Return ``batch`` without copies. Raises: SourceUnavailable."""
+        kept, known = [], dict(self._known)
+        for file in batch:
+            try:
+                digest = digest_of(file, exact=True)
+            except Gone:  # its reading says so
+                kept.append(file)
+                continue
+            other = known.setdefault(digest, file.path)
+            if other == file.path:
+                kept.append(file)
+            else:
+                self.of[file.path], self.digests[file.path] = other, digest
+                self._left_out.append(file)
+        return kept
+
+    def settled(self, done: Set[str]) -> list[ArrivedFile]:
+        """Return the copies that were left out; one of a file that was not read now is left for the next job."""
+        before = {*self._known.values()}
+        for file in [file for file in self._left_out if self.of[file.path] not in before | done]:
+            self._left_out.remove(file)
+            del self.of[file.path], self.digests[file.path]
+        return self._left_out
+
+    def add_read(self, read: ReadFiles) -> None:
+        """Add the copies among the files that were read; empty files are not copies of each other."""
+        known = dict(self._known)
+        for path, digest in read.digests.items():
+            other = known.setdefault(digest, path)
+            if other != path and read.rows[path]:
+                self.of[path] = other
+
+    def told(self) -> str:
+        """In words, beginning with a semicolon; empty if there are none."""
+        if not self.of:
+            return ""
+        path, other = next(iter(self.of.items()))
+        done = "passed over" if self.digests else "read all the same, unless identity: content is said"
+        first = f"{shown_path(path)} is {shown_path(other)}"
+        return f"; with the bytes of another file, {done}: {_count(len(self.of))}, the first: {first}"
 
 
 def _batch(new: Sequence[ArrivedFile], most: int | None, most_bytes: int | None) -> Sequence[ArrivedFile]:
@@ -63,7 +136,7 @@ def _batch(new: Sequence[ArrivedFile], most: int | None, most_bytes: int | None)
 
 def _told(spec: StreamInput, found: Arrivals, own: Sequence[ArrivedFile], read: ReadFiles, left: int) -> str:
     looked = f"looked at {_count(found.looked)} in {spec.stream}"
-    more = f"; not counted by name: {found.not_counted:,}" if found.not_counted else ""
+    more = f"; ignored by their names: {some_names(found.ignored)}" if found.ignored else ""
     if found.changed:
         done = "read once more" if spec.changed == "again" else "passed over, as changed: ignore says"
         more += f"; with other content than when it was read: {_count(len(found.changed))}, {done}"

@@ -7,16 +7,16 @@ name of a file is a pattern, no conf changes a value, and what is wrong with a f
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from heapq import heapreplace
 from typing import Any
 
-from unstuck.tasks.errors import BadFile, FileUnsettled
-from unstuck.tasks.formats.arrived import ArrivedFile, PutAside
-from unstuck.tasks.formats.decode import decoded, shown_path
+from unstuck.tasks.errors import BadFile, FileUnsettled, OutOfMemory, SourceUnavailable
+from unstuck.tasks.formats.arrived import ArrivedFile, PutAside, shown_path
+from unstuck.tasks.formats.decode import decoded
+from unstuck.tasks.formats.digest import digest_of
 from unstuck.tasks.formats.file_content import Gone, Unreadable
 from unstuck.tasks.formats.rows import Parts, Rows
 from unstuck.tasks.frames.spark import empty_table, read_parquet, stream_parquet
@@ -24,13 +24,11 @@ from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.schemas import schema_of
 from unstuck.tasks.spec.streams.stream_columns import declared
 from unstuck.tasks.streams.read.spark_tasks import in_tasks
-from unstuck.tasks.time_zone import UTC
+from unstuck.tasks.time_zone import zone_here
 from unstuck.tasks.warehouse.files import Files
 
 log = logging.getLogger(__name__)
-_ON_DRIVER = 64 * 1024 * 1024  # bytes of files that are decoded without a job of Spark
 _OF_FILE = 32 * 1024  # bytes that take as long as it takes to open one
-_OF_TASK = 16 * 1024 * 1024  # bytes of the files of a task, at least
 _TASKS = 10_000
 _AGAIN = ". A retry reads what stands then. Write files elsewhere, and rename them into the folder"
 _HINT = (
@@ -40,21 +38,44 @@ _HINT = (
 
 
 @dataclass(frozen=True, slots=True)
+class TaskSizes:
+    """When tasks of Spark decode files, in bytes of these files.
+
+    Attributes:
+        driver: up to so many bytes are decoded by the driver, without a job of Spark.
+        task: the least that one task decodes.
+    """
+
+    driver: int = 64 * 1024 * 1024
+    task: int = 16 * 1024 * 1024
+
+
+TASK_SIZES = TaskSizes()
+
+
+@dataclass(frozen=True, slots=True)
 class ReadFiles:
     """The outcome of a reading.
 
     Attributes:
         frame: an Arrow table, or a Spark frame; with ``state: true`` a streaming one.
         rows: by path, of each file that was read.
+        digests: by path, of the same files.
     """
 
     frame: Any
     rows: dict[str, int]
     put_aside: list[PutAside] = field(default_factory=list)
+    digests: dict[str, str] = field(default_factory=dict)
 
 
 def read_files(
-    session: Any, arrived: Sequence[ArrivedFile], stream: StreamInput, files: Files, folder: str
+    session: Any,
+    arrived: Sequence[ArrivedFile],
+    stream: StreamInput,
+    files: Files,
+    folder: str,
+    sizes: TaskSizes = TASK_SIZES,
 ) -> ReadFiles:
     """Read the ``arrived`` files of ``stream``.
 
@@ -67,16 +88,18 @@ def read_files(
     Raises:
         BadFile: a file cannot be read as the spec says, and ``on_bad_file`` is ``fail``.
         FileUnsettled: as that, for a file that is not there any more, or has changed.
-        OSError: a store failed.
+        SourceUnavailable: this worker may not read a file, or its store failed.
+        OutOfMemory: this worker has too little memory for a file.
+        OSError: the warehouse failed.
     """
-    zone, schema = os.environ.get("TZ") or UTC, schema_of(declared(stream.columns))
+    zone, schema = zone_here(), schema_of(declared(stream.columns))
     if session is None:
         rows = Rows()
         found = [_read_one(file, stream, zone, rows) for file in arrived]
         return _in_order(arrived, rows.table(empty_table(schema)), found)
     done = None
-    if len(arrived) > 1 and sum(map(_weight, arrived)) > _ON_DRIVER:
-        done = _in_tasks(session, arrived, stream, zone, files.uri(""), folder)
+    if len(arrived) > 1 and sum(map(_weight, arrived)) > sizes.driver:
+        done = _in_tasks(session, _shares(arrived, sizes.task), stream, zone, files.uri(""), folder)
     if done is None:
         done = _read_some(arrived, stream, zone, files, folder)
     found, written = done
@@ -87,21 +110,24 @@ def read_files(
     return _in_order(arrived, frame, found)
 
 
-_Found = PutAside | tuple[str, int]
+_Found = PutAside | tuple[str, int, str]  # path, rows, digest
 
 
 def _in_order(arrived: Sequence[ArrivedFile], frame: Any, found: Iterable[_Found]) -> ReadFiles:
     by_path = {one.path if isinstance(one, PutAside) else one[0]: one for one in found}
     ordered = [by_path[file.path] for file in arrived]
-    rows = dict(one for one in ordered if not isinstance(one, PutAside))
-    return ReadFiles(frame, rows, [one for one in ordered if isinstance(one, PutAside)])
+    read = [one for one in ordered if not isinstance(one, PutAside)]
+    put_aside = [one for one in ordered if isinstance(one, PutAside)]
+    rows = {path: count for path, count, _ in read}
+    return ReadFiles(frame, rows, put_aside, {path: digest for path, _, digest in read})
 
 
 def _read_one(file: ArrivedFile, stream: StreamInput, zone: str, rows: Rows) -> _Found:
-    """Raises: BadFile, FileUnsettled, OSError."""
+    """Raises: BadFile, FileUnsettled, SourceUnavailable, OutOfMemory; OSError of the warehouse."""
     count = 0
     try:
-        for table in decoded(file, stream, zone):
+        digest = digest_of(file, exact=stream.known_by == "content")
+        for table in decoded(file, stream, zone, stream.max_file_bytes or rows.max_file_bytes):
             rows.add(table)
             count += len(table)
     except Gone as gone:
@@ -110,7 +136,7 @@ def _read_one(file: ArrivedFile, stream: StreamInput, zone: str, rows: Rows) -> 
         aside = PutAside(file.path, str(wrong), False, wrong.line or None, wrong.text)
     else:
         rows.keep()
-        return file.path, count
+        return file.path, count, digest
     rows.drop()
     if stream.on_bad_file == "skip":
         return aside
@@ -135,20 +161,22 @@ def _read_some(
 
 
 def _in_tasks(
-    session: Any, arrived: Sequence[ArrivedFile], stream: StreamInput, zone: str, warehouse: str, folder: str
+    session: Any, shares: Sequence[list[ArrivedFile]], stream: StreamInput, zone: str, warehouse: str, folder: str
 ) -> tuple[list[_Found], dict[str, int]] | None:
-    """As `_read_some`, each task some of the files; None if the executors cannot. Raises: as `read_files`."""
-    parts = [partial(_task, share, stream, zone, warehouse, folder) for share in _shares(arrived)]
+    """As `_read_some`, each task one share; None if the executors cannot. Raises: as `read_files`."""
+    parts = [partial(_task, share, stream, zone, warehouse, folder) for share in shares]
+    what = f"the {sum(map(len, shares))} files of a stream"
     try:
-        answers = in_tasks(session, parts, (BadFile, FileUnsettled, OSError), f"the {len(arrived)} files of a stream")
-    except FileUnsettled as error:
+        errors = (BadFile, FileUnsettled, SourceUnavailable, OutOfMemory, OSError)
+        answers = in_tasks(session, parts, errors, what)
+    except (FileUnsettled, SourceUnavailable) as error:
         answers, gone = [], [str(error)]
     else:
         gone = [one["error"] for answer in answers or [] for one in answer["put_aside"] if one["gone"]]
     if answers is None:
         return None
     if gone:  # a folder of this host may not be one of theirs
-        log.warning("a task of Spark did not find a file as it was listed, so the driver reads all: %s", gone[0])
+        log.warning("a task of Spark could not read a file as it was listed, so the driver reads all: %s", gone[0])
         return None
     found, written = list[_Found](), dict[str, int]()
     for answer in answers:
@@ -158,9 +186,9 @@ def _in_tasks(
     return found, written
 
 
-def _shares(arrived: Sequence[ArrivedFile]) -> list[list[ArrivedFile]]:
+def _shares(arrived: Sequence[ArrivedFile], task: int) -> list[list[ArrivedFile]]:
     """The files of each task: the largest come first, and each goes to the task that has least."""
-    count = min(len(arrived), sum(map(_weight, arrived)) // _OF_TASK + 1, _TASKS)
+    count = min(len(arrived), sum(map(_weight, arrived)) // task + 1, _TASKS)
     shares: list[tuple[int, int, list[ArrivedFile]]] = [(0, number, []) for number in range(count)]
     for file in sorted(arrived, key=lambda file: -file.size):
         size, number, share = shares[0]

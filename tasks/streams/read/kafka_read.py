@@ -24,7 +24,7 @@ from unstuck.tasks.streams.read.spark_tasks import in_tasks
 from unstuck.tasks.warehouse.files import Files
 
 _MESSAGES = 10_000  # that are taken from the client at once
-_OF_TASK = 200_000  # offsets of one task of Spark; the driver reads so many by itself
+OFFSETS_PER_TASK = 200_000  # of Spark; the driver reads as many alone
 _TEXT = 300  # characters of a message that is no row
 
 
@@ -88,13 +88,18 @@ def _told_of(spec: KafkaInput, found: ReadMessages) -> str:
 
 
 def read_messages(
-    reader: Reader, stream: KafkaInput, options: Mapping[str, str], position: KafkaPosition | None
+    reader: Reader,
+    stream: KafkaInput,
+    options: Mapping[str, str],
+    position: KafkaPosition | None,
+    per_task: int = OFFSETS_PER_TASK,
 ) -> ReadMessages:
     """All that has arrived in a topic since ``position``, up to where it stood when this began.
 
     Args:
         options: those of ``stream``, with their references resolved.
         position: None: the stream begins.
+        per_task: offsets that one task of Spark reads.
 
     Raises:
         BadRecord: a message is no row, and ``on_bad_record`` is ``fail``.
@@ -111,7 +116,7 @@ def read_messages(
             frame = rows.table(arrow_schema(schema).empty_table())
         else:
             found = None
-            if len(pieces := _pieces(reach.open)) > 1:
+            if len(pieces := _pieces(reach.open, per_task)) > 1:
                 parts = [partial(_task, stream, dict(options), piece, files.uri(""), folder) for piece in pieces]
                 found = in_tasks(session, parts, _ERRORS, stream.stream)
             if found is None:
@@ -132,14 +137,14 @@ def read_messages(
 _ERRORS = (BadRecord, OffsetsOutOfRange, SourceUnavailable, OSError)
 
 
-def _pieces(wanted: Mapping[int, tuple[int, int]]) -> list[dict[int, tuple[int, int]]]:
+def _pieces(wanted: Mapping[int, tuple[int, int]], per_task: int) -> list[dict[int, tuple[int, int]]]:
     """The parts of ``wanted`` that tasks of Spark read; one of them if it is little."""
-    if sum(end - begin for begin, end in wanted.values()) <= _OF_TASK:
+    if sum(end - begin for begin, end in wanted.values()) <= per_task:
         return [dict(wanted)]
     return [
-        {partition: (at, min(at + _OF_TASK, end))}
+        {partition: (at, min(at + per_task, end))}
         for partition, (begin, end) in wanted.items()
-        for at in range(begin, end, _OF_TASK)
+        for at in range(begin, end, per_task)
     ]
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from unstuck.tasks.formats.arrived import PutAside
-from unstuck.tasks.formats.decode import shown_path
+from unstuck.tasks.formats.arrived import PutAside, shown_path
 from unstuck.tasks.frames.output import stage_table
 from unstuck.tasks.frames.spark import empty_table
 from unstuck.tasks.spec.outputs import REJECTED, REJECTED_BY

@@ -12,7 +12,7 @@ from typing import Any
 from tests.chaos.driver.fleet import ChaosFleet
 from tests.chaos.driver.schedules import HELD, PAST
 from unstuck import Unreachable
-from unstuck.coordinator.model.schedule_record import tick_text
+from unstuck.coordinator.model.tick import tick_text
 
 GOES_ON = (4.0, 10.0)  # seconds between a resume and the next pause
 STAYS = (1.0, 5.0)  # seconds between a pause and its resume

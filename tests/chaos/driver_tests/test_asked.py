@@ -12,7 +12,8 @@ from tests.chaos.driver.person import Act
 from tests.chaos.driver.schedules import HELD, PAST
 from tests.chaos.driver_tests.test_repeated import BEGAN, WANTED, Plant, again, event, in_order, record, run, without
 from unstuck import Status
-from unstuck.coordinator.model.schedule_record import Run, tick_text
+from unstuck.coordinator.model.schedule_record import Run
+from unstuck.coordinator.model.tick import tick_text
 
 ACTS = [Act("pause", BEGAN + 2.5, BEGAN + 3), Act("resume", BEGAN + 9, BEGAN + 9.5)]
 LAST = Act("pause", BEGAN + 20, BEGAN + 21)

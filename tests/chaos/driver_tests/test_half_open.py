@@ -14,6 +14,8 @@ from tests.support.fleet import KEYS, FleetWorker, attempt, make_offer, send_wak
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.protocol.token import Offer
 
+pytestmark = pytest.mark.variant
+
 GROUP = {"name": "g", "spark": False, "steps": [{"python": "fleet_steps:my_pid"}]}
 
 

@@ -13,7 +13,7 @@ from tests.chaos.driver.uptime import Uptime
 from tests.chaos.driver_tests.test_asked import ACTS, gets
 from tests.chaos.driver_tests.test_repeated import BEGAN, event, in_order, run
 from unstuck import Settings
-from unstuck.coordinator.model.schedule_record import tick_text
+from unstuck.coordinator.model.tick import tick_text
 
 SETTINGS = Settings(lock_ttl="4s", sweep_every="500ms")
 TERM, SUBMIT = 3.0, 0.1

@@ -11,9 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.support.paths import ROOT
 from tests.support.servers import wait_until
+
+pytestmark = pytest.mark.variant
 
 
 def test_ctrl_c_ends_every_process_and_removes_the_folder(tmp_path: Path) -> None:

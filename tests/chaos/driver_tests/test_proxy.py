@@ -14,6 +14,8 @@ from tests.chaos.driver.proxy import Link, Proxy
 from tests.support.machine import seconds
 from tests.support.servers import RedisServer, wait_until
 
+pytestmark = pytest.mark.variant
+
 
 @pytest.fixture(scope="module")
 def proxy(redis_server: RedisServer) -> Iterator[Proxy]:

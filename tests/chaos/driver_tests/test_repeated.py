@@ -20,8 +20,8 @@ from unstuck.coordinator.model.schedule_record import (
     ScheduleIntent,
     ScheduleRecord,
     ScheduleStatus,
-    tick_text,
 )
+from unstuck.coordinator.model.tick import tick_text
 from unstuck.coordinator.views.jobs.job_views import ListedJob
 
 BEGAN = 1_800_000_000.0  # a tick of every three seconds, and of every two
@@ -87,7 +87,7 @@ def in_order() -> dict[str, FoundSchedule]:
         event("USER_STOP", was="WAITING", at=BEGAN + 29),
     ]
     past = found(PAST, WANTED, BEGAN, [{"tick": tick_text(one)} for one in WANTED], tick_text(BEGAN))
-    backfill = Backfill(WANTED[0], WANTED[-1], 2, BEGAN, "anna", None, POLICIES[PAST], well=2, ended_at=BEGAN + 9)
+    backfill = Backfill(WANTED[0], WANTED[-1], 2, BEGAN, "anna", None, POLICIES[PAST], passed=2, ended_at=BEGAN + 9)
     return {
         TICKS: replace(ticks, events=[*ticks.events, skipped]),
         FOLLOWS: found(FOLLOWS, [BEGAN + 2.125, BEGAN + 10.25], 0.0, follows),

@@ -79,6 +79,7 @@ def says(process: subprocess.Popen[str], out: Path, pattern: str, timeout: float
     return match
 
 
+@pytest.mark.variant
 @pytest.mark.timeout(400)
 def test_up_starts_a_fleet_that_commands_in_its_folder_find_and_ctrl_c_ends_it(alone: Cli) -> None:
     alone.env["JAVA_HOME"] = "/nowhere"  # a fleet without Spark workers needs none
@@ -111,6 +112,7 @@ def test_up_starts_a_fleet_that_commands_in_its_folder_find_and_ctrl_c_ends_it(a
     assert process.returncode == 0
 
 
+@pytest.mark.variant
 def test_up_on_a_machine_without_java_says_so_and_starts_nothing(alone: Cli) -> None:
     done = alone("up", JAVA_HOME="/nowhere")
     assert done.returncode == 2
@@ -143,6 +145,7 @@ def test_the_demo_names_all_that_is_missing_and_how_to_get_it(alone: Cli, tmp_pa
     assert any("examples/flights.yaml" in what for what in missing(tmp_path))
 
 
+@pytest.mark.variant
 @pytest.mark.timeout(400)
 def test_the_demo_publishes_what_is_true_without_spark_although_a_worker_is_killed(alone: Cli) -> None:
     if java_version() < 17:
@@ -169,6 +172,7 @@ def test_the_demo_publishes_what_is_true_without_spark_although_a_worker_is_kill
         assert disagreements(name, rows, true[name]) == []
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_demo_of_a_stream_publishes_each_flight_once_although_files_are_broken_and_a_worker_is_killed(
     alone: Cli,

@@ -25,6 +25,7 @@ QUEUE = "health"
 QUICK: dict[str, Any] = {"lease_ttl": 2.0, "lease_renew": 0.2}
 
 
+@pytest.mark.variant
 def test_a_worker_is_well_while_a_step_is_long_and_not_once_it_is_frozen(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, cli: Cli
 ) -> None:

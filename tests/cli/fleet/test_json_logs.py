@@ -14,6 +14,8 @@ import pytest
 
 from tests.support.servers import wait_until
 
+pytestmark = pytest.mark.variant
+
 STEPS = """
 import logging, threading, time
 

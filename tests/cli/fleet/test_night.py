@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.variant
+
 
 @pytest.mark.long
 @pytest.mark.timeout(600)

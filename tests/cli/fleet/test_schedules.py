@@ -25,7 +25,7 @@ def test_a_schedule_runs_once_per_tick_while_coordinators_are_killed_and_obeys_i
         "name": "load",
         "schedule": {"every": "2s"},
         "groups": [{"name": "a", "spark": False, "steps": [LOAD]}],
-        "outputs": {"out": {"mode": "append"}},
+        "outputs": {"out": {"mode": "append", "shared_with": ["hand"]}},
     }
     (tmp_path / "load.json").write_text(json.dumps(spec))
     (tmp_path / "hand.json").write_text(json.dumps({**spec, "name": "hand", "schedule": {}}))

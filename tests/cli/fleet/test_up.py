@@ -33,6 +33,7 @@ from unstuck.coordinator.local.process import FIRST_DELAY, LONGEST_DELAY, restar
 from unstuck.coordinator.local.programs import Size, program_list
 
 
+@pytest.mark.variant
 def test_ctrl_c_ends_every_process_and_takes_back_the_address(up: Callable[..., Up]) -> None:
     fleet = up(programs={"one": PLAIN, "two": PLAIN})
     fleet.says("Ready")
@@ -47,6 +48,7 @@ def test_ctrl_c_ends_every_process_and_takes_back_the_address(up: Callable[..., 
     assert "Stopped" in fleet.text
 
 
+@pytest.mark.variant
 def test_a_process_that_ignores_sigterm_is_killed_with_all_it_started(up: Callable[..., Up]) -> None:
     fleet = up(programs={"stays": IGNORES_SIGTERM})
     fleet.says("Ready")
@@ -58,6 +60,7 @@ def test_a_process_that_ignores_sigterm_is_killed_with_all_it_started(up: Callab
     assert fleet.left() == []
 
 
+@pytest.mark.variant
 def test_a_second_ctrl_c_hands_back_at_once_and_a_third_does_not_wait_for_that(up: Callable[..., Up]) -> None:
     fleet = up(programs={"stays": IGNORES_SIGTERM}, grace=600.0)
     fleet.says("Ready")
@@ -73,6 +76,7 @@ def test_a_second_ctrl_c_hands_back_at_once_and_a_third_does_not_wait_for_that(u
     assert fleet.left() == []
 
 
+@pytest.mark.variant
 def test_a_foreground_process_killed_with_sigkill_leaves_nothing_behind(up: Callable[..., Up]) -> None:
     fleet = up(programs={"plain": PLAIN, "ignores": "import signal; signal.signal(15, signal.SIG_IGN)\n" + PLAIN})
     fleet.says("Ready")
@@ -85,6 +89,7 @@ def test_a_foreground_process_killed_with_sigkill_leaves_nothing_behind(up: Call
     assert Home(fleet.home).address == fleet.address(), "what was started here is not forgotten: see the next test"
 
 
+@pytest.mark.variant
 def test_a_killed_process_comes_back_and_the_terminal_says_so(up: Callable[..., Up]) -> None:
     fleet = up(programs={"plain": PLAIN})
     fleet.says("Ready")
@@ -97,6 +102,7 @@ def test_a_killed_process_comes_back_and_the_terminal_says_so(up: Callable[..., 
     fleet.is_back(PLAIN, first.pid)
 
 
+@pytest.mark.variant
 def test_a_killed_valkey_comes_back_at_its_address_with_its_data(up: Callable[..., Up]) -> None:
     fleet = up()
     fleet.says("Ready")
@@ -125,6 +131,7 @@ def open_folder() -> Iterator[Path]:
         yield Path(place)
 
 
+@pytest.mark.variant
 def test_another_account_of_the_host_reaches_no_local_fleet(up: Callable[..., Up], open_folder: Path) -> None:
     """It can connect to the loopback address; the password is shown to nobody, and lies in files of the owner alone."""
     # Given a fleet in a folder in which an older one has left an address that everybody may read
@@ -158,6 +165,7 @@ def test_another_account_of_the_host_reaches_no_local_fleet(up: Callable[..., Up
             assert subprocess.run(["cat", path], user=65534, capture_output=True).returncode != 0
 
 
+@pytest.mark.variant
 def test_a_fleet_that_is_started_again_has_its_jobs_and_its_address(up: Callable[..., Up]) -> None:
     fleet = up()
     fleet.says("Ready")
@@ -176,6 +184,7 @@ def test_a_fleet_that_is_started_again_has_its_jobs_and_its_address(up: Callable
     assert Home(again.home).address == address, "the commands find it"
 
 
+@pytest.mark.variant
 def test_a_second_fleet_in_one_home_is_told_the_pid_of_the_first(up: Callable[..., Up]) -> None:
     first = up()
     first.says("Ready")
@@ -189,6 +198,7 @@ def test_a_second_fleet_in_one_home_is_told_the_pid_of_the_first(up: Callable[..
     assert redis.Redis.from_url(first.address()).ping()
 
 
+@pytest.mark.variant
 def test_a_process_that_cannot_start_ends_the_fleet_with_its_last_words(up: Callable[..., Up]) -> None:
     fleet = up(programs={"broken": "raise SystemExit('no such module: nowhere')", "plain": PLAIN})
 
@@ -206,6 +216,7 @@ def test_a_redis_that_does_not_answer_is_said_at_once(up: Callable[..., Up]) -> 
     assert "secret" not in fleet.text
 
 
+@pytest.mark.variant
 def test_other_commands_find_the_fleet_of_this_folder(
     up: Callable[..., Up], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +269,7 @@ def test_a_program_that_no_shell_would_find_is_named_by_where_it_lies(
     assert program(tmp_path) == "unstuck"
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("command", ["list", "doctor", "cancel"])
 def test_a_command_in_the_folder_of_a_fleet_that_is_silent_reaches_no_other_fleet(tmp_path: Path, command: str) -> None:
     """It went to the default address before, where another fleet may answer."""
@@ -318,6 +330,7 @@ def test_the_real_fleet_gets_ready_and_every_process_comes_back_after_sigkill(up
     fleet.is_gone()
 
 
+@pytest.mark.variant
 @pytest.mark.timeout(240)
 def test_the_real_fleet_leaves_nothing_behind_when_it_is_killed_at_work(
     up: Callable[..., Up], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -344,6 +357,7 @@ def test_the_real_fleet_leaves_nothing_behind_when_it_is_killed_at_work(
     fleet.is_gone(30)
 
 
+@pytest.mark.variant
 @pytest.mark.timeout(240)
 def test_with_reload_the_next_job_runs_the_code_that_was_changed(up: Callable[..., Up], tmp_path: Path) -> None:
     """Given `up --reload` and a job that ran; when its step is changed on disk; then the next job runs the new code."""

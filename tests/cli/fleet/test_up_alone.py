@@ -29,6 +29,8 @@ from unstuck.coordinator.errors import FleetRunning
 from unstuck.coordinator.local.home import Home
 from unstuck.coordinator.local.process import Program, SupervisedProcess
 
+pytestmark = pytest.mark.variant
+
 # Says in a file that it was asked to end, as a worker would hand back.
 POLITE = """
 import pathlib, signal, sys, time

@@ -55,7 +55,7 @@ def test_a_timeout_that_a_running_attempt_was_given_later_is_not_hidden(cli: Cli
         hand.claim(job, group)
     for group in ("over", "runs", "f"):
         hand.client.alter(job, {f"groups.{group}.timeout": "2h"})
-    hand.client.alter(job, {"groups.other.retry.max": "5"})
+    hand.client.alter(job, {"groups.other.retry.max": 5})
     shown = cli("show", job, "--diff").stdout
     assert "over SUCCEEDED  ran with the spec as submitted\n" in shown
     assert "runs RUNNING  ran with the spec as submitted, and since then the timeout of revision 2\n" in shown
@@ -63,6 +63,7 @@ def test_a_timeout_that_a_running_attempt_was_given_later_is_not_hidden(cli: Cli
     assert "other RUNNING  ran with the spec as submitted\n" in shown
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize(
     ("setting", "said", "code"),
     [
@@ -180,6 +181,7 @@ def test_a_retry_says_what_runs_and_what_may_be_taken_over(cli: Cli, hand: ByHan
     )
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize(
     ("more", "again", "adopts"),
     [
@@ -226,6 +228,7 @@ def test_a_job_that_cannot_be_retried_so_does_not_keep_it_from_the_others(
     assert cli.json("show", new["id"])["retry_of"] == job
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize(
     ("command", "before"),
     [
@@ -250,6 +253,6 @@ def test_who_asked_is_the_name_that_was_given(
 
 
 def test_a_job_is_submitted_by_the_name_that_was_given(cli: Cli, hand: ByHand, retrying: str) -> None:
-    (cli.folder / "job.json").write_text(hand.client._job_record(retrying).spec)
+    (cli.folder / "job.json").write_text(json.dumps(hand.client.written(retrying)))
     job = cli.json("submit", "job.json", "--by", "ada")["id"]
     assert cli.json("show", job)["submitted_by"] == "ada"

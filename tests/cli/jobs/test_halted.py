@@ -27,6 +27,7 @@ def halt(store: Store, job: str) -> None:
     store.halt(job, Reason("UNDECIDABLE", WHY), "halted", time.time())
 
 
+@pytest.mark.variant
 def test_a_halted_job_and_a_paused_one_differ_in_every_command(cli: Cli, hand: ByHand, store: Store) -> None:
     halted, paused = hand.submit({"name": "a"}, name="broken"), hand.submit({"name": "a"}, name="held")
     hand.client.pause(paused, by="anna", reason="night")
@@ -60,6 +61,7 @@ def test_a_job_that_cannot_be_read_hides_no_other_from_a_list(
     assert (listed[broken][0], "WRONGTYPE" in listed[broken][1]) == ("HALTED", True)
 
 
+@pytest.mark.variant
 def test_a_wait_for_a_halted_job_ends_with_1_and_says_what_helps(
     cli: Cli, hand: ByHand, store: Store, tmp_path: Path
 ) -> None:

@@ -78,6 +78,7 @@ def test_a_key_follows_its_retries(cli: Cli, hand: ByHand, spec: Path) -> None:
     assert cli.json("show", third["id"])["key"] == "k"
 
 
+@pytest.mark.variant
 def test_submit_with_retry_retries_the_last_job_of_the_key_once(cli: Cli, hand: ByHand, spec: Path) -> None:
     assert cli("submit", spec, "--retry").returncode == 2, "of no key"
     first = failed(cli, hand, spec)
@@ -92,6 +93,7 @@ def test_submit_with_retry_retries_the_last_job_of_the_key_once(cli: Cli, hand: 
     assert (last["new"], last["retried"]) == (True, new["id"]), "the retry of a retry"
 
 
+@pytest.mark.variant
 def test_submit_with_retry_and_another_spec_retries_with_that(cli: Cli, hand: ByHand, spec: Path) -> None:
     first = failed(cli, hand, spec)
     mended = spec.with_name("mended.yaml")
@@ -108,6 +110,7 @@ def test_submit_with_retry_and_another_spec_retries_with_that(cli: Cli, hand: By
     assert cli("submit", other, "--key", "k", "--retry").returncode == 2, "what runs is no night to be retried"
 
 
+@pytest.mark.variant
 def test_submit_with_retry_and_the_first_spec_of_the_key_runs_that_and_not_the_one_of_the_last_retry(
     cli: Cli, hand: ByHand, spec: Path
 ) -> None:

@@ -103,6 +103,7 @@ def test_an_error_of_many_lines_is_one_line_in_lists_trees_and_events_and_whole_
     assert any(line in cli("show", job, "--json").stdout for line in plan[1:])
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize(("text", "end"), [("E: first\nsecond", "second"), (f"{'x' * 990}{CUT}{'y' * 990}", "y" * 990)])
 def test_a_traceback_that_ends_with_the_error_is_the_whole_error_once(
     cli: Cli, hand: ByHand, text: str, end: str
@@ -125,6 +126,7 @@ def test_a_long_reason_does_not_fill_the_screen_of_a_watcher(cli: Cli, hand: ByH
     assert said.plain.endswith((" the …", " source …", " is …", " away …"))
 
 
+@pytest.mark.variant
 def test_list_filters_by_status_name_time_and_number(cli: Cli, hand: ByHand) -> None:
     finished = hand.finished(name="nightly-1")
     pending = [hand.submit({"name": "a"}, name=name) for name in ("nightly-2", "hourly")]
@@ -212,6 +214,7 @@ def test_the_name_of_a_job_is_its_newest_job_and_an_exact_id_wins(cli: Cli, hand
 # -- show -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.variant
 def test_no_line_of_an_answer_in_a_pipe_ends_with_spaces(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "only"}, {"name": "other", "needs": ["only"]})
     hand.decide(job)
@@ -225,6 +228,7 @@ def test_no_line_of_an_answer_in_a_pipe_ends_with_spaces(cli: Cli, hand: ByHand)
 # -- times ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.variant
 def test_people_read_local_times_with_the_offset_and_programs_read_utc(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "flaky", "retry": {"max": 3, "backoff": "1h"}})
     hand.decide(job)
@@ -380,6 +384,7 @@ def test_events_are_in_order_one_line_each_and_one_object_each_in_json(cli: Cli,
     assert datetime.datetime.fromisoformat(running["at"]).utcoffset() is not None
 
 
+@pytest.mark.variant
 def test_following_events_shows_each_as_it_comes_and_ends_with_the_job(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "only"})
     with cli.start("events", job, "-f", "--json") as process:
@@ -394,6 +399,7 @@ def test_following_events_shows_each_as_it_comes_and_ends_with_the_job(cli: Cli,
     assert process.returncode == 0
 
 
+@pytest.mark.variant
 def test_leaving_what_follows_is_quiet(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "only"})
     with cli.start("events", job, "-f") as process:
@@ -502,6 +508,7 @@ def test_following_logs_shows_whole_lines_as_they_come_and_the_unfinished_last_o
     assert process.returncode == 0
 
 
+@pytest.mark.variant
 def test_a_reader_that_leaves_early_is_no_error(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "only"})
     write_log(hand, Token(job, "only", 1, "n", "c"), *("a line" for _ in range(100_000)))
@@ -514,6 +521,7 @@ def test_a_reader_that_leaves_early_is_no_error(cli: Cli, hand: ByHand) -> None:
     assert process.returncode == 141
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("as_json", [True, False], ids=["json", "text"])
 def test_an_answer_that_nobody_reads_is_no_error(cli: Cli, hand: ByHand, as_json: bool) -> None:
     hand.finished()
@@ -543,6 +551,7 @@ def published(cli: Cli) -> Warehouse:
     return warehouse
 
 
+@pytest.mark.variant
 def test_views_for_bi_tools_are_printed_written_or_kept_in_the_warehouse(
     cli: Cli, published: Warehouse, tmp_path: Path
 ) -> None:

@@ -63,6 +63,7 @@ def test_more_jobs_than_a_listing_shows_are_all_commanded_and_counted(cli: Cli, 
     assert {*intents(hand, *meant)} == {"force_stop"}
 
 
+@pytest.mark.variant
 def test_a_person_who_says_no_changes_nothing_and_one_who_says_yes_does(cli: Cli, hand: ByHand) -> None:
     meant = jobs(hand, 25)
     for answer, code, intent in (("n", 1, "run"), ("y", 0, "stop")):
@@ -101,6 +102,7 @@ def test_one_that_refuses_is_4_and_the_others_are_done_all_the_same(cli: Cli, ha
     assert intents(hand, first, second) == [Intent.CANCEL, Intent.CANCEL]
 
 
+@pytest.mark.variant
 def test_a_command_that_asks_for_what_is_so_already_is_0(cli: Cli, hand: ByHand) -> None:
     """Whoever cancels twice, or after the deadline of a script, has what was asked for."""
     canceled, stopped, paused, running = jobs(hand, 4)

@@ -10,6 +10,8 @@ import pytest
 
 from tests.cli.conftest import ByHand, Cli
 
+pytestmark = pytest.mark.variant
+
 
 @pytest.mark.parametrize(
     ("value", "drawn"),

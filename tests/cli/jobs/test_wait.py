@@ -66,6 +66,7 @@ def test_submit_prints_the_job_and_what_to_do_next(cli: Cli, hand: ByHand, spec:
     assert f"unstuck watch {job}" in done.stdout
 
 
+@pytest.mark.variant
 def test_submit_says_that_it_made_a_new_warehouse(cli: Cli, hand: ByHand, spec: Path, tmp_path: Path) -> None:
     """As it does while the mount is missing: nobody else would say so before the jobs that were there are missed."""
     first, again = cli("submit", spec, "--json"), cli("submit", spec)
@@ -96,6 +97,7 @@ def test_params_reach_the_job(cli: Cli, tmp_path: Path) -> None:
     assert cli.json("show", job)["params"] == {"year": 2014}
 
 
+@pytest.mark.variant
 def test_waiting_in_a_pipe_prints_one_line_per_change_and_ends_with_the_job(cli: Cli, hand: ByHand, spec: Path) -> None:
     with cli.start("submit", spec, "--wait") as process:
         job = the_job(hand)
@@ -151,6 +153,7 @@ def test_ctrl_c_while_waiting_leaves_the_job_running_and_says_how_to_come_back(
     assert cli("watch", job).returncode == 0
 
 
+@pytest.mark.variant
 def test_a_watcher_outlives_a_restart_of_redis(cli: Cli, tmp_path: Path) -> None:
     server = RedisServer(tmp_path, aof=True)
     server.start()
@@ -290,6 +293,7 @@ def test_on_a_terminal_a_live_tree_shows_forks_progress_clocks_and_workers(cli: 
         terminal.close()
 
 
+@pytest.mark.variant
 def test_the_state_on_a_terminal_is_a_fresh_one_soon_after_an_outage(cli: Cli, tmp_path: Path) -> None:
     """The pause between two reads grows with the time that a read takes; an outage counted as such."""
     server = RedisServer(tmp_path)
@@ -310,15 +314,16 @@ def test_the_state_on_a_terminal_is_a_fresh_one_soon_after_an_outage(cli: Cli, t
             server.process.send_signal(signal.SIGCONT)
             outage = time.monotonic() - stopped
             hand.finish(token, Outcome(OutcomeKind.SUCCEEDED))
-            ended = time.monotonic()
+            limit = Limit(outage)
             terminal.shows("FINISHED after", timeout=60)
-            assert time.monotonic() - ended < outage, "four times the outage before"
+            assert limit.kept, f"four times the outage before: {limit}"
             assert terminal.end() == 0
         finally:
             terminal.close()
             server.stop()
 
 
+@pytest.mark.variant
 def test_ctrl_c_on_a_terminal_gives_the_cursor_back(cli: Cli, hand: ByHand) -> None:
     job = hand.submit({"name": "only"})
     terminal = Terminal(cli, "watch", "last", columns=80)
@@ -334,6 +339,7 @@ def test_ctrl_c_on_a_terminal_gives_the_cursor_back(cli: Cli, hand: ByHand) -> N
         terminal.close()
 
 
+@pytest.mark.variant
 def test_a_job_wider_than_the_terminal_is_cut_to_it_and_what_needs_a_look_stays(cli: Cli, hand: ByHand) -> None:
     names = [f"g{n:02d}" for n in range(40)]
     job = hand.submit(*({"name": name} for name in names))
@@ -353,6 +359,7 @@ def test_a_job_wider_than_the_terminal_is_cut_to_it_and_what_needs_a_look_stays(
         terminal.close()
 
 
+@pytest.mark.variant
 def test_colours_are_left_out_on_a_terminal_that_wants_none(cli: Cli, hand: ByHand) -> None:
     job = hand.finished()
     for wanted, env in ((True, {}), (False, {"NO_COLOR": "1"})):
@@ -366,6 +373,7 @@ def test_colours_are_left_out_on_a_terminal_that_wants_none(cli: Cli, hand: ByHa
             terminal.close()
 
 
+@pytest.mark.variant
 def test_a_dumb_terminal_gets_lines(cli: Cli, hand: ByHand) -> None:
     job = hand.finished()
     cli.env["TERM"] = "dumb"

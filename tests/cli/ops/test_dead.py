@@ -82,6 +82,7 @@ def test_show_of_one_that_is_not_there_is_3(cli: Cli, client: redis.Redis) -> No
         assert "unstuck dead list" in done.stderr
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("field", ["token", "kind", "at", "v", "strange"])
 def test_a_report_of_megabytes_is_cut_in_the_list_and_whole_in_what_show_and_json_give(
     cli: Cli, client: redis.Redis, field: str
@@ -122,6 +123,7 @@ def test_replay_does_what_it_can_and_says_of_the_rest_why_not(cli: Cli, hand: By
     assert (again.returncode, "replayed before" in again.stdout) == (0, True)
 
 
+@pytest.mark.variant
 def test_nothing_is_dropped_nor_all_replayed_unless_somebody_agrees(
     cli: Cli, hand: ByHand, client: redis.Redis
 ) -> None:
@@ -141,6 +143,7 @@ def test_nothing_is_dropped_nor_all_replayed_unless_somebody_agrees(
     assert cli("dead", "drop", "--all").stdout == "drop: there is no dead letter\n"
 
 
+@pytest.mark.variant
 def test_a_person_who_says_no_drops_nothing(cli: Cli, client: redis.Redis) -> None:
     report = make_dead_letter(client, "gone")
     for answer, code, left in (("n", 1, 1), ("y", 0, 0)):

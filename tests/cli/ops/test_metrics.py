@@ -7,6 +7,7 @@ import signal
 import subprocess
 import urllib.request
 
+import pytest
 import redis
 
 from tests.cli.conftest import COMMAND, Cli
@@ -22,6 +23,7 @@ def test_metrics_are_printed_in_the_text_format(cli: Cli, client: redis.Redis) -
     assert named <= {metric.name for metric in CATALOG}
 
 
+@pytest.mark.variant
 def test_metrics_are_served_until_a_signal_ends_the_exporter_in_good_order(cli: Cli, client: redis.Redis) -> None:
     command = [*COMMAND, "metrics", "--serve", "127.0.0.1:0"]
     with subprocess.Popen(command, cwd=cli.folder, env=cli.env, stderr=subprocess.PIPE, text=True) as exporter:

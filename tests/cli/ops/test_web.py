@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import ByHand, Cli
 from tests.support.machine import seconds
 
@@ -46,6 +48,7 @@ def test_the_page_is_served_until_it_is_told_to_stop(cli: Cli, hand: ByHand) -> 
         assert get(f"{address}/static/vendor/htmx.min.js").startswith("var htmx=")
 
 
+@pytest.mark.variant
 def test_a_page_with_a_token_is_read_by_its_bearers(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     with serving(cli, "--token-file", tmp_path / "token") as address:
@@ -54,6 +57,7 @@ def test_a_page_with_a_token_is_read_by_its_bearers(cli: Cli, tmp_path: Path) ->
         assert "Your name" in get(f"{address}/", Accept="text/html")
 
 
+@pytest.mark.variant
 def test_a_page_that_all_could_reach_is_not_started_without_a_token(cli: Cli) -> None:
     done = cli("web", "--address", "0.0.0.0:0")
     assert done.returncode == 2
@@ -61,6 +65,7 @@ def test_a_page_that_all_could_reach_is_not_started_without_a_token(cli: Cli) ->
     assert cli("web", "--address", "127.0.0.1").returncode == 2
 
 
+@pytest.mark.variant
 def test_an_address_that_is_taken_is_told(cli: Cli) -> None:
     with serving(cli) as address:
         done = cli("web", "--address", address.removeprefix("http://"))

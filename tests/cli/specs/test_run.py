@@ -91,6 +91,7 @@ def test_a_failed_job_is_1_with_the_traceback_of_its_step(folder: Path) -> None:
     assert Warehouse(str(folder / "warehouse")).head() == 0
 
 
+@pytest.mark.variant
 def test_a_bad_file_is_told_by_its_sentence_and_no_frame_but_that_of_the_step(folder: Path) -> None:
     (folder / "arriving").mkdir()
     (folder / "arriving" / "1.json").write_text('{"n": 1}\n{"n": "many"}\n')
@@ -105,18 +106,21 @@ def test_a_bad_file_is_told_by_its_sentence_and_no_frame_but_that_of_the_step(fo
     assert "unstuck stream skip" in sentence
 
 
+@pytest.mark.variant
 def test_a_step_that_does_not_exist_is_told_by_a_sentence_alone(folder: Path) -> None:
     done = run(folder, spec(folder, group("nowhere")))
     (line,) = done.stderr.splitlines()
     assert line.startswith("STEP_NOT_FOUND: steps:nowhere cannot be imported")
 
 
+@pytest.mark.variant
 def test_with_json_standard_output_holds_the_answer_alone(folder: Path) -> None:
     done = run(folder, spec(folder, group("rows", output="days")), "--json")
     assert json.loads(done.stdout)["status"] == "FINISHED"
     assert "loading monday" in done.stderr
 
 
+@pytest.mark.variant
 def test_a_thread_that_a_step_leaves_behind_shows_no_secret(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEY", "hunter-2000")
     done = run(folder, spec(folder, group("leaves", params={"key": "${secret:KEY}"})))
@@ -126,6 +130,7 @@ def test_a_thread_that_a_step_leaves_behind_shows_no_secret(folder: Path, monkey
     assert "hunter" not in done.stdout + done.stderr
 
 
+@pytest.mark.variant
 def test_a_wrong_spec_is_2_and_nothing_is_made(folder: Path) -> None:
     done = run(folder, spec(folder, group("rows", "nowhere")))
     assert done.returncode == 2
@@ -133,6 +138,7 @@ def test_a_wrong_spec_is_2_and_nothing_is_made(folder: Path) -> None:
     assert not (folder / "warehouse").exists()
 
 
+@pytest.mark.variant
 def test_a_parameter_without_its_value_is_told_with_the_option(folder: Path) -> None:
     needs = {"params": {"year": {"type": "integer", "required": True}}}
     done = run(folder, spec(folder, group("rows"), **needs))
@@ -140,6 +146,7 @@ def test_a_parameter_without_its_value_is_told_with_the_option(folder: Path) -> 
     assert "params.year: a value is required, and none is given; give one as --param year=VALUE" in done.stderr
 
 
+@pytest.mark.variant
 def test_a_file_where_the_warehouse_should_be_is_2_with_what_to_do(folder: Path) -> None:
     (folder / "report.csv").write_text("a report")
     for place in ("report.csv", "report.csv/below"):
@@ -149,6 +156,7 @@ def test_a_file_where_the_warehouse_should_be_is_2_with_what_to_do(folder: Path)
         assert "Name a folder with --warehouse" in done.stderr
 
 
+@pytest.mark.variant
 def test_a_breakpoint_in_a_step_has_the_terminal_and_its_time_does_not_count(folder: Path) -> None:
     job = spec(folder, group("stops", timeout="1s"), group("rows", "stops", output="days"))
     slow = "import time; time.sleep(1.5); print(answer + 1)\n"  # longer than the group may take
@@ -157,6 +165,7 @@ def test_a_breakpoint_in_a_step_has_the_terminal_and_its_time_does_not_count(fol
     assert "published days: 1 row" in shown
 
 
+@pytest.mark.variant
 def test_leaving_the_debugger_cancels_the_job(folder: Path) -> None:
     code, shown = in_terminal([*RUN, spec(folder, group("stops"))], folder, [("(Pdb)", "q\n")])
     assert code == 130
@@ -169,6 +178,7 @@ def test_ctrl_c_cancels_the_job_and_is_130(folder: Path) -> None:
     assert "CANCELED" in shown
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_run_as_ctrl_c_does_with_the_exit_code_of_the_signal(
     folder: Path, number: signal.Signals
@@ -184,12 +194,14 @@ def test_a_signal_ends_a_run_as_ctrl_c_does_with_the_exit_code_of_the_signal(
     assert not list((folder / "warehouse").glob("_staging/*"))
 
 
+@pytest.mark.variant
 def test_a_terminal_that_goes_away_ends_the_run_and_leaves_no_staging(folder: Path) -> None:
     code, _ = in_terminal([*RUN, spec(folder, group("hangs"))], folder, [("hanging", HANG_UP)])
     assert code == 128 + signal.SIGHUP
     assert not list((folder / "warehouse").glob("_staging/*"))
 
 
+@pytest.mark.variant
 def test_a_signal_that_whoever_started_it_ignores_stays_ignored(folder: Path) -> None:
     job = spec(folder, group("hangs", timeout="3s", retry={"max": 0}))
     with subprocess.Popen(["nohup", *RUN, job], cwd=folder, stdout=subprocess.PIPE, text=True) as started:
@@ -201,6 +213,7 @@ def test_a_signal_that_whoever_started_it_ignores_stays_ignored(folder: Path) ->
     assert "TIMEOUT" in shown
 
 
+@pytest.mark.variant
 def test_the_traceback_of_a_step_is_shown_once_however_often_it_is_tried(folder: Path) -> None:
     done = run(folder, spec(folder, group("fails", retry={"max": 2, "backoff": "1h"})))
     assert done.stderr.count("Traceback") == 1
@@ -208,6 +221,7 @@ def test_the_traceback_of_a_step_is_shown_once_however_often_it_is_tried(folder:
     assert "fails, attempt 3: the same error again" in done.stderr
 
 
+@pytest.mark.variant
 def test_a_killed_run_leaves_nothing_published_and_the_next_publishes_whole(folder: Path) -> None:
     killed = spec(folder, group("rows", output="days"), group("hangs", "rows", output="never"))
     started = subprocess.Popen([*RUN, killed], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

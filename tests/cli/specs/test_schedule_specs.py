@@ -37,7 +37,7 @@ def test_a_spec_with_parameters_of_a_tick_is_valid_and_set_and_its_ticks_are_sho
 
 def test_a_set_tells_what_a_submit_would_warn_of_and_stores_the_spec(cli: Cli, tmp_path: Path) -> None:
     spec = tmp_path / "nightly.yaml"
-    spec.write_text(SPEC.replace('python: "m:f"', "sql: \"SELECT * FROM raw WHERE day = ':day'\", output: out"))
+    spec.write_text(SPEC.replace('python: "m:f"', "sql: \"SELECT * FROM default.raw WHERE day = ':day'\", output: out"))
     submitted = cli("submit", spec, "--param", "day=2026-01-01")
     done = cli("schedule", "set", spec)
     assert done.returncode == 0
@@ -56,20 +56,23 @@ def test_a_backfill_is_listed_given_paused_and_canceled_and_its_progress_is_show
     days = ("--from", "2026-03-28", "--to", "2026-03-30")
     listed = cli("schedule", "backfill", "nightly", *days, "--dry-run").stdout
     assert [line.strip() for line in listed.splitlines()] == [
-        "2026-03-28 02:30:00+01:00  day=2026-03-28",
-        "2026-03-29 03:00:00+02:00  day=2026-03-29",
-        "2026-03-30 02:30:00+02:00  day=2026-03-30",
-        "3 ticks, 0 of which had a run; nothing is changed.",
+        "2026-03-28 02:30:00+01:00  day=2026-03-28  missing",
+        "2026-03-29 03:00:00+02:00  day=2026-03-29  missing",
+        "2026-03-30 02:30:00+02:00  day=2026-03-30  missing",
+        "3 ticks (3 missing); nothing is changed.",
     ]
     first = cli.json("schedule", "backfill", "nightly", *days, "--dry-run")[0]
-    assert first == {"tick": "2026-03-28T01:30:00.000Z", "params": {"day": "2026-03-28"}, "had": None}
+    known = {"tick": "2026-03-28T01:30:00.000Z", "params": {"day": "2026-03-28"}}
+    assert first == {**known, "had": None, "outcome": "missing"}
     assert (
-        "is on record: 0 of 3 ticks, at most 2 at once"
+        "is on record: 0 of 3 ticks are done, at most 2 at once"
         in cli("schedule", "backfill", "nightly", *days, "--parallel", "2").stdout
     )
     assert "is paused" in cli("schedule", "backfill", "nightly", "--pause").stdout
     assert "PAUSED" in cli("schedule", "show", "nightly").stdout
     assert "is canceled" in cli("schedule", "backfill", "nightly", "--cancel").stdout
+    assert cli("schedule", "run", "nightly", "--param", "day=2026-01-02").returncode == 0
+    assert cli("schedule", "run", "nightly", "--param", "day=soon").returncode == 2
     wrong = cli("schedule", "backfill", "nightly", "--from", "yesterday", "--to", "2026-03-30")
     assert wrong.returncode == 2
     assert "expected a time with its offset from UTC" in wrong.stderr

@@ -356,6 +356,7 @@ def test_an_offer_that_stands_in_a_wrong_lane_takes_no_slot_that_is_not_free(
     assert runners.take() is None
 
 
+@pytest.mark.variant
 def test_of_a_low_a_normal_and_a_high_job_each_gets_its_share_and_none_starves(
     coordinator: Coordinator, runners: Runners
 ) -> None:
@@ -375,6 +376,7 @@ def test_of_a_low_a_normal_and_a_high_job_each_gets_its_share_and_none_starves(
     assert taken["low"] == pytest.approx(5, abs=2)
 
 
+@pytest.mark.variant
 def test_a_job_whose_priority_is_altered_gets_more_of_the_turns_to_come(
     coordinator: Coordinator, runners: Runners
 ) -> None:

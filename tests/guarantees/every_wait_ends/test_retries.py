@@ -72,7 +72,7 @@ def test_an_error_of_a_step_is_tried_again_as_its_kind_and_the_spec_say(
 
 def test_an_alter_says_which_errors_the_next_attempts_are_tried_again_for(coordinator: Coordinator) -> None:
     job = coordinator.submit(raising("a", "flaky"))
-    said = coordinator.client.alter(job, {"groups.a.retry.never_retry_on": "[ConnectionError]"})
+    said = coordinator.client.alter(job, {"groups.a.retry.never_retry_on": ["ConnectionError"]})
     assert said.answer == "DONE", said.text
     with pytest.raises(SpecError, match=r"retry_on\[0\]: expected a name such as TimeoutError"):
         coordinator.client.alter(job, {"groups.a.retry.retry_on": ["no name"]})

@@ -143,6 +143,7 @@ def removed_bucket(place: Place, uri: str) -> str:
     return job
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize(
     ("begin", "code", "says"),
     [
@@ -179,6 +180,7 @@ def test_a_publisher_that_is_refused_waits_and_publishes_once_it_may(place: Plac
     assert len(published_files(uri, "numbers")) == Warehouse(uri).head() == 1
 
 
+@pytest.mark.variant
 def test_submit_and_doctor_say_what_the_client_lacks(place: Place, uri: str, tmp_path: Path) -> None:
     spec = tmp_path / "job.yaml"
     spec.write_text("{name: j, groups: [{name: g, spark: false, steps: [{python: 'lake:rows', output: o}]}]}")
@@ -208,6 +210,7 @@ def test_submit_and_doctor_say_what_the_client_lacks(place: Place, uri: str, tmp
     assert "Delete" not in said, "what went wrong first is told"
 
 
+@pytest.mark.variant
 def test_where_nobody_answers_for_the_role_of_the_machine_the_keys_are_asked_for(place: Place, uri: str) -> None:
     """As on most machines that are not of AWS: the address of the role is a black hole."""
     with socket.socket() as silent:
@@ -221,6 +224,7 @@ def test_where_nobody_answers_for_the_role_of_the_machine_the_keys_are_asked_for
     assert "its server up" in said, "the machine may have a role, and the store be away"
 
 
+@pytest.mark.variant
 def test_a_fleet_without_keys_uses_those_of_the_role_of_its_machine(place: Place, uri: str, tmp_path: Path) -> None:
     """Worker, publisher, submit and doctor: none has a key in its environment."""
     (tmp_path / "lake.py").write_text(STEPS)
@@ -255,6 +259,7 @@ def test_a_fleet_without_keys_uses_those_of_the_role_of_its_machine(place: Place
         server.stop()
 
 
+@pytest.mark.variant
 def test_a_job_that_is_ended_while_its_publisher_is_refused_ends_once_the_log_can_say_what_stands(
     place: Place, uri: str
 ) -> None:

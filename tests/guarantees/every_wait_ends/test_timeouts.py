@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.guarantees.nothing_is_forgotten.test_faulty_environment import _shift
+from tests.guarantees.nothing_is_forgotten.test_faulty_environment import set_clock_back
 from tests.guarantees.shown_is_true.test_states import staged
 from tests.support import fleet
 from tests.support.coordinator import Coordinator, failed, group
@@ -167,7 +167,7 @@ def test_a_pause_that_meets_a_group_that_nobody_took_in_time_stands_until_the_re
 def test_a_clock_that_was_set_back_gives_no_group_up_before_its_time(quick: Coordinator) -> None:
     job = quick.submit(group("a", queue_timeout="1s"))
     quick.read()
-    _shift(quick, job, 3600.0)
+    set_clock_back(quick, job, 3600.0)
     began = quick.show(job).at
     sweep_until(quick, lambda: quick.status(job).terminal, "the job to be given up")
     assert 1.0 <= quick.show(job).job.ended_at - began < 3600.0, "an hour, if the clock of then counted"
@@ -266,6 +266,7 @@ def test_a_stop_whose_attempt_hangs_ends_at_the_jobs_timeout_as_stopped(
 # ---- a step ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("trouble", ["cut", "away"])
 def test_a_step_that_hangs_meets_its_timeout_also_when_the_broker_was_cut_off_in_between(
     tmp_path: Path, trouble: str

@@ -21,6 +21,7 @@ def listening(coordinator: Coordinator, queue: str, slots: int) -> None:
         coordinator.note_runner(f"r{number}", heard=-3600, queues=(queue,))
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("by", ["reports", "sweep"])
 def test_a_fork_of_10000_is_queued_in_commits_of_at_most_500_and_a_small_job_behind_it_starts_at_once(
     make_coordinator: Callable[..., Coordinator], by: str

@@ -122,6 +122,7 @@ def test_the_failure_of_a_timeout_says_where_the_step_stood(hung: Any) -> None:
         assert re.search(rf"longer than its timeout of 4s; its step was last seen at \S*{where}; raise", job.why().what)
 
 
+@pytest.mark.variant
 def test_a_watchdog_that_is_killed_while_it_asks_is_followed_by_one_that_shows_the_step(hung: Any) -> None:
     with hung("waits_for_a_lock") as job:
         for _ in range(3):

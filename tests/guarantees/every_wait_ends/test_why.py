@@ -263,7 +263,7 @@ def test_what_waits_says_since_when_and_by_when_it_is_looked_at(coordinator: Coo
     assert room.since == ended, "since then it could have gone"
     assert room.next.at == view.due
     assert room.ends.what.endswith("by the job's timeout of 1h00m")
-    assert room.ends.at == coordinator.client._job_record(job).counted_from + 3600
+    assert room.ends.at == coordinator.record(job).counted_from + 3600
 
 
 def test_what_is_being_canceled_says_at_what_time_it_ends_at_the_latest(coordinator: Coordinator) -> None:
@@ -568,7 +568,7 @@ def test_every_wait_has_a_line_and_a_wait_for_a_time_counts_down(coordinator: Co
 def test_an_offer_that_nobody_takes_becomes_the_line_of_its_job(coordinator: Coordinator) -> None:
     job = coordinator.submit(group("a", queue="heavy"))
     coordinator.read()
-    record = coordinator.client._state(job)[0].record("a")
+    record = coordinator.state(job).record("a")
     coordinator.redis.hset(coordinator.keys.of(job).groups, "a", replace(record, since=record.since - 60).to_json())
     assert coordinator.client.show(job, why=True).why_line(job) == "a: queue heavy: no worker listens on it"
 

@@ -19,6 +19,7 @@ import redis
 from celery.utils.nodenames import anon_nodename
 
 from tests.support.coordinator import group, take
+from tests.support.jobs.stored import offer_of
 from tests.support.paths import ROOT
 from tests.support.servers import RedisServer, app_of_strangers, wait_until
 from unstuck import Client, Settings, Status
@@ -54,7 +55,7 @@ class Asked:
 
     def claim(self, job: str) -> Token:
         """Take the attempt of its first group, as a runner does."""
-        offer = self.client._state(job)[0].record("a").offer(job, "a")
+        offer = offer_of(self.client, job, "a")
         claimant = mint()
         assert take(self.lease, self.store, self.keys, offer, claimant).answer == "CLAIMED"
         return offer.held_by(claimant)

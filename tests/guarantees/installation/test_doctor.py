@@ -138,6 +138,7 @@ def test_a_wrong_password_is_named_and_commands_exit_5(tmp_path: Path) -> None:
         assert (code, problems(findings)) == (1, NOBODY)
 
 
+@pytest.mark.variant
 def test_a_redis_that_is_away_or_hangs_is_5_within_five_seconds_and_the_rest_is_shown(tmp_path: Path) -> None:
     with server(tmp_path / "v") as frozen:
         assert frozen.process is not None
@@ -391,6 +392,7 @@ def test_the_doctor_shows_a_line_for_each_finding_and_a_sum(tmp_path: Path) -> N
     assert done.returncode == 1
 
 
+@pytest.mark.variant
 def test_a_package_that_is_missing_here_is_named_by_what_needs_it(
     coordinator: Coordinator, redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -423,6 +425,7 @@ def test_a_package_that_is_missing_here_is_named_by_what_needs_it(
     assert "DELTA" not in well
 
 
+@pytest.mark.variant
 def test_a_check_that_hangs_is_a_finding_and_is_not_begun_again_while_it_hangs(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:

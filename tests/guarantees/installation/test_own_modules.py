@@ -9,8 +9,12 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from tests.support.paths import ROOT
 from tests.support.servers import RedisServer
+
+pytestmark = pytest.mark.variant
 
 TASKS = """
 def greet(spark, ctx):

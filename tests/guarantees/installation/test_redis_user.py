@@ -45,6 +45,7 @@ def allow(admin: redis.Redis, *more: str) -> str:
     return f"redis://unstuck:p%25w@127.0.0.1:{admin.connection_pool.connection_kwargs['port']}/0"
 
 
+@pytest.mark.variant
 def test_the_acl_line_of_the_page_is_enough_for_a_whole_fleet(
     admin: redis.Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +106,7 @@ def test_each_right_that_is_missing_is_named_and_trying_changes_nothing(
         assert lacking_rights(client, Keys(), DOCTOR) == []
 
 
+@pytest.mark.variant
 def test_a_program_that_could_take_no_work_ends_and_names_what_it_lacks(admin: redis.Redis, tmp_path: Path) -> None:
     url = allow(admin, "-brpop", "-xreadgroup")
     for program in PROGRAMS:
@@ -115,6 +117,7 @@ def test_a_program_that_could_take_no_work_ends_and_names_what_it_lacks(admin: r
     assert admin.exists("unstuck:processes") == 0
 
 
+@pytest.mark.variant
 def test_a_right_that_is_taken_away_ends_a_worker_that_runs(admin: redis.Redis, tmp_path: Path) -> None:
     with fleets.worker(allow(admin), tmp_path) as worker:
         wait_until(lambda: admin.hlen("unstuck:processes"), 30, "the runner to be listed")

@@ -91,6 +91,7 @@ def asked(cli: Cli, **environ: str) -> subprocess.CompletedProcess[str]:
     return wait_until(said, 20, "an answer")
 
 
+@pytest.mark.variant
 def test_a_fleet_runs_a_job_over_tls_with_a_private_ca_and_a_client_certificate(
     authority: Authority, server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_fleet_runs_a_job_over_tls_with_a_private_ca_and_a_client_certificate(
     front.close()
 
 
+@pytest.mark.variant
 def test_a_strangers_server_is_told_nothing_by_anybody_and_each_program_ends_with_a_sentence(
     stranger: TlsServer, tmp_path: Path
 ) -> None:
@@ -133,6 +135,7 @@ def test_a_strangers_server_is_told_nothing_by_anybody_and_each_program_ends_wit
     assert stranger.heard == b""
 
 
+@pytest.mark.variant
 def test_celery_that_is_given_an_address_on_its_command_line_verifies_too(
     stranger: TlsServer, server: RedisServer, tmp_path: Path
 ) -> None:
@@ -143,6 +146,7 @@ def test_celery_that_is_given_an_address_on_its_command_line_verifies_too(
     assert stranger.heard == b""
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("as_option", [True, False], ids=["in the address", "as a setting"])
 def test_a_wrong_host_name_is_said_with_what_the_certificate_says(
     authority: Authority, front: TlsServer, tmp_path: Path, as_option: bool

@@ -99,6 +99,7 @@ def fleets(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) 
         yield made
 
 
+@pytest.mark.variant
 def test_the_jobs_of_each_run_on_its_own_workers_only(fleets: list[Fleet]) -> None:
     jobs = [(one, one.client.submit(spec(f"j{n}")).id) for n in range(JOBS) for one in fleets]
     ran = {one.prefix: set().union(*(one.ran_on(job) for of, job in jobs if of is one)) for one in fleets}
@@ -119,6 +120,7 @@ def test_what_is_sent_through_celery_reaches_the_fleet_whose_prefix_it_carries(
         wait_until(lambda one=one: len(one.client.jobs(name="sent")) == 4, 30, f"all four in {one.prefix}")
 
 
+@pytest.mark.variant
 def test_a_submit_through_celery_that_is_refused_stands_under_dead_with_its_errors(
     fleets: list[Fleet], redis_server: RedisServer
 ) -> None:
@@ -137,6 +139,7 @@ def test_a_submit_through_celery_that_is_refused_stands_under_dead_with_its_erro
     assert other.client.dead_letters.all() == one.client.dead_letters.all() == []
 
 
+@pytest.mark.variant
 def test_each_sees_only_its_own(fleets: list[Fleet], redis_server: RedisServer) -> None:
     for one, other in (fleets, fleets[::-1]):
         wait_until(lambda one=one: len(one.client.fleet().runners) == 2, 30, "its runners to be shown")

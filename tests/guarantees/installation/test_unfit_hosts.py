@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -89,6 +90,7 @@ def refused(url: str, folder: Path, environ: dict[str, str], *arguments: str, ap
     return done.stderr
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("queues", ["", "spark", "heavy", "light,heavy"])
 def test_a_worker_without_java_takes_nothing_unless_it_runs_light_groups_alone(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, queues: str
@@ -105,6 +107,7 @@ def test_a_worker_without_java_takes_nothing_unless_it_runs_light_groups_alone(
         assert "claimant" not in fleet.attempt(client, offer)
 
 
+@pytest.mark.variant
 def test_a_java_that_is_too_old_for_spark_is_none(redis_server: RedisServer, tmp_path: Path) -> None:
     said = refused(redis_server.url, tmp_path, java(tmp_path, version("11.0.2")), "-Q", "spark")
     assert f"Java 11 in JAVA_HOME, {tmp_path}/java is too old" in said
@@ -130,13 +133,19 @@ def test_a_java_that_does_not_say_its_version_in_time_is_let_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The host may be busy, and a worker that is refused for that would be missing when it is needed most."""
-    monkeypatch.setattr("unstuck.tasks.host._ANSWERS_WITHIN", 0.3)
-    monkeypatch.setenv("JAVA_HOME", java(tmp_path, "exec sleep 5")["JAVA_HOME"])
-    assert lacking(Settings(), ["spark"]) == ""
+
+    def run(command: list[str], *, timeout: float, **_: Any) -> subprocess.CompletedProcess[str]:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    with monkeypatch.context() as silent:
+        silent.setattr(subprocess, "run", run)
+        silent.setenv("JAVA_HOME", java(tmp_path, "exit 1")["JAVA_HOME"])
+        assert lacking(Settings(), ["spark"]) == ""
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     assert lacking(Settings(), ["spark"]) != ""
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("queues", ["spark", "light"])
 def test_a_worker_without_the_packages_of_a_worker_takes_nothing(
     redis_server: RedisServer, tmp_path: Path, queues: str
@@ -146,6 +155,7 @@ def test_a_worker_without_the_packages_of_a_worker_takes_nothing(
     assert "pip install -e '.[worker]'" in said
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize(
     ("queue", "environ"),
     [("light", {}), ("heavy", {"UNSTUCK_SPARK_MASTER": "none"})],
@@ -171,12 +181,14 @@ def test_a_java_that_only_sparks_own_settings_know_is_found(redis_server: RedisS
         assert worker.ready()
 
 
+@pytest.mark.variant
 def test_on_spark_connect_java_is_elsewhere(redis_server: RedisServer, tmp_path: Path) -> None:
     environ = {**NO_JAVA, "UNSTUCK_SPARK_MASTER": "sc://elsewhere"}
     with fleet.worker(redis_server.url, tmp_path, queues="heavy", environ=environ) as worker:
         assert worker.ready()
 
 
+@pytest.mark.variant
 def test_a_java_that_goes_away_costs_no_attempt_and_work_goes_on_when_it_is_back(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -226,6 +238,7 @@ def other_python(folder: Path, says: str) -> dict[str, str]:
     return {"PYSPARK_PYTHON": str(program)}
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize(
     ("what", "why"),
     [
@@ -254,6 +267,7 @@ def test_a_host_that_is_unfit_for_spark_takes_no_spark_work_says_why_and_goes_on
             told_by_fleet_why_and_doctor(Cli(redis_server.url, tmp_path), why)
 
 
+@pytest.mark.variant
 def test_a_fork_on_a_good_and_an_unfit_host_is_done_by_the_good_one_at_no_charge(
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path
 ) -> None:
@@ -291,8 +305,8 @@ def test_who_listens_on_a_host_that_is_unfit_is_named_by_why() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 def test_a_user_without_a_name_and_a_folder_without_room_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unfit_for_spark(Settings()) == ""
-    monkeypatch.setattr("unstuck.tasks.host._ROOM", 1 << 62)
-    assert "has no room: " in unfit_for_spark(Settings())
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=50 << 20))
+    assert "has no room: 50 MB are free" in unfit_for_spark(Settings())
     os.seteuid(54321)
     try:
         assert "the user id 54321 has no name" in unfit_for_spark(Settings())
@@ -329,6 +343,7 @@ def coordinator(url: str, folder: Path, *arguments: str) -> Iterator[tuple[subpr
         process.wait()
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("pool", ["processes", "solo"])
 def test_a_coordinator_with_a_pool_beside_which_it_cannot_live_is_refused(
     redis_server: RedisServer, tmp_path: Path, pool: str
@@ -337,6 +352,7 @@ def test_a_coordinator_with_a_pool_beside_which_it_cannot_live_is_refused(
     assert "needs the threads pool: leave out -P/--pool, or give -P threads" in said
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("arguments", [(), ("-P", "prefork")], ids=["none", "prefork"])
 def test_a_coordinator_that_is_given_no_pool_has_threads(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, arguments: tuple[str, ...]
@@ -348,5 +364,6 @@ def test_a_coordinator_that_is_given_no_pool_has_threads(
         assert psutil.Process(process.pid).children() == [], "nothing was forked"
 
 
+@pytest.mark.variant
 def test_a_worker_that_is_given_another_pool_ends_with_2(redis_server: RedisServer, tmp_path: Path) -> None:
     assert "needs the prefork pool" in refused(redis_server.url, tmp_path, {}, "-P", "threads", "-Q", "light")

@@ -30,6 +30,7 @@ def address() -> Iterator[str]:
         server.stop()
 
 
+@pytest.mark.variant
 def test_a_fleet_on_a_unix_socket_runs_a_job(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Coordinator, beat, worker, client and command line: all of them, with the one address."""
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)

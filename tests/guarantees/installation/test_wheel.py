@@ -21,6 +21,8 @@ from tests.support.servers import RedisServer, wait_until
 from tests.support.wheel import built, installed, linked
 from unstuck import Client, Settings, Status
 
+pytestmark = pytest.mark.variant
+
 STEPS = """
 import pyarrow as pa
 

@@ -239,6 +239,7 @@ def test_a_broker_that_refuses_writes_is_waited_for_with_a_step_running_and_a_wa
         assert "Frequent restarts" not in each.text(), "a log that is flooded tells nothing"
 
 
+@pytest.mark.variant
 def test_a_broker_that_is_away_for_longer_than_celery_waits_is_waited_for_and_a_running_step_ends_well(
     troubled: Fleet,
 ) -> None:
@@ -258,6 +259,7 @@ def test_a_broker_that_is_away_for_longer_than_celery_waits_is_waited_for_and_a_
     troubled.finishes(troubled.submit("again", troubled.home / "held"))
 
 
+@pytest.mark.variant
 def test_a_worker_has_not_stalled_on_a_broker_that_refuses_writes(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:

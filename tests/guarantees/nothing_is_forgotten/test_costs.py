@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import redis
 
-from tests.guarantees.one_at_a_time.test_attempts import LosesReplies, lossy  # noqa: F401 - a fixture
 from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group, join
+from tests.support.network.lost_replies import LosesReplies
 from tests.support.servers import wait_until
 from unstuck import Client, JobSpec, SpecError, Status
 from unstuck.coordinator.commands.job_commands import Answer, Commanded
 from unstuck.coordinator.decide.receipts import Delivered
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.spec.plan import _plan_of
+from unstuck.coordinator.spec import plan
 from unstuck.coordinator.store import reports
 from unstuck.coordinator.store.job_store import READ_AT_ONCE
 
@@ -100,6 +100,7 @@ def test_reports_of_any_number_of_groups_are_applied_in_one_pass(coordinator: Co
     assert coordinator.status(job) is Status.FINISHED
 
 
+@pytest.mark.variant
 def test_a_lock_met_busy_costs_its_holder_one_more_look_not_twenty_five(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
@@ -173,6 +174,7 @@ def test_a_job_of_n_groups_costs_the_same_per_report_at_any_n(
     assert wide < 1.5 * narrow, f"{narrow:.0f} lines of Python a report at 200 groups, {wide:.0f} at 2,000"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unhurried")
 def test_outcomes_that_have_piled_up_cost_the_same_each_in_a_job_of_any_width(
     make_coordinator: Callable[..., Coordinator],
@@ -197,6 +199,7 @@ def test_outcomes_that_have_piled_up_cost_the_same_each_in_a_job_of_any_width(
     assert wide < 1.3 * narrow, f"{narrow:.0f} lines of Python an outcome at 400 groups, {wide:.0f} at 4,000"
 
 
+@pytest.mark.variant
 @pytest.mark.usefixtures("unhurried")
 def test_many_dynamic_forks_cost_a_report_no_more_than_one(make_coordinator: Callable[..., Coordinator]) -> None:
     """An outcome: each collected key judges every group again: N sources are O(N^2)."""
@@ -242,7 +245,7 @@ def test_wake_ups_do_not_pile_up_behind_busy_workers(
         assert set(wake_ups) == {"light"}
         coordinator.redis.rpush(queue, *["a wake-up that waits"] * wake_ups["light"])
 
-    coordinator.reconciler._send_wake_ups = send_wake_ups
+    coordinator.send_wake_ups = send_wake_ups
     job = coordinator.submit(group("w", for_each={"n": list(range(20))}))
     coordinator.read()
     assert len(coordinator.sent) == 20
@@ -285,45 +288,47 @@ def test_parameters_are_not_stored_once_per_group(coordinator: Coordinator) -> N
 
 def test_end_answers_again_also_when_its_first_reply_was_lost(
     make_coordinator: Callable[..., Coordinator],
-    lossy: redis.Redis,  # noqa: F811
+    lossy: redis.Redis,
 ) -> None:
     """Rule 11: the first run eats the dirty flag, the repeat lets go of the lock and says RELEASED."""
     coordinator = make_coordinator(client=lossy)
     job = coordinator.submit(group("only"))
     coordinator.store.begin(job, "holder")
-    coordinator.store.end(job, "nobody")  # the script is loaded
     assert coordinator.store.begin(job, "other").answer == "BUSY"
     LosesReplies.armed = 1
     assert coordinator.store.end(job, "holder") == "AGAIN"
 
 
-def test_more_live_jobs_than_the_plan_cache_holds_do_not_recompile_every_pass(
-    make_coordinator: Callable[..., Coordinator],
+@pytest.mark.variant
+def test_specs_of_a_hundred_live_jobs_are_not_compiled_in_each_sweep(
+    make_coordinator: Callable[..., Coordinator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """plan_of keeps 64 specs. A sweep over more goes round and misses every time (LRU against a cyclic scan)."""
+    """A sweep is a cyclic scan: an LRU cache that is too small for it misses every time."""
     coordinator = make_coordinator(dispatch_timeout=0.1)
     jobs = [
         coordinator.submit(*(group(f"g{n}") for n in range(50)), params={"day": d}, name=f"d{d}") for d in range(100)
     ]
     coordinator.read()
     coordinator.offers()
+    compiled: list[str] = []
+    compile_plan = plan.compile_plan
 
-    def cost() -> float:
-        began = time.perf_counter()
+    def counted(spec: JobSpec) -> plan.Plan:
+        compiled.append(spec.name)
+        return compile_plan(spec)
+
+    def decide_all() -> None:
         for job in jobs:
             coordinator.reconciler.cache.clear()
             coordinator.reconciler.reconcile(job)
-        return (time.perf_counter() - began) / len(jobs)
 
-    cost()
-    before = _plan_of.cache_info()
-    per_job = cost()
-    after = _plan_of.cache_info()
-    assert after.misses == before.misses, (
-        f"{after.misses - before.misses} recompiles in 100 passes, {per_job * 1e3:.1f} ms a pass"
-    )
+    decide_all()
+    monkeypatch.setattr(plan, "compile_plan", counted)
+    decide_all()
+    assert compiled == []
 
 
+@pytest.mark.variant
 def test_a_lapsed_lease_is_seen_within_a_few_sweeps_whatever_else_waits(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
@@ -373,6 +378,7 @@ def test_consumers_that_are_gone_leave_the_group(
     assert len(first.redis.xinfo_consumers(first.keys.reports, "coordinators")) == 0
 
 
+@pytest.mark.variant
 def test_jobs_that_wait_for_a_person_are_not_decided_and_never_leave_the_due_index(
     make_coordinator: Callable[..., Coordinator], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,14 +111,14 @@ def test_a_report_that_was_delivered_often_because_the_store_was_full_is_no_pois
     coordinator.redis.config_set("maxmemory", 1)
     try:
         for _ in range(2 * KILLER_AFTER):
-            coordinator.consumer._next_claim = 0.0
+            coordinator.clock.skip(60.0)  # the time of the next claim has come
             with pytest.raises(redis.exceptions.OutOfMemoryError):
                 coordinator.consumer.step()
     finally:
         coordinator.redis.config_set("maxmemory", full)
 
     def applied() -> bool:
-        coordinator.consumer._next_claim = 0.0
+        coordinator.clock.skip(60.0)
         coordinator.consumer.step()
         return coordinator.status(job) is Status.FINISHED
 

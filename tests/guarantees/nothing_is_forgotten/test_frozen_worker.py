@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import pytest
 import redis
 
 from tests.support import fleet
@@ -14,6 +15,8 @@ from tests.support.coordinator import Coordinator
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Status
 from unstuck.tasks.transport.celery_app import app
+
+pytestmark = pytest.mark.variant
 
 QUEUE = "frozen"
 UNHURRIED = {"UNSTUCK_LEASE_TTL": "15s"}  # what counts here is the silence, not the lease
@@ -30,7 +33,7 @@ def test_a_worker_whose_main_process_is_frozen_holds_up_nobody_and_does_not_coun
             for queue in Counter(wake_ups).elements():
                 app.send_task("unstuck.run", queue=queue, connection=connection)
 
-    coordinator.reconciler._send_wake_ups = send_wake_ups
+    coordinator.send_wake_ups = send_wake_ups
 
     def submit(step: str, **params: object) -> str:
         return coordinator.submit(

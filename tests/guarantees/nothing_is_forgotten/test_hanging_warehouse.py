@@ -123,7 +123,7 @@ def test_publishing_that_hangs_is_told_to_everybody_and_tried_again_when_it_was_
         seen = other.show(job)
         assert seen.job.reason is not None
         assert seen.job.reason.code == "PUBLISH_HANGS"
-        record = other.client._job_record(job)
+        record = other.record(job)
         assert record.publish_tries == 1
         told = next(event for _, event in other.client.events(job) if event["kind"] == "PUBLISH_TROUBLE")
         assert (told["code"], told["text"]) == ("PUBLISH_HANGS", seen.job.reason.text)
@@ -161,7 +161,7 @@ def test_publishing_that_takes_long_and_answers_is_done_once_and_called_nothing_
     job = done(coordinator, "one")
     for _ in range(6):
         asks.acquire()
-        assert coordinator.client._job_record(job).publish_heard >= answered_at, "it was heard of just now"
+        assert coordinator.record(job).publish_heard >= answered_at, "it was heard of just now"
         _go_by(coordinator, job, 100.0)
         coordinator.reconciler.reconcile(job)
         answered_at = coordinator.redis.time()[0]
@@ -185,6 +185,7 @@ def _publishers() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "publisher"]
 
 
+@pytest.mark.variant
 def test_a_coordinator_in_which_too_many_publishers_hang_ends_itself(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
@@ -196,7 +197,7 @@ def test_a_coordinator_in_which_too_many_publishers_hang_ends_itself(
         wait_until(lambda: len(inside) == 2, 5, "two jobs to hang")
         coordinator.consumer.step()
         wait_until(lambda: coordinator.reconciler.exhausted, 20, "their term to be over")
-        coordinator.consumer._next_trim = 0.0
+        coordinator.clock.skip(60.0)
         with pytest.raises(PublishersExhausted):
             coordinator.consumer.step()
 
@@ -328,6 +329,7 @@ IMPATIENT = (
 )
 
 
+@pytest.mark.variant
 def test_the_command_line_says_that_a_warehouse_hangs_and_ends(coordinator: Coordinator, tmp_path: Path) -> None:
     job, cli = canceled(coordinator), Cli(coordinator.settings.redis_url, tmp_path)
     (cli.folder / "nightly.json").write_text(json.dumps(SPEC))
@@ -344,6 +346,7 @@ def test_the_command_line_says_that_a_warehouse_hangs_and_ends(coordinator: Coor
     assert len(coordinator.client.jobs()) == 1
 
 
+@pytest.mark.variant
 def test_submits_by_message_that_hang_hold_up_no_other_command(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 import redis
 
 from tests.support import fleet
@@ -17,6 +18,8 @@ from tests.support.machine import waited
 from tests.support.network.proxy import Proxy
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.protocol.report import OutcomeKind
+
+pytestmark = pytest.mark.variant
 
 GROUP = {"name": "g", "spark": False, "steps": [{"python": "fleet_steps:my_pid"}]}
 WATCHED = 3.0  # seconds

@@ -31,6 +31,7 @@ def bytes_of(coordinator: Coordinator, job: str) -> int:
     return sum(int(coordinator.redis.memory_usage(key, samples=0) or 0) for key in (keys.job, keys.plans))
 
 
+@pytest.mark.variant
 @given(VALUES)
 def test_whatever_is_packed_comes_back_as_it_was(value: Any) -> None:
     packer = Packer()
@@ -40,6 +41,7 @@ def test_whatever_is_packed_comes_back_as_it_was(value: Any) -> None:
     assert len(json.dumps(packed)) < 2 * LONG or json.dumps(value).count("x" * LONG) != 1
 
 
+@pytest.mark.variant
 def test_a_text_that_many_groups_share_is_stored_once_and_every_runner_gets_it(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
@@ -58,6 +60,7 @@ def test_a_text_that_many_groups_share_is_stored_once_and_every_runner_gets_it(
     assert coordinator.client.written(job)["groups"][5]["steps"][0]["sql"] == SQL
 
 
+@pytest.mark.variant
 def test_an_sql_file_that_many_steps_name_is_stored_once(coordinator: Coordinator, tmp_path: Path) -> None:
     (tmp_path / "q.sql").write_text(SQL)
     groups = [{"name": f"g{n}", "steps": [{"sql_file": "q.sql", "output": f"o{n}"}]} for n in range(100)]
@@ -95,6 +98,7 @@ def big(n: int, size: int) -> str:
     return f"{n}" + "v" * size
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize(
     ("spec", "message"),
     [

@@ -87,14 +87,14 @@ def test_a_wake_up_that_could_not_be_sent_is_sent_by_the_next_sweep_and_harms_no
     def refuse(wake_ups: object) -> None:
         raise ConnectionError("the broker refuses writes")
 
-    coordinator.reconciler._send_wake_ups = refuse
+    coordinator.send_wake_ups = refuse
     job = coordinator.submit(group("only"))
     coordinator.read()
     assert coordinator.events(job, "only") == ["QUEUED"]
     assert [offer.group for offer in coordinator.sent] == ["only"]
     coordinator.sweep.run()
 
-    coordinator.reconciler._send_wake_ups = coordinator.wake_ups.update
+    coordinator.send_wake_ups = coordinator.wake_ups.update
     coordinator.sweep.run()
     assert coordinator.wake_ups == {"light": 1}
 
@@ -135,7 +135,7 @@ def test_the_last_branch_of_a_join_that_meets_a_busy_lock_starts_the_successor_w
             assert not coordinator.sent
             assert coordinator.events(job, "right") == ["QUEUED"]
             other.delete(lock)
-            limit = Limit(2.0)
+            limit = Limit(10.0)  # an idle report would come after 15 s
             wait_until(lambda: bool(coordinator.sent), 20, "the successor to be queued", every=0.002)
             in_time = limit.kept
         finally:

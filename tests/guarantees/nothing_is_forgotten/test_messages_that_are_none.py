@@ -190,6 +190,7 @@ def program(programs: dict[str, Program], request: pytest.FixtureRequest) -> Pro
     return programs[request.param]
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("raw", NO_JSON.values(), ids=list(NO_JSON))
 def test_what_is_no_json_is_dropped_and_told_once(program: Program, raw: bytes) -> None:
     before = len(program.text())
@@ -202,6 +203,7 @@ def test_what_is_no_json_is_dropped_and_told_once(program: Program, raw: bytes) 
     assert len(told[0]) < 1000
 
 
+@pytest.mark.variant
 def test_an_envelope_or_a_body_with_any_odd_value_ends_nobody_and_stays_nowhere(
     program: Program, redis_server: RedisServer
 ) -> None:
@@ -221,6 +223,7 @@ def test_an_envelope_or_a_body_with_any_odd_value_ends_nobody_and_stays_nowhere(
         wait_until(lambda: _none(asked.reserved()) and _none(asked.active()), 20, "no slot to be taken for ever")
 
 
+@pytest.mark.variant
 def test_what_is_published_to_the_control_channel_and_is_no_command_ends_nobody(
     programs: dict[str, Program], redis_server: RedisServer
 ) -> None:

@@ -117,7 +117,7 @@ class Place:
         made = Case("", self.home / name)
         made.home.mkdir()
         if before:
-            two_outputs(made.warehouse, "before").publish()
+            two_outputs(made.warehouse, "before", name).publish()
         step = {"python": "fleet_steps:two_outputs", "params": {"log": str(made.home / "ran")}}
         spec = {
             "name": name,
@@ -345,6 +345,7 @@ PUBLISHER_FREEZES = {
 }
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("point", PUBLISHER_FREEZES)
 def test_a_job_ended_by_force_while_its_publisher_is_frozen_is_what_the_slot_says_also_after_the_thaw(
     place: Place, point: Point
@@ -375,6 +376,7 @@ def test_a_job_ended_by_force_while_its_publisher_is_frozen_is_what_the_slot_say
     assert case.seen == {case.job if entries == ["package"] else "before"}
 
 
+@pytest.mark.variant
 def test_a_coordinator_killed_after_reading_500_reports_is_followed_and_each_is_applied_once(place: Place) -> None:
     members = 250
     fork = {"name": "w", "spark": False, "queue": "by-hand", "for_each": {"n": list(range(members))}, "steps": NOOP}
@@ -420,6 +422,7 @@ def main_deaths(place: Place) -> dict[Point, Case]:
     return cases
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("point", MAIN_DEATHS)
 def test_a_workers_main_process_killed_at_any_point_costs_no_work_that_was_done(
     place: Place, main_deaths: dict[Point, Case], point: Point

@@ -7,11 +7,14 @@ from collections.abc import Callable
 import pytest
 import redis
 
+from tests.guarantees.shown_is_true.test_states import staged
 from tests.support.coordinator import Coordinator, failed, group
 from tests.support.servers import wait_until
 from unstuck import Refused, Status
 from unstuck.coordinator.model.decision import Acks
+from unstuck.coordinator.views.jobs.job_views import Queries
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
+from unstuck.tasks.warehouse.log import Warehouse
 
 ONCE = {"max": 0}  # no retry
 
@@ -69,9 +72,9 @@ def test_a_job_that_goes_on_again_is_not_retried_by_who_had_seen_it_ended(
     job = running(coordinator)
     back = snapshot(coordinator)
     fails(coordinator, job)
-    ended = coordinator.client._state(job)
+    ended = coordinator.queries.state(job)
     back()
-    monkeypatch.setattr(coordinator.client, "_state", lambda _: ended)
+    monkeypatch.setattr(Queries, "state", lambda *_: ended)
     jobs = len(coordinator.client.jobs())
     with pytest.raises(Refused, match="RUNNING"):
         coordinator.client.retry(job)
@@ -216,3 +219,52 @@ def test_an_index_of_many_keys_is_made_again_in_pieces_of_bounded_size(
     for _ in range(40):
         coordinator.sweep.run()
     assert set(coordinator.redis.zrange(coordinator.keys.due, 0, -1)) == jobs
+
+
+def succeeds(coordinator: Coordinator, job: str, runner: str) -> None:
+    """Claim the group of the job, unless ``runner1`` holds it, and finish it with one staged file."""
+    if runner != "runner1":
+        coordinator.read()
+        coordinator.claim(coordinator.offers(job)[0], runner)
+    offer = coordinator.offer_of(job, "a")
+    coordinator.finish(offer.held_by(runner), staged(coordinator, offer, "out", runner=runner))
+    coordinator.read()
+
+
+def appending(coordinator: Coordinator) -> str:
+    """A running job that appends to a dataset."""
+    job = coordinator.submit(group("a", retry=ONCE), outputs={"out": {"mode": "append"}})
+    coordinator.read()
+    coordinator.claim(coordinator.offers()[0])
+    coordinator.read()
+    return job
+
+
+def test_a_job_that_runs_again_after_a_rollback_does_not_publish_beside_its_retry(coordinator: Coordinator) -> None:
+    first = appending(coordinator)
+    back = snapshot(coordinator)
+    fails(coordinator, first)
+    second = coordinator.client.retry(first).id
+    succeeds(coordinator, second, "runner2")
+    assert coordinator.show(second).job.version == 1
+    back()
+    succeeds(coordinator, first, "runner1")
+    assert coordinator.status(first) is Status.FINISHED
+    assert coordinator.show(first).job.version == 1, "the package of the retry"
+    assert Warehouse(coordinator.settings.warehouse).head() == 1
+
+
+def test_a_retry_that_was_forgotten_in_a_rollback_is_not_made_again_unless_a_person_says_so(
+    coordinator: Coordinator,
+) -> None:
+    first = appending(coordinator)
+    fails(coordinator, first)
+    back = snapshot(coordinator)
+    second = coordinator.client.retry(first).id
+    succeeds(coordinator, second, "runner2")
+    back()
+    with pytest.raises(Refused, match=f"retried before, as job {second}, which published version 1"):
+        coordinator.client.retry(first, reason="again")
+    third = coordinator.client.retry(first, rerun=["a"]).id
+    succeeds(coordinator, third, "runner3")
+    assert coordinator.show(third).job.version == 2

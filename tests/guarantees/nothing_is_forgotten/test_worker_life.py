@@ -29,6 +29,7 @@ def store(redis_server: RedisServer) -> Iterator[redis.Redis]:
         yield client
 
 
+@pytest.mark.variant
 def test_an_answer_about_the_last_attempt_never_ends_the_next_one(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path
 ) -> None:
@@ -45,6 +46,7 @@ def test_an_answer_about_the_last_attempt_never_ends_the_next_one(
         assert {o.kind for o in outcomes} == {OutcomeKind.SUCCEEDED}, busy.text()[-2000:]
 
 
+@pytest.mark.variant
 def test_an_outcome_waits_for_a_store_that_is_away_and_nothing_is_lost(tmp_path: Path) -> None:
     server = RedisServer(tmp_path)
     server.start()
@@ -69,6 +71,7 @@ def test_an_outcome_waits_for_a_store_that_is_away_and_nothing_is_lost(tmp_path:
         server.stop()
 
 
+@pytest.mark.variant
 def test_a_worker_told_to_stop_at_once_hands_its_attempt_back(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path
 ) -> None:
@@ -130,6 +133,7 @@ def test_a_pool_without_processes_is_refused_with_the_reason(redis_server: Redis
         raise RuntimeError("the worker started")
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("app", ["unstuck.tasks", "unstuck.coordinator"])
 def test_a_process_started_as_the_docs_say_does_not_talk_to_its_neighbours(
     app: str, redis_server: RedisServer, tmp_path: Path

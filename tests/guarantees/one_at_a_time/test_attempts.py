@@ -11,12 +11,11 @@ from dataclasses import replace
 
 import pytest
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from tests.support import fleet
 from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group
 from tests.support.failpoints import Death, Died, Once, armed
+from tests.support.network.lost_replies import LosesReplies, losing_reply
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Status
 from unstuck.coordinator.commands.job_commands import Command
@@ -24,41 +23,13 @@ from unstuck.coordinator.model.decision import Acks
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.store.answers import CommitAnswer
+from unstuck.coordinator.store.submissions import Submissions
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.transport.lease import Claim, Lease, record_outcome
 from unstuck.tasks.transport.redis_client import connect
 
 LOST = Outcome(OutcomeKind.LOST, failure=Failure("WORKER_LOST", "the runner was killed"))
-
-
-class LosesReplies(redis.Connection):
-    """A connection that, once armed, lets the command through and loses its reply: redis-py sends it again."""
-
-    armed = 0
-    lost = 0
-
-    def read_response(self, *args: object, **kwargs: object) -> object:
-        answer = super().read_response(*args, **kwargs)  # type: ignore[arg-type]
-        if LosesReplies.armed:
-            LosesReplies.armed -= 1
-            LosesReplies.lost += 1
-            self.disconnect()
-            raise redis.ConnectionError("the reply was lost")
-        return answer
-
-
-@pytest.fixture
-def lossy(redis_server: RedisServer) -> redis.Redis:
-    LosesReplies.armed = LosesReplies.lost = 0
-    pool = redis.ConnectionPool(
-        connection_class=LosesReplies,
-        host="127.0.0.1",
-        port=redis_server.port,
-        decode_responses=True,
-        retry=Retry(NoBackoff(), 3),
-    )
-    return redis.Redis(connection_pool=pool)
 
 
 def queued(coordinator: Coordinator, **more: object) -> tuple[str, object]:
@@ -104,7 +75,6 @@ def test_a_take_whose_reply_was_lost_is_held_by_the_same_runner_and_charged_to_n
     coordinator.read()
     offer, other = coordinator.sent
     lease = Lease(lossy, coordinator.keys, 15, "runner1")
-    assert lease.take(["nothing stands here"], "before", "host", "event0") is None  # the script is loaded
     LosesReplies.armed = 1
     claim = lease.take(["light"], "claimant1", "host", "event1")
     assert LosesReplies.lost == 1
@@ -192,21 +162,12 @@ def test_a_commit_whose_reply_was_lost_is_applied_once_and_its_wake_ups_are_sent
 
 
 def test_a_submit_whose_reply_was_lost_makes_one_job(
-    make_coordinator: Callable[..., Coordinator], lossy: redis.Redis
+    make_coordinator: Callable[..., Coordinator], lossy: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     coordinator = make_coordinator(client=lossy)
-    coordinator.submit(group("only"), name="warm")
-    submissions = coordinator.client._submitter.submissions
-    submit, lost = submissions._submit, []
-
-    def lose_the_reply(job: str, **values: object) -> object:
-        LosesReplies.armed = 1
-        lost.append(job)
-        return submit(job, **values)
-
-    submissions._submit = lose_the_reply  # type: ignore[assignment]
+    monkeypatch.setattr(Submissions, "submit", losing_reply(Submissions.submit))
     job = coordinator.submit(group("only"), name="lossy")
-    assert lost == [job]
+    assert LosesReplies.lost == 1
     assert [line.id for line in coordinator.client.jobs(name="lossy")] == [job]
     assert coordinator.events(job) == ["SUBMITTED"]
 
@@ -215,7 +176,6 @@ def test_a_finish_whose_reply_was_lost_counts_once(coordinator: Coordinator, los
     job, offer = queued(coordinator)
     coordinator.claim(offer)  # type: ignore[arg-type]
     lease = Lease(lossy, coordinator.keys, 15, "runner1")
-    lossy.script_load(lease._finish._script.script)  # or the reply that is lost says that it is not loaded
     LosesReplies.armed = 1
     assert lease.finish(offer.held_by("runner1"), SUCCEEDED, "event") == "DUPLICATE"  # type: ignore[attr-defined]
     coordinator.read()
@@ -232,7 +192,6 @@ def test_a_finish_and_take_whose_reply_was_lost_ends_one_attempt_and_takes_one(
     lease = Lease(lossy, coordinator.keys, 15, "runner1")
     first = lease.take(["light"], "claimant1", "host", "event1")
     assert first is not None
-    # The script is loaded by a call whose reply is heard: the next reply that is lost is that of its run.
     _, _, second = lease.finish_and_take(first.token, SUCCEEDED, "event2", ["light"], "claimant2", "host", "event3")
     assert second is not None
     LosesReplies.armed = 1
@@ -421,6 +380,19 @@ def test_a_clock_that_was_set_back_begins_a_grace(coordinator: Coordinator) -> N
     )
 
 
+@pytest.mark.parametrize(("began", "ended", "left"), [(20, -5, 15), (40, 1, 5), (55, 10, -10), (80, 20, 15)])
+def test_outages_in_a_row_have_one_grace_of_three_terms_at_most(
+    coordinator: Coordinator, began: float, ended: float, left: float
+) -> None:
+    """An outage ends now. The last grace began and ended so many seconds ago; ``left`` seconds of grace follow."""
+    before = coordinator.store.tick(1, 15)[0]
+    times = {"at": 1.0, "grace_since": before - began, "grace_until": before - ended}
+    coordinator.redis.hset(coordinator.keys.alive, mapping=times)  # type: ignore[arg-type]
+    after = coordinator.store.tick(1, 15)[0]
+    grace = float(str(coordinator.redis.hget(coordinator.keys.alive, "grace_until")))
+    assert before + left - 0.01 <= grace <= after + left + 0.01
+
+
 def test_a_renewal_that_finds_its_attempt_unclaimed_after_a_rollback_claims_again(coordinator: Coordinator) -> None:
     """Protocol rule 3: the store was rolled back to before the claim."""
     job, offer = queued(coordinator)
@@ -445,7 +417,7 @@ def test_reports_of_an_older_epoch_change_nothing_and_are_counted(coordinator: C
     (second,) = coordinator.offers()
     coordinator.claim(second, "runner2")
     coordinator.read()
-    commit = coordinator.client._job_record(job).commit
+    commit = coordinator.record(job).commit
     assert coordinator.finish(offer.held_by("runner1")) == "STALE"  # type: ignore[attr-defined]
     coordinator.redis.xadd(
         coordinator.keys.reports,
@@ -454,7 +426,7 @@ def test_reports_of_an_older_epoch_change_nothing_and_are_counted(coordinator: C
     stale = coordinator.client.counters().get("STALE", 0)
     coordinator.read()
     assert coordinator.client.counters()["STALE"] == stale + 2
-    assert coordinator.client._job_record(job).commit == commit
+    assert coordinator.record(job).commit == commit
     assert coordinator.show(job).groups[0].members[0].attempt == 2
 
 

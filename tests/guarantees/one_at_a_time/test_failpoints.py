@@ -109,6 +109,7 @@ def test_a_coordinator_that_dies_at_any_point_is_followed_by_another_and_nothing
         check(heir, job, (nth, point))
 
 
+@pytest.mark.variant
 def test_a_coordinator_that_is_frozen_at_any_point_and_thaws_when_the_job_has_ended_changes_nothing(
     make_coordinator: MakeCoordinator,
 ) -> None:

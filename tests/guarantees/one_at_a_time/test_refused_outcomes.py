@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import redis
 
-from tests.guarantees.one_at_a_time.test_attempts import LosesReplies, lapse, lossy, queued  # noqa: F401 - a fixture
+from tests.guarantees.one_at_a_time.test_attempts import lapse, queued
 from tests.support.coordinator import SUCCEEDED, Coordinator, failed
+from tests.support.network.lost_replies import LosesReplies, losing_reply
 from unstuck import Status
 from unstuck.coordinator.cli.jobs.watch import event_text
 from unstuck.coordinator.decide.receipts import Delivered
@@ -101,10 +102,9 @@ def test_an_attempt_that_was_given_up_and_not_replaced_yet_is_refused_visibly_to
     assert coordinator.client.counters()["STALE"] == 1
 
 
-def test_a_refused_finish_whose_reply_was_lost_is_one_event(coordinator: Coordinator, lossy: redis.Redis) -> None:  # noqa: F811
+def test_a_refused_finish_whose_reply_was_lost_is_one_event(coordinator: Coordinator, lossy: redis.Redis) -> None:
     job, zombie = taken_over(coordinator)
     lease = Lease(lossy, coordinator.keys, 15, "runner1")
-    lossy.ping()
     LosesReplies.armed = 2
     assert lease.finish(zombie, SUCCEEDED, "its-event") == "STALE"
     assert LosesReplies.lost == 2
@@ -150,25 +150,20 @@ def test_a_refused_report_delivered_twice_to_two_coordinators_is_one_event(
     assert len(refused(coordinator, job)) == 1
 
 
-@pytest.mark.parametrize("script", ["acknowledge_reports", "commit"])
+@pytest.mark.parametrize("write", ["acknowledge", "commit"])
 def test_a_script_that_acks_a_refused_report_and_is_repeated_writes_one_event(
-    make_coordinator: Callable[..., Coordinator], script: str
+    make_coordinator: Callable[..., Coordinator], lossy: redis.Redis, write: str
 ) -> None:
-    coordinator = make_coordinator()
+    coordinator = make_coordinator(client=lossy)
     job, zombie = taken_over(coordinator)
     coordinator.finish(zombie)
-    if script == "commit":
+    if write == "commit":
         coordinator.finish(_live(coordinator, job))  # a report that changes the record, read in the same batch
-    call = coordinator.store._scripts[script]
-
-    def lose_the_reply(job: str, **values: Any) -> Any:
-        call(job, **values)
-        return call(job, **values)
-
-    coordinator.store._scripts[script] = lose_the_reply
+    setattr(coordinator.store, write, losing_reply(getattr(coordinator.store, write)))
     coordinator.read()
+    assert LosesReplies.lost
     assert len(refused(coordinator, job)) == 1
-    assert (coordinator.status(job) is Status.FINISHED) == (script == "commit")
+    assert (coordinator.status(job) is Status.FINISHED) == (write == "commit")
 
 
 def test_a_stale_claim_report_is_no_event(coordinator: Coordinator) -> None:

@@ -114,7 +114,7 @@ def test_the_next_group_reads_what_the_first_staged(
     [
         ("boom", "STEP_FAILED", True, "RuntimeError: boom"),
         ("leave", "STEP_FAILED", True, "sys.exit(3)"),
-        ("no_memory", "STEP_FAILED", True, "MemoryError"),
+        ("no_memory", "OUT_OF_MEMORY", True, "MemoryError"),
         ("unspeakable", "STEP_FAILED", True, "Unspeakable: (it has no text"),
         ("never", "UNRECOVERABLE", False, "no use trying again"),
         ("not_there", "STEP_NOT_FOUND", False, "fleet_steps:not_there cannot be imported"),
@@ -225,6 +225,7 @@ def test_a_step_that_ignores_a_cancel_is_killed_after_the_grace_and_was_canceled
     ready_again(worker, store, make_offer)
 
 
+@pytest.mark.variant
 def test_a_cancel_ends_a_step_inside_one_long_c_call(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
@@ -275,6 +276,7 @@ def test_an_attempt_taken_over_writes_no_outcome(
     assert [r["kind"] for r in fleet.reports(store) if r["token"].startswith(str(offer))] == ["claimed"]
 
 
+@pytest.mark.variant
 def test_a_stopped_runner_is_not_renewed_for_and_ends_itself_when_it_thaws_too_late(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
@@ -296,6 +298,7 @@ def test_a_stopped_runner_is_not_renewed_for_and_ends_itself_when_it_thaws_too_l
     ready_again(worker, store, make_offer)
 
 
+@pytest.mark.variant
 def test_a_c_call_that_holds_the_gil_does_not_cost_the_lease(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
@@ -334,6 +337,7 @@ def test_a_watchdog_that_dies_is_replaced_and_the_attempt_goes_on(
     assert runner.is_running()
 
 
+@pytest.mark.variant
 def test_a_watchdog_that_is_frozen_for_good_is_replaced_and_a_step_that_hangs_meets_its_timeout_all_the_same(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
@@ -355,6 +359,7 @@ def test_a_watchdog_that_is_frozen_for_good_is_replaced_and_a_step_that_hangs_me
     ready_again(worker, store, make_offer)
 
 
+@pytest.mark.variant
 def test_a_runner_never_waits_for_its_frozen_watchdog(
     worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path
 ) -> None:
@@ -377,6 +382,7 @@ def test_a_runner_never_waits_for_its_frozen_watchdog(
             frozen.resume()
 
 
+@pytest.mark.variant
 def test_a_runner_with_foreign_threads_is_replaced_without_any_task_being_lost(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
@@ -389,6 +395,7 @@ def test_a_runner_with_foreign_threads_is_replaced_without_any_task_being_lost(
     assert "WorkerLostError" not in worker.text()[before:]
 
 
+@pytest.mark.variant
 def test_a_step_that_leaves_no_descriptor_costs_itself_alone(
     worker: fleet.FleetWorker, store: redis.Redis, make_offer: MakeOffer
 ) -> None:
@@ -484,6 +491,7 @@ def test_a_runner_tells_which_warehouse_it_sees(worker: fleet.FleetWorker, store
     assert not Path(seen.uri or "").exists()
 
 
+@pytest.mark.variant
 def test_a_runner_whose_own_mount_hangs_runs_ends_and_says_so(
     store: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.coordinator import Coordinator
 from tests.support.programs.runner import single_runner
 from tests.support.servers import wait_until
@@ -51,6 +53,7 @@ def test_a_disk_that_is_full_for_a_moment_costs_a_retry_and_no_job(coordinator: 
     coordinator.wait_for(job, Status.FINISHED)
 
 
+@pytest.mark.variant
 def test_a_disk_that_stays_full_uses_up_the_retries_and_the_reason_says_so(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
@@ -68,6 +71,7 @@ def test_a_disk_that_stays_full_uses_up_the_retries_and_the_reason_says_so(
         assert said in record.reason.text
 
 
+@pytest.mark.variant
 def test_a_marker_that_cannot_be_written_hides_no_error_that_came_first(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.support import fleet
+from tests.support.jobs.stored import record_of
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, JobSpec, Settings, SpecError, Status, published_files
 from unstuck.coordinator.cli.app import app
+from unstuck.coordinator.model.tick import tick_text
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.tasks.warehouse.log import Warehouse
@@ -179,7 +182,7 @@ def test_all_groups_and_attempts_of_a_job_read_one_version_and_a_retry_reads_the
     rows = duckdb.read_parquet(published_files(shop.warehouse, "report")).fetchall()
     assert rows == [(1, [1, 2])] * 3
     (entry,) = Warehouse(shop.warehouse).history("report", 10)
-    assert entry.inputs == {"prices": [1]}
+    assert entry.datasets["report"].inputs == {"prices": [1]}
     (shown,) = shop.command("datasets", "report", "--history")
     assert shown["inputs"] == {"prices": [1]}
     assert list(shown["code"]) == ["second"]
@@ -188,7 +191,7 @@ def test_all_groups_and_attempts_of_a_job_read_one_version_and_a_retry_reads_the
     # And: the next job reads the newer one; the old files may go now
     ended = shop.ended(shop.submit(REPORT, folder=str(shop.folder)))
     assert shop.seen[-1] == "[2, 2, 2]"
-    assert Warehouse(shop.warehouse).history("report", 1)[0].inputs == {"prices": [2]}
+    assert Warehouse(shop.warehouse).history("report", 1)[0].datasets["report"].inputs == {"prices": [2]}
     assert shop.command("vacuum", "--keep", "1", "--older-than", "0s")["kept_for"] == ""
 
 
@@ -215,10 +218,11 @@ def test_a_job_that_a_vacuum_does_not_know_of_reads_a_version_that_the_vacuum_ke
     # Then: it has looked again
     assert [(told["oldest"], told["files"], told["kept_for"]) for told in vacuums] == [(2, 1, "")]
     assert ended.job.status is Status.FINISHED, ended.job.reason
-    assert shop.client._job_record(ended.job.id).base == 2
+    assert record_of(shop.client, ended.job.id).base == 2
     assert set(shop.seen) == {"[2, 2, 2]"}
 
 
+@pytest.mark.variant
 def test_a_version_that_a_job_names_stays_if_a_vacuum_begins_as_the_job_is_stored(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +258,7 @@ def test_a_version_that_a_job_names_stays_if_a_vacuum_begins_as_the_job_is_store
         shop.submit(named, folder=str(shop.folder))
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("late", [False, True], ids=["before the vacuum", "as it begins"])
 def test_a_version_that_the_retry_of_a_job_reads_stays(shop: Shop, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
     for price in (1, 2):
@@ -284,6 +289,7 @@ def test_a_version_that_the_retry_of_a_job_reads_stays(shop: Shop, monkeypatch: 
     assert shop.seen[-1] == "[2, 1, 2]"
 
 
+@pytest.mark.variant
 def test_a_job_that_failed_since_its_version_is_gone_holds_up_no_vacuum(shop: Shop) -> None:
     """As one of an earlier release, or of another fleet at the same warehouse."""
     for price in (1, 2):
@@ -332,7 +338,11 @@ def test_of_jobs_that_add_to_what_they_have_read_none_loses_a_row_of_another(sho
         assert shop.ended(shop.client.retry(job).id).job.status is Status.FINISHED
     rows = duckdb.read_parquet(published_files(shop.warehouse, "dim")).fetchall()
     assert sorted(rows) == [(0,), (1,), (2,)]
-    assert [entry.inputs for entry in Warehouse(shop.warehouse).history("dim", 10)] == [{"dim": [4]}, {"dim": [1]}, {}]
+    assert [entry.datasets["dim"].inputs for entry in Warehouse(shop.warehouse).history("dim", 10)] == [
+        {"dim": [4]},
+        {"dim": [1]},
+        {},
+    ]
 
 
 def test_a_run_of_a_schedule_that_another_job_has_overtaken_is_tried_again_by_itself_and_loses_no_row(
@@ -343,17 +353,19 @@ def test_a_run_of_a_schedule_that_another_job_has_overtaken_is_tried_again_by_it
     wait_until(lambda: shop.client.show(other).job.status is Status.RUNNING, 30, "the other job to begin")
     spec = JobSpec.from_text(ADD).with_params({"id": 1, "folder": str(shop.folder)})
     schedules, name = shop.client.schedules, "add"
-    schedules.set({**json.loads(spec.to_json()), "schedule": {"retry": {"backoff": "100ms"}}})
-    schedules.run(name)
+    schedules.set({**json.loads(spec.to_json()), "schedule": {"every": "1h", "retry": {"backoff": "100ms"}}})
+    tick = tick_text((time.time() // 3600 - 2) * 3600)
+    assert schedules.backfill(name, tick, tick).answer == "DONE"
     wait_until(lambda: bool(schedules.runs(name)), 30, "the run to be submitted")
     (shop.folder / "open").touch()
     wait_until(lambda: schedules.show(name).schedule.last_success is not None, 60, "the retry of the schedule")
     told = [(event["kind"], event.get("code")) for event in schedules.events(name)]
-    assert told[-4:] == [
+    assert told[-5:] == [
         ("RUN_SUBMITTED", None),
-        ("RUN_FAILED", "DATASET_CHANGED"),
+        ("BACKFILL_RUN_FAILED", "DATASET_CHANGED"),
         ("RUN_SUBMITTED", None),
-        ("RUN_FINISHED", "DONE"),
+        ("BACKFILL_RUN_FINISHED", "DONE"),
+        ("BACKFILL_ENDED", None),
     ]
     assert schedules.show(name).schedule.status == "WAITING"
     rows = duckdb.read_parquet(published_files(shop.warehouse, "dim")).fetchall()
@@ -367,7 +379,7 @@ def test_a_version_is_read_by_its_number(shop: Shop) -> None:
     spec = REPORT.replace("prices@latest", "prices@2")
     assert shop.ended(shop.submit(spec, folder=str(shop.folder))).job.status is Status.FINISHED
     assert shop.seen == ["[3, 2, 3]"]
-    assert Warehouse(shop.warehouse).history("report", 1)[0].inputs == {"prices": [2, 3]}
+    assert Warehouse(shop.warehouse).history("report", 1)[0].datasets["report"].inputs == {"prices": [2, 3]}
 
 
 def test_a_step_reads_the_version_that_it_asks_for(shop: Shop) -> None:
@@ -381,7 +393,7 @@ groups: [{name: older, spark: false, retry: {max: 0}, steps: [{python: "shop:old
     for version, price in ((1, 10), (2, 20), (3, 30)):
         assert shop.ended(shop.submit(spec, version=version)).job.status is Status.FINISHED
         assert duckdb.read_parquet(published_files(shop.warehouse, "older")).fetchall() == [(price,)]
-        assert Warehouse(shop.warehouse).history("older", 1)[0].inputs == {"prices": [version]}
+        assert Warehouse(shop.warehouse).history("older", 1)[0].datasets["older"].inputs == {"prices": [version]}
     ended = shop.ended(shop.submit(spec, version=100))
     assert ended.job.status is Status.FAILED
     assert "version 100" in reasons(ended)["older"]
@@ -404,7 +416,7 @@ def test_a_dataset_that_is_not_published_fails_the_group_at_once_and_names_those
     ended = shop.ended(shop.submit(look))
     assert ended.job.status is Status.FINISHED
     assert "no dataset 'taxes'" in ended.groups[0].members[0].results["said"]
-    assert Warehouse(shop.warehouse).history("made", 1)[0].inputs == {}
+    assert Warehouse(shop.warehouse).history("made", 1)[0].datasets["made"].inputs == {}
 
 
 def test_a_fork_runs_once_for_each_combination_and_a_submit_gives_a_list_of_it(shop: Shop) -> None:
@@ -449,7 +461,7 @@ def test_a_fork_runs_once_for_each_value_in_a_published_dataset(shop: Shop) -> N
     assert [member["value"] for member in label["members"]] == [3]
     # The group that read the values stands for nothing else in the job.
     (entry,) = Warehouse(shop.warehouse).history("labels", 10)
-    assert entry.inputs == {"prices": [version]}
+    assert entry.datasets["labels"].inputs == {"prices": [version]}
 
 
 @pytest.mark.parametrize(

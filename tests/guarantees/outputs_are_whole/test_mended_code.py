@@ -114,6 +114,7 @@ def test_a_retry_takes_nothing_over_that_other_code_has_made(shop: Shop) -> None
     assert duckdb.read_parquet(published_files(warehouse, "report")).fetchall() == [(7,)]
 
 
+@pytest.mark.variant
 def test_a_retry_says_what_it_runs_again_and_what_it_takes_over_in_any_case(shop: Shop) -> None:
     # Given: a job that failed in its last group, and code that has changed since
     shop.deploy(price=-1)
@@ -138,6 +139,7 @@ def test_a_retry_says_what_it_runs_again_and_what_it_takes_over_in_any_case(shop
         shop.client.retry(failed.id, rerun=["rate"])
 
 
+@pytest.mark.variant
 def test_a_retry_with_a_mended_spec_takes_over_the_groups_that_did_not_change(shop: Shop) -> None:
     shop.deploy(price=-1)
     mended = SPEC.replace("shop.steps:report", "rates:rates")
@@ -153,6 +155,7 @@ def test_a_retry_with_a_mended_spec_takes_over_the_groups_that_did_not_change(sh
     assert duckdb.read_parquet(published_files(warehouse, "report")).fetchall() == [(1,)]
 
 
+@pytest.mark.variant
 def test_a_retry_with_another_parameter_takes_over_what_did_not_read_it(shop: Shop) -> None:
     # Given: groups of which one gets the rate, one looks at the price, one reads neither; and two that made nothing
     plain = "spark: false"
@@ -199,6 +202,7 @@ groups:
     assert duckdb.read_parquet(published_files(warehouse, "looked")).fetchall() == [(3,)]
 
 
+@pytest.mark.variant
 def test_what_a_group_looked_at_counts_for_the_next_one_of_the_job_in_its_process(shop: Shop) -> None:
     # Given: two groups, of which the second reads what the first has kept for their job, such as a connection
     (shop.folder / "keeping.py").write_text(
@@ -224,6 +228,7 @@ groups:
     assert reasons(retried) == {"a": "RAN_AGAIN", "b": "RAN_AGAIN", "end": "RAN_AGAIN"}
 
 
+@pytest.mark.variant
 def test_a_code_version_stands_for_the_code(shop: Shop) -> None:
     spec = JobSpec.from_text(SPEC.replace("name: prices, spark", "name: prices, code_version: v1, spark"))
     shop.deploy(price=-1)

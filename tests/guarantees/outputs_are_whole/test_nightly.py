@@ -20,6 +20,8 @@ from unstuck import Client, JobSpec, Settings, Status, published_files
 from unstuck.coordinator.cli.app import app
 from unstuck.tasks.warehouse.log import Warehouse
 
+pytestmark = pytest.mark.variant
+
 DAYS = [str(datetime.date(2013, 1, 1) + datetime.timedelta(days=n)) for n in range(30)]
 AGAIN = DAYS[11]  # the night that is run a second time
 

@@ -130,5 +130,5 @@ def test_mended_code_of_a_group_that_made_nothing_runs_again_and_so_does_what_ca
     )
     said = found["count"]
     assert said is not None
-    assert said.text.startswith("what it reads, its parameters, its steps or UNSTUCK_TIME_ZONE changed since job")
+    assert said.text.startswith("what it reads, its parameters, its steps or its time zone changed since job")
     assert duckdb.read_parquet(published_files(str(project.folder / "warehouse"), "report")).fetchall() == [(12,)]

@@ -32,7 +32,7 @@ groups:
       - {python: "lake:rows", output: parted}
 outputs:
   appended: {mode: append}
-  parted: {mode: partition_overwrite, partition_by: [part]}
+  parted: {mode: partition_overwrite, partition_by: [part], partitions: {part: [a, b, c]}}
 """
 STEPS = """
 import pyarrow as pa

@@ -156,6 +156,7 @@ def lake(
         yield Lake(f"{bucket}/w", tmp_path, arms, client, store, coordinators)
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("point", [Point.BEFORE_ENTRY, Point.AFTER_ENTRY])
 def test_a_publish_that_is_aborted_is_the_package_or_the_abort_and_never_both(lake: Lake, point: Point) -> None:
     # Given: something is published, and the publisher of the next job stands still at its slot
@@ -185,6 +186,7 @@ def test_a_publish_that_is_aborted_is_the_package_or_the_abort_and_never_both(la
     assert lake.read("first") == lake.read("second") == [2] * 3
 
 
+@pytest.mark.variant
 def test_a_retry_takes_over_work_on_s3_and_the_sweep_leaves_what_counts(lake: Lake) -> None:
     # Given: a job of which the first group succeeded, and the second failed after it had staged rows
     failed = lake.submit(7)

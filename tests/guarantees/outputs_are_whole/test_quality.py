@@ -95,6 +95,7 @@ def test_one_output_of_three_breaks_its_limit_and_nothing_of_the_package_appears
     assert rejected.fetchall()[0][-1] == ["has_distance", "known_carrier"]
 
 
+@pytest.mark.variant
 def test_show_counts_good_and_rejected_rows_by_rule(whole: Fleet) -> None:
     rules = {"quality": {"rules": {**RULES, "any": "true"}, "max_rejected_ratio": 0.1}}
     groups = [
@@ -112,6 +113,7 @@ def test_show_counts_good_and_rejected_rows_by_rule(whole: Fleet) -> None:
     assert duckdb.read_parquet(paths).fetchall() == [(96, 4)], "the group after it reads both"
 
 
+@pytest.mark.variant
 def test_the_ratio_counts_by_member_of_a_fork_and_rows_of_all_members(whole: Fleet) -> None:
     def run(bad: list[int], least: int) -> JobView:
         steps = [{"python": f"{STEPS}:flights", "output": "flights"}]
@@ -127,6 +129,7 @@ def test_the_ratio_counts_by_member_of_a_fork_and_rows_of_all_members(whole: Fle
     assert (whole.count("flights"), whole.count("flights__rejected")) == (195, 5)
 
 
+@pytest.mark.variant
 def test_expectations_and_columns_that_change(whole: Fleet) -> None:
     def code(view: JobView) -> str:
         reasons = (view.job.reason, view.groups[0].members[0].reason)

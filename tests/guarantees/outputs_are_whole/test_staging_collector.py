@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -19,9 +20,9 @@ from unstuck import Status, published_files
 from unstuck.coordinator.publishing import staging_gc
 from unstuck.coordinator.publishing.background import Background
 from unstuck.coordinator.publishing.vacuum import Vacuumed, vacuum
-from unstuck.coordinator.store import staging_index
 from unstuck.coordinator.store.answers import Submission
 from unstuck.coordinator.store.staging_index import StagingIndex
+from unstuck.coordinator.store.submissions import Submissions
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.protocol.staging import Staged
 from unstuck.tasks.protocol.token import Offer, Token, log_folder
@@ -226,15 +227,13 @@ def test_a_job_whose_record_is_gone_too_early_is_left_alone(coordinator: Coordin
 
 def retry(coordinator: Coordinator, of: str, *groups: dict[str, Any]) -> str:
     """A job that is known as a retry of another, with other groups than a real one would have."""
-    submissions = coordinator.client._submitter.submissions
-    submit = submissions.submit
+    submit = Submissions.submit
 
-    def as_retry(submission: Submission, summary: str, *more: Any) -> tuple[str, bool]:
-        return submit(replace(submission, job=replace(submission.job, retry_of=of)), summary, *more)
+    def as_retry(store: Submissions, submission: Submission, *more: Any) -> tuple[str, bool]:
+        return submit(store, replace(submission, job=replace(submission.job, retry_of=of)), *more)
 
-    submissions.submit = as_retry  # type: ignore[method-assign]
-    job = coordinator.submit(*groups)
-    submissions.submit = submit  # type: ignore[method-assign]
+    with patch.object(Submissions, "submit", as_retry):
+        job = coordinator.submit(*groups)
     coordinator.read()
     return job
 
@@ -423,13 +422,12 @@ def test_a_sweep_of_staging_that_gets_no_thread_disturbs_nobody_and_is_begun_lat
 
 
 def test_a_sweep_that_hung_and_was_overtaken_sweeps_on_when_it_comes_back(
-    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    make_coordinator: Callable[..., Coordinator],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It knows an older head of the log than the one beside it, which does not mean that the log was set back."""
-    collecting = Background(1, "staging-collector", term=0.0, beside=3)
-    coordinator.sweep._collector = staging_gc.StagingCollector(
-        StagingIndex(coordinator.redis, coordinator.keys), coordinator.store, collecting, coordinator.settings
-    )
+    coordinator = make_coordinator(collecting=Background(1, "staging-collector", term=0.0, beside=3))
     (job, zombie), (later, other) = canceled(coordinator), canceled(coordinator)
     thaw, hangs, head_of = threading.Event(), threading.Event(), Warehouse.head
 
@@ -491,18 +489,19 @@ def test_one_sweep_looks_at_all_warehouses_that_are_due(redis_server: RedisServe
         assert [stands(one, file) for file in files] == [False, True], one.settings.warehouse
 
 
-def test_the_oldest_version_that_an_open_job_reads_is_found_however_many_are_open(
-    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staging_index, "_AT_ONCE", 2)  # jobs that are read in one round trip
-    jobs = [coordinator.submit(group("a"), name=f"job-{n}") for n in range(5)]
-    index = StagingIndex(coordinator.redis, coordinator.keys)
-    known = Warehouse(coordinator.settings.warehouse).identity()
-    assert known is not None
-    for oldest in jobs:
+def test_the_oldest_version_that_an_open_job_reads_is_found_however_many_are_open(coordinator: Coordinator) -> None:
+    jobs = [f"job-{n}" for n in range(450)]  # more than are read in one round trip
+    with coordinator.redis.pipeline() as pipe:
         for job in jobs:
-            coordinator.redis.hset(coordinator.keys.of(job).job, "base", 1 if job == oldest else 7)
-        assert index.oldest_read(known, 0) == (1, oldest)
+            fields = {"warehouse_id": "w", "status": "RUNNING", "base": 7}
+            pipe.hset(coordinator.keys.of(job).job, mapping=fields)
+            pipe.zadd(coordinator.keys.due, {job: 1})
+        pipe.execute()
+    for oldest in (jobs[0], jobs[225], jobs[-1]):
+        key = coordinator.keys.of(oldest).job
+        coordinator.redis.hset(key, "base", 1)
+        assert coordinator.staging_index.oldest_read("w", 0) == (1, oldest)
+        coordinator.redis.hset(key, "base", 7)
 
 
 def test_a_vacuum_leaves_what_a_retry_of_a_failed_job_may_take_over(coordinator: Coordinator) -> None:
@@ -602,7 +601,7 @@ def test_many_coordinators_sweep_at_once(make_coordinator: Callable[..., Coordin
 
 def test_each_job_is_given_to_one_coordinator_and_again_if_nothing_is_heard(coordinator: Coordinator) -> None:
     job, _ = canceled(coordinator)
-    index = coordinator.collector._index
+    index = coordinator.staging_index
     coordinator.redis.zadd(coordinator.keys.staging_index, {job: 1.0}, xx=True)
     assert [staged.job for staged in index.take(10.0, 5, 60.0)] == [job]
     assert index.take(10.0, 5, 60.0) == []

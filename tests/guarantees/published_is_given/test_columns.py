@@ -97,6 +97,7 @@ def refusal(view: JobView) -> tuple[str, str]:
     return record.reason.code, record.reason.text
 
 
+@pytest.mark.variant
 def test_members_whose_columns_have_no_type_take_that_of_the_others(given: Fleet) -> None:
     sums = {"python": f"{STEPS}:total", "output": "sums", "params": {"name": "out", "column": "amount"}}
     after = {"name": "after", "needs": ["each"], "steps": [sums]}
@@ -118,7 +119,6 @@ def test_members_whose_columns_have_no_type_take_that_of_the_others(given: Fleet
     [
         {"mode": "append"},
         {"mode": "append", "on_schema_change": "evolve"},
-        {"mode": "partition_overwrite", "partition_by": ["id"]},
         {"mode": "replace", "on_schema_change": "fail"},
         {},
     ],

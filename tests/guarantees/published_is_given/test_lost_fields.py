@@ -135,6 +135,7 @@ def half_done(lost: Lost, jobs: list[str]) -> None:
     lost.coordinator.read()
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("come_to", [offered, half_done])
 def test_a_job_that_has_lost_a_field_ends_with_the_right_rows_or_is_halted_with_its_name(
     redis_server: RedisServer,

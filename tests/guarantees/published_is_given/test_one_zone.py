@@ -15,7 +15,7 @@ import redis
 from tests.cli.conftest import ByHand, Cli
 from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer
-from unstuck import HostUnfit, Settings, SpecError
+from unstuck import HostUnfit, JobSpec, Settings, SpecError
 from unstuck.tasks.time_zone import use_zone
 
 GROUP = {"name": "g", "steps": [{"sql": "SELECT 1 AS one", "output": "x"}]}
@@ -46,7 +46,7 @@ def test_a_worker_on_a_host_without_the_data_of_the_zone_does_not_start(tmp_path
     command = [sys.executable, "-m", "celery", "-A", "unstuck.tasks", "worker", "-Q", "light"]
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "this host has no data of the time zone Europe/Berlin (UNSTUCK_TIME_ZONE): install its" in done.stderr
+    assert "this host has no data of the time zone Europe/Berlin (UNSTUCK_TIME_ZONE, or zone: of the" in done.stderr
 
 
 def test_a_process_that_took_the_zone_has_it_and_one_that_could_not_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,6 +80,7 @@ def test_a_conf_of_all_sessions_with_another_zone_is_refused_at_start(
     assert Settings(spark_conf=same, time_zone="Europe/Berlin").spark_conf  # type: ignore[arg-type]
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("place", ["defaults", "group"])
 def test_validate_and_submit_refuse_a_conf_with_another_zone_at_its_place(
     cli: Cli,
@@ -101,6 +102,19 @@ def test_validate_and_submit_refuse_a_conf_with_another_zone_at_its_place(
     with pytest.raises(SpecError, match="time zone of this fleet is UTC"):
         hand.client.submit(spec)
     assert cli("validate", "job.json", UNSTUCK_TIME_ZONE="Asia/Tokyo").returncode == 0
+
+
+def test_a_conf_agrees_with_the_zone_of_the_job_and_a_job_has_one_zone() -> None:
+    spec = {"name": "nightly", "groups": [GROUP], "zone": "Asia/Tokyo", "defaults": {"conf": TOKYO}}
+    JobSpec.from_values(spec, {}).check_zone("UTC")
+    berlin = {"zone": "Europe/Berlin", "cron": "30 2 * * *"}
+    scheduled = {**spec, "schedule": berlin, "zone": None}
+    with pytest.raises(SpecError, match="is Asia/Tokyo, and the time zone of this job is Europe/Berlin"):
+        JobSpec.from_values(scheduled, {}).check_zone("Asia/Tokyo")
+    with pytest.raises(SpecError, match="zone: the days of a job with a schedule are those of its schedule"):
+        JobSpec.from_values({**spec, "schedule": berlin}, {})
+    with pytest.raises(SpecError, match="zone: 'Asia/Tokio' is no time zone"):
+        JobSpec.from_values({**spec, "zone": "Asia/Tokio"}, {})
 
 
 def test_show_tells_the_zone_that_a_job_ran_with(cli: Cli, hand: ByHand) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
@@ -68,6 +69,31 @@ def test_a_column_that_does_not_part_the_files_is_refused(parted: Warehouse) -> 
         published_files(parted, "flights", where={"n": 1})
 
 
+@pytest.mark.parametrize("read", [published_files, read_arrow])
+@pytest.mark.parametrize("partition", [{}, {"day": "2026-01-02"}])
+def test_where_is_refused_if_any_file_is_not_partitioned_by_its_columns(
+    parted: Warehouse, partition: dict[str, str | None], read: Callable[..., Any]
+) -> None:
+    """A later file may hold matching rows without a partition that says so: skipping it would lose rows."""
+    path = "_staging/later/unparted.parquet"
+    table = pa.table({"day": pa.array([date(2026, 1, 2)], pa.date32()), "n": [60], "late": [True]})
+    pq.write_table(table, _made(parted, path))
+    added = {"flights": Change("append", [DataFile(path, 1, 1, partition)], [], 1, SCHEMA)}
+    assert parted.create_entry(2, Entry(2, 1, "later", "package", "later", "flights", 1e9, {}, added))
+    with pytest.raises(ValueError, match=r"where: the files of flights are not parted by .*late"):
+        read(parted, "flights", where={"day": "2026-01-02", "late": True})
+
+
+def test_where_and_version_together_select_files_of_that_version(parted: Warehouse) -> None:
+    removed = [f"_staging/j/{number}.parquet" for number in range(1, 6)]
+    change = {"flights": Change("partition_overwrite", [], removed, 0, SCHEMA)}
+    assert parted.create_entry(2, Entry(2, 1, "later", "package", "later", "flights", 1e9, {}, change))
+    read = partial(read_arrow, parted, "flights", where={"late": True})
+    assert (read(version=1).num_rows, read(version=2).num_rows, read().num_rows) == (30, 0, 0)
+    named = partial(published_files, parted, "flights", where={"day": "2026-01-01"})
+    assert [len(named(version=version)) for version in (1, 2, None)] == [2, 1, 1]
+
+
 @pytest.mark.parametrize("value", [datetime(2026, 1, 2), 1.5, ["2026-01-01", datetime(2026, 1, 2)]])
 def test_a_value_that_no_partition_can_have_is_refused(parted: Warehouse, value: Any) -> None:
     with pytest.raises(TypeError, match="where: day is text, a whole number, a date, true, false or None, not a "):
@@ -82,6 +108,13 @@ def test_a_read_of_no_partition_has_the_columns_and_types_of_the_others(parted: 
     assert read_arrow(parted, "flights", to="pandas", where={"day": None})["n"].sum() == sum(range(40, 60))
 
 
+def _made(warehouse: Warehouse, path: str) -> Path:
+    """The local path of a new file of ``warehouse``, whose folder exists."""
+    local = Path(warehouse.storage.uri(path))
+    local.parent.mkdir(parents=True)
+    return local
+
+
 def test_the_first_rows_come_in_the_order_of_files_with_the_columns_as_they_are_listed(parted: Warehouse) -> None:
     rows = head_rows(parted, parted.dataset("flights"), 12)
     assert [row["n"] for row in rows] == list(range(12))
@@ -89,6 +122,7 @@ def test_the_first_rows_come_in_the_order_of_files_with_the_columns_as_they_are_
     assert rows[11] == {"day": date(2026, 1, 1), "n": 11, "late": True, "raw": None}
 
 
+@pytest.mark.variant
 def test_the_command_shows_rows_for_people_and_for_machines_and_bare_paths_in_a_pipe(parted: Warehouse) -> None:
     def run(*arguments: str) -> str:
         command = [
@@ -111,6 +145,7 @@ def test_the_command_shows_rows_for_people_and_for_machines_and_bare_paths_in_a_
     assert run("--files").splitlines() == published_files(parted, "flights")
 
 
+@pytest.mark.variant
 def test_spark_reads_the_files_of_some_partitions_alone(unstuck: Unstuck) -> None:
     rows = [{"day": day, "n": n} for n, day in enumerate(("monday", "monday", "tuesday", None))]
     unstuck.publish("visits", rows, partition_by=["day"])

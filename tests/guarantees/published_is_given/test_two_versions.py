@@ -8,6 +8,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.support.paths import PYTHONPATH
 from tests.support.programs.runner import single_runner
 from tests.support.servers import RedisServer
 from unstuck import Status
+from unstuck.coordinator.reconcile import reconciler
 from unstuck.tasks.identity import RunsOn
 from unstuck.tasks.transport.lease import Claim, Lease
 from unstuck.tasks.warehouse.log import Warehouse
@@ -83,6 +85,7 @@ def test_a_job_keeps_to_its_python_also_where_it_does_not_use_spark(coordinator:
     assert coordinator.status(job) is Status.FINISHED
 
 
+@pytest.mark.variant
 def test_offers_that_a_runner_may_not_take_keep_it_from_no_other_job(coordinator: Coordinator) -> None:
     """However many they are: each is moved away once."""
     old, new = Runner(coordinator, OLD, "old"), Runner(coordinator, NEW, "new")
@@ -156,7 +159,7 @@ def test_a_renewal_that_claims_again_after_a_rollback_binds_the_job_to_its_versi
     assert claim is not None
     forget()
     assert new.lease.renew(claim.token, "new") == "CONTINUE"
-    assert coordinator.client._queries.versions(job) == NEW.bound
+    assert coordinator.queries.versions(job) == NEW.bound
     assert old.took() is None
     coordinator.finish(claim.token)
     coordinator.read()
@@ -189,7 +192,7 @@ def test_a_mixed_job_is_taken_by_all_after_a_rollback_too(coordinator: Coordinat
     forget()
     assert new.lease.renew(claim.token, "new") == "CONTINUE"
     assert old.took() == "f[1]"
-    assert coordinator.client._queries.versions(job) == {}
+    assert coordinator.queries.versions(job) == {}
 
 
 def test_a_mixed_job_is_taken_by_all(coordinator: Coordinator) -> None:
@@ -203,10 +206,10 @@ def woken(coordinator: Coordinator, *idle: Runner) -> int:
     """How many wake-ups a sweep sends, where these runners are idle."""
     coordinator.wake_ups.clear()
     coordinator.redis.delete(coordinator.keys.queue("light"))
-    coordinator.reconciler._listening = (0.0, {})
     for runner in idle:
         runner.note()
-    coordinator.sweep.run()
+    with patch.object(reconciler, "CACHE_SECONDS", 0.0):  # it asks anew who listens
+        coordinator.sweep.run()
     return coordinator.wake_ups["light"]
 
 
@@ -292,10 +295,11 @@ def test_a_job_that_began_on_a_runner_without_spark_goes_on_with_any_spark(coord
 def test_the_note_of_the_versions_goes_with_the_job(coordinator: Coordinator) -> None:
     job = fork(coordinator, members=1)
     assert Runner(coordinator, NEW, "new").took() == "f[0]"
-    assert coordinator.client._queries.versions(job) == {"python": "3.11", "spark": "4.3"}
+    assert coordinator.queries.versions(job) == {"python": "3.11", "spark": "4.3"}
     assert coordinator.redis.ttl(coordinator.keys.of(job).versions) > 0
 
 
+@pytest.mark.variant
 def test_a_version_says_what_made_it_and_a_retry_on_another_python_does_the_work_again(
     redis_server: RedisServer, coordinator: Coordinator, tmp_path: Path
 ) -> None:

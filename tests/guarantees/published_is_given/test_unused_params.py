@@ -41,6 +41,7 @@ def shop(redis_server: RedisServer, client: redis.Redis, tmp_path: Path) -> Cli:
     return Cli(redis_server.url, tmp_path)
 
 
+@pytest.mark.variant
 def test_validate_with_imports_tells_what_no_step_takes_and_what_does_not_fit(shop: Cli) -> None:
     done = shop("validate", "shop.yaml", "--imports", "--json")
     assert json.loads(done.stdout)["warnings"] == [

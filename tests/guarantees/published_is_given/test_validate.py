@@ -66,6 +66,7 @@ params: {day: {type: date, required: true}, share: 10, odd: 1}
 defaults: {conf: {spark.sql.ansi.enabled: "true"}}
 groups:
   - name: words
+    inputs: {t: t}
     conf: {spark.sql.ansi.doubleQuotedIdentifiers: "true"}
     steps:
       - {sql: 'SELECT 1 AS "a b", :`odd`, v:field FROM t WHERE day = :day', output: a}
@@ -104,6 +105,7 @@ def test_all_problems_of_a_spec_of_its_sql_and_of_its_code_come_at_once_each_in_
     assert [line[: len(told)] for line, told in zip(found, TOLD, strict=True)] == TOLD
 
 
+@pytest.mark.variant
 def test_sql_that_spark_takes_passes_with_its_conf_and_without_values_of_its_parameters(shop: Path) -> None:
     (shop / "good.yaml").write_text(SPARK_TAKES)
     answer = validate(shop, "good.yaml")
@@ -117,6 +119,7 @@ def test_sql_that_spark_takes_passes_with_its_conf_and_without_values_of_its_par
     assert warning.endswith("an extension may take it")
 
 
+@pytest.mark.variant
 def test_without_spark_another_parser_only_warns(shop: Path) -> None:
     text = "name: a\ngroups: [{name: a, steps: [{sql: SELECT (1, output: o}]}]\n"
     (shop / "doubt.yaml").write_text(text)
@@ -125,3 +128,49 @@ def test_without_spark_another_parser_only_warns(shop: Path) -> None:
     (warning,) = answer["warnings"]
     assert warning.startswith("doubt.yaml:2:34: groups[0].steps[0].sql: line 1, column "), warning
     assert warning.endswith("; Spark may take it")
+
+
+NO_STEPS = """
+async def later(spark, ctx): ...
+
+def parts(spark, ctx):
+    yield 1
+
+def swapped(ctx, spark): ...
+
+def day_first(day, ctx): ...
+
+class Daily:
+    @classmethod
+    def load(cls, spark, ctx):
+        ctx.output("e").write(ctx.input("orders"))
+"""
+
+
+@pytest.mark.variant
+def test_functions_that_cannot_be_steps_are_found_before_they_run(tmp_path: Path) -> None:
+    (tmp_path / "steps.py").write_text(NO_STEPS)
+    names = ["later", "parts", "swapped", "day_first", "Daily.load"]
+    groups = [{"name": chr(97 + i), "steps": [{"python": f"steps:{name}"}]} for i, name in enumerate(names)]
+    groups[-1] |= {"inputs": {"orders": "orders"}, "steps": [{"python": "steps:Daily.load", "output": "e"}]}
+    (tmp_path / "bad.yaml").write_text(json.dumps({"name": "bad", "params": {"day": "x"}, "groups": groups}))
+    found = [problem["message"] for problem in validate(tmp_path, "bad.yaml", "--imports")["problems"]]
+    causes = [
+        "BAD_STEP_CALL: steps:later is an async def",
+        "BAD_STEP_CALL: steps:parts has a yield",
+        "BAD_STEP_CALL: steps:swapped must take spark and ctx first, and would get spark as ctx",
+        "BAD_STEP_CALL: steps:day_first must take spark and ctx first, and would get spark as day",
+    ]
+    assert [text[: len(cause)] for text, cause in zip(found, causes, strict=True)] == causes
+
+
+def test_a_table_that_only_python_could_provide_is_a_warning_and_with_its_code_an_error(tmp_path: Path) -> None:
+    (tmp_path / "steps.py").write_text("def load(spark, ctx): return spark.range(3)\n")
+    load = "{name: load, steps: [{python: steps:load, output: orders}]}"
+    report = "{name: report, needs: [load], steps: [{sql: SELECT * FROM oders, output: report}]}"
+    (tmp_path / "typo.yaml").write_text(f"name: typo\ngroups:\n- {load}\n- {report}\n")
+    place = "typo.yaml:4:47: groups[1].steps[0].sql: group report cannot read a table oders"
+    answers = [validate(tmp_path, "typo.yaml"), validate(tmp_path, "typo.yaml", "--imports")]
+    (warning,), (error,) = answers[0]["warnings"], answers[1]["problems"]
+    assert [text[: len(place)] for text in (warning, shown(error))] == [place, place]
+    assert warning.endswith("did you mean 'orders'?")

@@ -22,6 +22,8 @@ from unstuck.tasks.warehouse.marker import DataFile
 from unstuck.tasks.warehouse.view_file import Kind, kept_version, view_path, views_sql, write_views
 from unstuck.testing import Unstuck as Fixture
 
+pytestmark = pytest.mark.variant
+
 UTC = datetime.UTC
 TYPED = pa.table(
     {
@@ -58,21 +60,21 @@ def sql_of(unstuck: Fixture, kind: Kind) -> str:
 
 
 @pytest.fixture
-def odd(tmp_path: Path, unstuck: Fixture) -> Fixture:
-    """A warehouse whose path has a quote, a comma and a space in it."""
+def tmp_path(tmp_path: Path) -> Path:
+    """A path with a quote, a comma and a space in it, which that of the warehouse has, too."""
     folder = tmp_path / "it's, mine"
     folder.mkdir()
-    return Fixture(folder, unstuck._spark, root=folder, tell=print)
+    return folder
 
 
-def test_a_view_has_the_rows_names_and_types_that_are_published(odd: Fixture) -> None:
-    odd.publish("select", TYPED)
-    odd.publish(
+def test_a_view_has_the_rows_names_and_types_that_are_published(unstuck: Fixture) -> None:
+    unstuck.publish("select", TYPED)
+    unstuck.publish(
         "visits", [{"day": "a,b", "n": 1}, {"day": "it's {x}", "n": 2}, {"day": None, "n": 3}], partition_by=["day"]
     )
-    odd.publish("nothing", [], schema="id BIGINT, day DATE, price DECIMAL(10, 2)")
+    unstuck.publish("nothing", [], schema="id BIGINT, day DATE, price DECIMAL(10, 2)")
 
-    with in_duckdb(sql_of(odd, "duckdb")) as connection:
+    with in_duckdb(sql_of(unstuck, "duckdb")) as connection:
         rows = connection.sql('SELECT * FROM "select" ORDER BY id').to_arrow_table()
         assert rows.schema.names == TYPED.schema.names
         assert rows.cast(TYPED.schema).to_pylist() == TYPED.to_pylist()
@@ -89,10 +91,10 @@ def test_a_view_has_the_rows_names_and_types_that_are_published(odd: Fixture) ->
         assert list(map(str, connection.table("nothing").types)) == ["BIGINT", "DATE", "DECIMAL(10,2)"]
         assert connection.table("nothing").fetchall() == []
 
-    spark = odd.spark
-    in_spark(spark, sql_of(odd, "spark"))
+    spark = unstuck.spark
+    in_spark(spark, sql_of(unstuck, "spark"))
     for name in ("select", "visits", "nothing"):
-        wanted = published(spark, odd.warehouse, name)
+        wanted = published(spark, unstuck.warehouse, name)
         shown = spark.table(f"`{name}`")
         assert [(one.name, one.dataType) for one in shown.schema] == [(one.name, one.dataType) for one in wanted.schema]
         assert sorted(map(str, shown.collect())) == sorted(map(str, wanted.collect()))

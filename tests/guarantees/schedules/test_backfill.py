@@ -7,16 +7,29 @@ from typing import Any
 
 import pytest
 
-from tests.support.coordinator import Coordinator, group
+from tests.guarantees.shown_is_true.test_states import staged
+from tests.support.coordinator import Coordinator, failed, group
 from tests.support.failpoints import Death, Died, armed
-from unstuck import Status
-from unstuck.coordinator.model.schedule_record import Backfill, tick_text
+from tests.support.servers import wait_until
+from unstuck import BadKey, Refused, SpecError, Status
+from unstuck.coordinator.client.now import Seen, troubles
+from unstuck.coordinator.model.schedule_record import Backfill, Redo
+from unstuck.coordinator.model.tick import tick_text
 from unstuck.coordinator.schedules.schedule_commands import BackfillCommand
+from unstuck.coordinator.spec.job_params import UnparsedText
+from unstuck.coordinator.store.schedule_store import FORGET_AFTER, ScheduleStore
 from unstuck.coordinator.views.jobs.job_views import folded
 from unstuck.tasks.failpoints import Point
+from unstuck.tasks.warehouse.log import Warehouse
 
 HOUR = 3600
 BEGIN = (time.time() // HOUR - 5) * HOUR
+PUBLISHES = {
+    "name": "hourly",
+    "schedule": {"every": "1h"},
+    "groups": [group("a", retry={"max": 0})],
+    "outputs": {"out": {"mode": "append"}},
+}
 
 
 def begun(coordinator: Coordinator, hours: int, **more: Any) -> None:
@@ -36,7 +49,7 @@ def backfill(coordinator: Coordinator) -> Backfill:
 
 def sweep(coordinator: Coordinator) -> list[str]:
     coordinator.sweep.run()
-    return [run.job for run in backfill(coordinator).runs]
+    return [run.job for run in backfill(coordinator).active]
 
 
 def test_each_of_its_ticks_is_one_job_of_low_priority_under_the_key_of_the_tick(coordinator: Coordinator) -> None:
@@ -49,20 +62,60 @@ def test_each_of_its_ticks_is_one_job_of_low_priority_under_the_key_of_the_tick(
     shown = [coordinator.show(job).job for job in dict.fromkeys(jobs)]
     assert [job.key for job in shown] == [f"hourly@{tick_text(BEGIN + n * HOUR)}" for n in range(3)]
     assert {job.priority for job in shown} == {"low"}
-    assert backfill(coordinator).progress == "3 of 3 ticks (3 well)"
+    assert backfill(coordinator).progress == "3 of 3 ticks are done"
     coordinator.client.schedules.backfill("hourly", tick_text(BEGIN), tick_text(BEGIN + 3 * HOUR))
     while not backfill(coordinator).over:
         for job in sweep(coordinator):
             coordinator.drive(job)
-    assert backfill(coordinator).progress == "4 of 4 ticks (1 well, 3 had a run before)"
+    assert backfill(coordinator).progress == "4 of 4 ticks are done"
     ticks = {job.tick for job in coordinator.client.schedules.runs("hourly")}
     assert ticks == {tick_text(BEGIN + n * HOUR) for n in range(4)}, "each of its runs names its tick"
     events = coordinator.client.schedules.events("hourly")
     told = [event["job"] for event in events if event["kind"] == "RUN_SUBMITTED"]
     assert sorted(told) == sorted(job.id for job in coordinator.client.jobs()), "each job once, though given again"
-    assert [event["job"] for event in events if event["kind"] == "RUN_STANDS"] == [job.id for job in shown]
+    assert not [event for event in events if event["kind"] == "RUN_STANDS"], "a tick that is done gets no run"
     listed = coordinator.client.schedules.backfill_ticks("hourly", tick_text(BEGIN - HOUR), tick_text(BEGIN))
     assert [tick.had for tick in listed] == ["", shown[0].id]
+
+
+def backfill_and_forget(coordinator: Coordinator, redo: Redo) -> list[str]:
+    """Backfill two ticks, and let retention remove their jobs. Returns the keys of the jobs, all of which published."""
+    published: list[str] = []
+    given = coordinator.client.schedules.backfill("hourly", tick_text(BEGIN), tick_text(BEGIN + HOUR), redo=redo)
+    assert given.answer == "DONE"
+    while not backfill(coordinator).over:
+        for job in sweep(coordinator):
+            published.append(coordinator.show(job).job.key)
+            coordinator.read()
+            (offer,) = coordinator.offers(job)
+            coordinator.claim(offer)
+            coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, "out"))
+            coordinator.read()
+    store, client = ScheduleStore(coordinator.redis, coordinator.keys), coordinator.redis
+    assert store.forget_runs("hourly", 0) == len(published)
+    for key in [key for key in client.scan_iter() if 0 < client.ttl(key) <= FORGET_AFTER]:
+        client.delete(key)
+    return published
+
+
+@pytest.mark.parametrize(("redo", "tries"), [("none", []), ("failed", []), ("all", ["/2", "/2"])])
+def test_a_tick_whose_jobs_were_removed_by_retention_is_run_again_only_if_all_are(
+    coordinator: Coordinator, redo: Redo, tries: list[str]
+) -> None:
+    coordinator.client.schedules.set(PUBLISHES)
+    first = backfill_and_forget(coordinator, "none")
+    again = backfill_and_forget(coordinator, redo)
+    assert again == [f"{key}{number}" for key, number in zip(first, tries, strict=False)]
+    assert backfill(coordinator).progress == "2 of 2 ticks are done"
+    assert Warehouse(coordinator.settings.warehouse).head() == 2 + len(tries)
+
+
+def test_each_backfill_of_all_ticks_runs_them_again_whatever_retention_has_removed(coordinator: Coordinator) -> None:
+    coordinator.client.schedules.set(PUBLISHES)
+    first, second, third = (backfill_and_forget(coordinator, "all") for _ in range(3))
+    assert [*second, *third] == [f"{key}/{number}" for number in (2, 3) for key in first]
+    assert backfill(coordinator).progress == "2 of 2 ticks are done"
+    assert Warehouse(coordinator.settings.warehouse).head() == 6
 
 
 @pytest.mark.parametrize("point", [Point.BEFORE_SUBMIT, Point.AFTER_SUBMIT])
@@ -98,3 +151,103 @@ def test_the_list_shows_the_runs_of_a_backfill_as_one_line(coordinator: Coordina
     jobs = coordinator.client.jobs()
     assert {(job.schedule, job.backfill) for job in jobs} == {("hourly", tick_text(backfill(coordinator).at))}
     assert [len(line) for line in folded(jobs)] == [3]
+
+
+BALANCE: dict[str, Any] = {
+    "name": "hourly",
+    "schedule": {"every": "1h", "retry": {"max": 1, "backoff": "1ms"}},
+    "groups": [
+        {
+            "name": "a",
+            "spark": False,
+            "retry": {"max": 0},
+            "inputs": {"before": {"dataset": "balance", "if_absent": "total BIGINT"}},
+            "steps": [{"python": "examples.noop:noop", "output": "balance"}],
+        }
+    ],
+}
+
+
+def keys_of_runs(coordinator: Coordinator) -> list[str]:
+    """The keys of the runs of the backfill that are submitted, after another sweep."""
+    return [coordinator.record(job).key for job in sweep(coordinator) if job]
+
+
+def fail(coordinator: Coordinator, job: str) -> None:
+    """The job of a run fails."""
+    (offer,) = coordinator.offers(job) or coordinator.offers()
+    coordinator.work(offer, failed())
+    coordinator.read()
+
+
+def test_a_cumulative_job_stops_at_a_failed_tick_and_each_advice_that_is_printed_is_accepted(
+    coordinator: Coordinator,
+) -> None:
+    schedules = coordinator.client.schedules
+    schedules.set(BALANCE)
+    bounds = (tick_text(BEGIN), tick_text(BEGIN + 2 * HOUR))
+    refused = schedules.backfill("hourly", *bounds, parallel=4)
+    assert refused.answer == "REFUSED"
+    assert "(balance), so its ticks run one at a time" in refused.text
+    assert schedules.backfill("hourly", *bounds).answer == "DONE"
+    for number in ("", "/2"):
+        key = f"hourly@{tick_text(BEGIN)}{number}"
+        wait_until(lambda key=key: key in keys_of_runs(coordinator), 10, "the run to be submitted")
+        (job,) = sweep(coordinator)
+        coordinator.read()
+        fail(coordinator, job)
+        sweep(coordinator)
+    assert (backfill(coordinator).status, len(coordinator.client.jobs())) == ("FAILED", 2)
+    assert [(one.kind, one.status) for one in troubles(Seen.of(coordinator.client)) if one.kind == "schedule"] == [
+        ("schedule", "FAILED")
+    ]
+    help_given = schedules.why("hourly").help
+    skip = next(command for command in help_given if " skip " in command)
+    assert "unstuck schedule backfill hourly --resume" in help_given
+    with pytest.raises(Refused) as error:
+        coordinator.client.retry(job)
+    assert f"--from {tick_text(BEGIN)} --to {tick_text(BEGIN)} --redo failed" in str(error.value)
+    name, tick = skip.split()[-2:]
+    assert schedules.skip(name, tick, reason="no source").answer == "DONE"
+    (second,) = sweep(coordinator)
+    assert coordinator.show(second).job.key == f"hourly@{tick_text(BEGIN + HOUR)}"
+    outcomes = [tick.outcome for tick in schedules.backfill_ticks("hourly", *bounds)]
+    assert outcomes == ["skipped", "running", "missing"]
+
+
+def test_a_run_by_hand_has_the_values_that_a_person_gives_to_its_parameters(coordinator: Coordinator) -> None:
+    params = {"day": {"type": "date", "default": "tick"}, "count": 1, "word": "a", "on": False, "list": [1]}
+    hourly = {"name": "hourly", "schedule": {"every": "1h"}, "params": params}
+    coordinator.client.schedules.set({**hourly, "groups": [group("a")]})
+    given = {"day": "2026-01-02", "count": UnparsedText("7"), "word": "007", "on": True, "list": [2, 3]}
+    assert coordinator.client.schedules.run("hourly", params=given).answer == "DONE"
+    coordinator.sweep.run()
+    (job,) = [job.id for job in coordinator.client.jobs()]
+    values = {**given, "count": 7, "day": {"type": "date", "default": "2026-01-02"}}
+    assert coordinator.client.written(job)["params"] == values
+    with pytest.raises(SpecError, match="cuont"):
+        coordinator.client.schedules.run("hourly", params={"cuont": 1})
+
+
+def test_a_run_by_hand_that_fails_leaves_the_clock_alone_and_can_be_retried(coordinator: Coordinator) -> None:
+    schedules = coordinator.client.schedules
+    schedules.set({"name": "hourly", "schedule": {"every": "1h"}, "groups": [group("a", retry={"max": 0})]})
+    assert schedules.run("hourly").answer == "DONE"
+    coordinator.sweep.run()
+    (job,) = [job.id for job in coordinator.client.jobs()]
+    assert coordinator.show(job).job.key.endswith("/by-hand")
+    coordinator.read()
+    fail(coordinator, job)
+    coordinator.sweep.run()
+    shown = schedules.show("hourly").schedule
+    assert (shown.status, shown.failures, shown.retries, shown.runs) == ("WAITING", 0, (), ())
+    assert [one.job.id for one in troubles(Seen.of(coordinator.client)) if one.job is not None] == [job]
+    assert coordinator.client.retry(job).id != job
+
+
+def test_a_key_of_the_form_of_a_tick_is_refused_to_users(coordinator: Coordinator) -> None:
+    spec = {"name": "hourly", "groups": [group("a")]}
+    for key in (f"hourly@{tick_text(BEGIN)}", f"hourly@{tick_text(BEGIN)}/2"):
+        with pytest.raises(BadKey, match="has the form of the run of a tick, which only schedule hourly submits"):
+            coordinator.client.submit(spec, key=key)
+    assert coordinator.client.submit(spec, key="hourly@2026-01-01").new

@@ -25,7 +25,7 @@ def test_a_tick_begins_when_the_term_of_a_coordinator_that_was_killed_with_it_is
     redis_server: RedisServer, client: redis.Redis, tmp_path: Path, point: Point
 ) -> None:
     """The next coordinator starts before that end, so only at its first look could a sweep have found the tick."""
-    seldom = {"sweep_every": 120.0, "report_idle": 120.0}
+    seldom = {"sweep_every": 1200.0, "report_idle": 1200.0}
     settings = Settings(redis_url=redis_server.url, warehouse=str(tmp_path), lock_ttl=2.0, **seldom)
     environ = {f"UNSTUCK_{name.upper()}": str(getattr(settings, name)) for name in settings.model_fields_set}
     arms, keys = tmp_path / "arms", Keys(settings.prefix)
@@ -54,7 +54,7 @@ def test_a_tick_begins_when_the_term_of_a_coordinator_that_was_killed_with_it_is
 def test_what_becomes_due_by_time_is_looked_at_then_and_what_a_report_made_due_is_left_to_its_reader(
     coordinator: Coordinator,
 ) -> None:
-    now = lambda: coordinator.schedules._schedules.now()  # noqa: E731
+    now = lambda: coordinator.schedule_store.now()  # noqa: E731
     job = coordinator.submit(group("a"))
     offered = lambda: bool(coordinator.sent)  # noqa: E731
     assert coordinator.sweep.run_due(0.5) == 0.5

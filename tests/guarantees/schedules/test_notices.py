@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from tests.guarantees.schedules.test_backlog import spec as stream_spec
 from tests.support.coordinator import Coordinator, failed, group
 from tests.support.failpoints import Death, Died, armed
+from tests.support.network.lost_replies import LosesReplies, losing_reply
 from tests.support.servers import wait_until
 from unstuck import Status
 from unstuck.coordinator.model.notice import Notice
@@ -61,8 +63,8 @@ def test_a_run_that_fails_is_told_by_its_schedule_alone_and_its_retry_that_ends_
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
     coordinator = make_coordinator()
-    coordinator.client.schedules.set(spec("failed", "recovered", retry={"max": 3, "backoff": "100ms"}))
-    coordinator.client.schedules.run("ticking")
+    ticks = {"every": "2s", "retry": {"max": 3, "backoff": "100ms"}}
+    coordinator.client.schedules.set(spec("failed", "recovered", **ticks))
     fail(coordinator, run_of(coordinator))
     assert events(coordinator) == ["failed"]
     again = run_of(coordinator, 1)
@@ -73,21 +75,15 @@ def test_a_run_that_fails_is_told_by_its_schedule_alone_and_its_retry_that_ends_
 
 
 def test_a_lost_reply_and_a_second_coordinator_tell_nothing_twice(
-    make_coordinator: Callable[..., Coordinator], monkeypatch: pytest.MonkeyPatch
+    make_coordinator: Callable[..., Coordinator], lossy: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = make_coordinator(), make_coordinator()
+    first, second = make_coordinator(client=lossy), make_coordinator()
     first.client.schedules.set(spec("failed"))
     first.client.schedules.run("ticking")
     job = run_of(first)
-    script = first.schedules._schedules._scripts["commit"]
-
-    def twice(**values: Any) -> Any:
-        once, again = script(**values), script(**values)
-        assert once == again
-        return again
-
-    monkeypatch.setitem(first.schedules._schedules._scripts, "commit", twice)
+    monkeypatch.setattr(first.schedule_store, "commit", losing_reply(first.schedule_store.commit))
     fail(first, job)
+    assert LosesReplies.lost
     second.schedules.decide("ticking")
     assert events(first) == ["failed"]
 
@@ -104,8 +100,7 @@ def test_who_removes_a_schedule_ends_its_problem_for_those_who_were_told_of_it(c
 
 
 def test_a_failure_that_no_try_can_mend_halts_and_is_told(coordinator: Coordinator) -> None:
-    coordinator.client.schedules.set(spec("halted", "recovered"))
-    coordinator.client.schedules.run("ticking")
+    coordinator.client.schedules.set(spec("halted", "recovered", every="2s"))
     fail(coordinator, run_of(coordinator), failed("TOO_MANY_REJECTED_ROWS", recoverable=False))
     (one,) = told(coordinator)
     assert (one.event, one.status) == ("halted", "HALTED")
@@ -222,13 +217,13 @@ def test_the_run_that_counts_is_found_among_any_number_of_other_jobs_and_each_of
     monkeypatch.setattr(expected_jobs, "MOST", most)
     monkeypatch.setattr(expected_jobs, "OVERLAP", 0.0)
     read = Counter[str]()
-    lines = coordinator.expected._store.lines
+    lines = coordinator.expected_store.lines
 
     def counted(names: Any, jobs: Any) -> Any:
         read.update(jobs)
         return lines(names, jobs)
 
-    monkeypatch.setattr(coordinator.expected._store, "lines", counted)
+    monkeypatch.setattr(coordinator.expected_store, "lines", counted)
     rules = [{"on": [{"late": a_minute_ago()}, "recovered"], "to": "ops"}]
     coordinator.drive(coordinator.submit(group("a"), name="nightly", notify=rules))
     look(coordinator)
@@ -287,9 +282,9 @@ def test_a_coordinator_that_dies_while_it_submits_tells_nothing_of_what_was_not_
 
 
 def look(coordinator: Coordinator) -> None:
-    """Look once, or as often as it takes to look at all jobs."""
-    coordinator.expected._next = 0.0
-    while not coordinator.expected._next:
+    """Look once more, in as many turns as it takes to look at all jobs; each looks at one or more."""
+    coordinator.clock.skip(expected_jobs.LOOK_EVERY)
+    for _ in range(2 + len(coordinator.client.jobs(limit=None))):
         coordinator.expected.run()
 
 

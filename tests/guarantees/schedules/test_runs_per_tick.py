@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -16,16 +17,20 @@ from tests.guarantees.nothing_is_forgotten.test_rolled_back_store import snapsho
 from tests.guarantees.shown_is_true.test_states import staged
 from tests.support.coordinator import Coordinator, failed, group
 from tests.support.failpoints import Death, Died, Once, armed
+from tests.support.network.lost_replies import LosesReplies, losing_reply
 from tests.support.servers import wait_until
 from unstuck import Refused, Status
 from unstuck.coordinator.model.records import JOB_SCHEMA
-from unstuck.coordinator.model.schedule_record import Run, tick_text
+from unstuck.coordinator.model.schedule_record import Run
 from unstuck.coordinator.model.status import GroupState
-from unstuck.coordinator.publishing.breaker import CircuitBreaker
+from unstuck.coordinator.model.tick import tick_text
+from unstuck.coordinator.publishing.streams.job_backlog import BacklogLooks
+from unstuck.coordinator.reconcile import stream_looks
 from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.coordinator.schedules.schedule_commands import BackfillCommand, ScheduleCommand
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
+from unstuck.coordinator.store.submissions import Submissions
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.warehouse.log import Warehouse
 
@@ -102,45 +107,39 @@ def test_two_coordinators_that_decide_one_tick_make_one_job(make_coordinator: Ca
     one, other = make_coordinator(), make_coordinator()
     one.client.schedules.set(spec())
     one.client.schedules.run("ticking")
-    read = one.schedules._schedules.load
+    read = one.schedule_store.load
 
     def read_and_let_the_other_decide(name: str) -> Any:
         record = read(name)
-        one.schedules._schedules.load = read  # type: ignore[method-assign]
+        one.schedule_store.load = read  # type: ignore[method-assign]
         other.schedules.decide("ticking")
         return record
 
-    one.schedules._schedules.load = read_and_let_the_other_decide  # type: ignore[method-assign]
+    one.schedule_store.load = read_and_let_the_other_decide  # type: ignore[method-assign]
     one.schedules.decide("ticking")
     assert len(one.client.jobs()) == 1
     assert len(view(one).schedule.runs) == 1
 
 
 def test_a_lost_reply_to_a_command_or_a_decision_changes_nothing(
-    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+    make_coordinator: Callable[..., Coordinator], lossy: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """redis-py asks again, and the script finds its own id."""
+    coordinator = make_coordinator(client=lossy)
     coordinator.client.schedules.set(spec())
-    for store in (coordinator.client.schedules._store, coordinator.schedules._schedules):
-        script = store._scripts["commit"]
-
-        def twice(script: Any = script, **values: Any) -> Any:
-            first, again = script(**values), script(**values)
-            assert first == again == "APPLIED"
-            return again
-
-        monkeypatch.setitem(store._scripts, "commit", twice)
+    monkeypatch.setattr(ScheduleStore, "commit", losing_reply(ScheduleStore.commit))
     coordinator.client.schedules.run("ticking")
+    assert LosesReplies.lost == 1
     coordinator.schedules.run()
+    assert LosesReplies.lost > 1
     assert len(coordinator.client.jobs()) == 1
     kinds = [event["kind"] for event in coordinator.client.schedules.events("ticking")]
     assert kinds == ["SET", "USER_RUN", "RUN_SUBMITTED"]
 
 
 def test_a_failed_run_is_retried_as_a_retry_does_it_under_the_key_of_its_tick(coordinator: Coordinator) -> None:
-    two = {**spec(retry={"backoff": "1ms"}), "groups": [group("a"), group("b", "a", retry={"max": 0})]}
+    two = {**spec(every="2s", retry={"backoff": "1ms"}), "groups": [group("a"), group("b", "a", retry={"max": 0})]}
     coordinator.client.schedules.set(two)
-    coordinator.client.schedules.run("ticking")
     first = next_run(coordinator, 0)
     coordinator.read()
     coordinator.work(coordinator.offers(first)[0])
@@ -150,19 +149,18 @@ def test_a_failed_run_is_retried_as_a_retry_does_it_under_the_key_of_its_tick(co
     assert coordinator.status(first) is Status.FAILED
     second = next_run(coordinator, 1)
     job = coordinator.show(second).job
-    assert (job.retry_of, coordinator.client._job_record(second).key) == (first, f"{coordinator.show(first).job.key}/2")
+    assert (job.retry_of, coordinator.record(second).key) == (first, f"{coordinator.show(first).job.key}/2")
     standing = view(coordinator).schedule
     assert (standing.status, standing.failures) == ("RETRYING", 1)
     assert standing.last_error is not None
     assert standing.last_error.job == first
     assert coordinator.drive(second) is Status.FINISHED
     coordinator.sweep.run()
-    assert view(coordinator).schedule.status == "WAITING"
+    assert view(coordinator).schedule.failures == 0
 
 
 def test_a_failure_in_the_code_halts_the_schedule_at_once(coordinator: Coordinator) -> None:
-    coordinator.client.schedules.set(spec())
-    coordinator.client.schedules.run("ticking")
+    coordinator.client.schedules.set(spec(every="2s"))
     job = next_run(coordinator, 0)
     coordinator.read()
     coordinator.work(coordinator.offers(job)[0], failed("TOO_MANY_REJECTED_ROWS", recoverable=False))
@@ -254,17 +252,72 @@ def test_a_rolled_back_store_publishes_no_tick_twice(coordinator: Coordinator, w
     assert warehouse.dataset("out").rows == 3
 
 
+def test_ticks_that_were_published_before_a_rollback_are_not_skipped(coordinator: Coordinator) -> None:
+    coordinator.client.schedules.set({**spec(every="1s"), "outputs": {"out": {"mode": "append"}}})
+    back = snapshot(coordinator)
+    for known in range(2):
+        publishes(coordinator, next_run(coordinator, known))
+    published = [run.tick for run in coordinator.client.schedules.runs("ticking")]
+    back()
+    next_tick = view(coordinator).schedule.last_tick + 4
+    wait_until(lambda: time.time() > next_tick, 20, "later ticks")
+    last = next_run(coordinator, 0)
+    events = coordinator.client.schedules.events("ticking")
+    skipped = " ".join(event["text"] for event in events if event["kind"] == "SKIPPED")
+    assert not [tick for tick in published if tick in skipped]
+    assert {event.get("tick") for event in events if event["kind"] == "RUN_FINISHED"} == set(published)
+    known = coordinator.schedule_store.ticks("ticking", 0.0).values()
+    assert [str(tick.outcome) for tick in known] == ["done", "done", "running"]
+    assert coordinator.drive(last) is Status.FINISHED
+
+
+def backfill_is_over(coordinator: Coordinator) -> bool:
+    coordinator.sweep.run()
+    backfill = view(coordinator).schedule.backfill
+    return backfill is not None and backfill.over
+
+
+def test_the_first_run_of_a_tick_does_not_publish_beside_its_retry_after_a_rollback(coordinator: Coordinator) -> None:
+    append = {**spec(every="1h", retry={"max": 1, "backoff": "1ms"}), "outputs": {"out": {"mode": "append"}}}
+    coordinator.client.schedules.set(append)
+    tick = tick_text((time.time() // 3600 - 2) * 3600)
+    assert coordinator.client.schedules.backfill("ticking", tick, tick).answer == "DONE"
+    first = next_run(coordinator, 0)
+    coordinator.read()
+    (offer,) = coordinator.offers(first)
+    coordinator.claim(offer)
+    coordinator.read()
+    back = snapshot(coordinator)
+    coordinator.finish(offer.held_by("runner1"), failed())
+    coordinator.read()
+    publishes(coordinator, next_run(coordinator, 1))
+    warehouse = Warehouse(coordinator.settings.warehouse)
+    assert warehouse.head() == 1
+    back()
+    coordinator.finish(offer.held_by("runner1"), staged(coordinator, offer, "out"))
+    coordinator.read()
+    assert coordinator.status(first) is Status.FINISHED
+    assert warehouse.head() == 1
+    wait_until(lambda: backfill_is_over(coordinator), 20, "the end of the backfill")
+    # A tick that a person runs again on purpose makes another package.
+    assert coordinator.client.schedules.backfill("ticking", tick, tick, redo="all").answer == "DONE"
+    publishes(coordinator, next_run(coordinator, 1))
+    assert warehouse.head() == 2
+
+
 def test_a_tick_that_was_run_by_a_clock_that_was_ahead_is_not_published_again_at_its_time(
     coordinator: Coordinator,
 ) -> None:
     """The clock of Redis was a day ahead for a moment; a person lets the schedule count from now again."""
-    schedules = ScheduleStore(coordinator.redis, coordinator.keys)
+    schedules = coordinator.schedule_store
     coordinator.client.schedules.set({**spec(every="24h", keep_runs=1), "outputs": {"out": {"mode": "append"}}})
     ahead = view(coordinator).at + 86400
 
     def decides(**more: Any) -> None:
-        record = replace(coordinator.client.schedules._record("ticking"), runs=(Run(ahead),), **more)
-        assert schedules.commit(ScheduleChange(mint(), record.commit, record, due=0.0)) == "APPLIED"
+        record = schedules.load("ticking")
+        assert record is not None
+        ran = replace(record, runs=(Run(ahead),), **more)
+        assert schedules.commit(ScheduleChange(mint(), ran.commit, ran, due=0.0)) == "APPLIED"
 
     decides(cursor=ahead)
     first = next_run(coordinator, 0)
@@ -332,7 +385,7 @@ def test_a_job_that_publishes_a_dataset_makes_the_schedule_that_follows_it_run_o
     publish()
     coordinator.sweep.run()
     (job,) = runs(coordinator)
-    assert coordinator.client._job_record(job).base == 2
+    assert coordinator.record(job).base == 2
     coordinator.drive(job)
     coordinator.sweep.run()
     assert runs(coordinator) == [job]
@@ -352,11 +405,31 @@ def test_a_version_that_a_person_has_restored_makes_the_schedule_that_follows_it
         assert coordinator.client.restore("out", 1).version == 3
     coordinator.sweep.run()
     (job,) = runs(coordinator)
-    assert coordinator.client._job_record(job).base == 3
+    assert coordinator.record(job).base == 3
     coordinator.drive(job)
     coordinator.client.restore("out", 1)
     coordinator.sweep.run()
     assert runs(coordinator) == [job]
+
+
+@pytest.mark.parametrize("again", ["restore", "another version"])
+def test_a_restore_that_died_before_it_reached_the_store_starts_the_schedules_when_it_is_repeated(
+    coordinator: Coordinator, again: str
+) -> None:
+    for _ in range(3):
+        publishes(coordinator, coordinator.submit(group("a"), name="makes", outputs={"out": {"mode": "append"}}))
+    for name in ("ticking", "other"):
+        coordinator.client.schedules.set({**spec(after=["out"]), "name": name})
+    with armed(Death([Point.AFTER_ENTRY])), pytest.raises(Died):
+        coordinator.client.restore("out", 1)
+    coordinator.sweep.run()
+    assert runs(coordinator) == []
+    restored = coordinator.client.restore("out", 1 if again == "restore" else 2)
+    assert (restored.version, restored.new) == ((4, False) if again == "restore" else (5, True))
+    coordinator.sweep.run()
+    (job,) = runs(coordinator)
+    assert coordinator.record(job).base == restored.version
+    assert len(coordinator.client.schedules.runs("other")) == 1, "each schedule that follows the dataset"
 
 
 def test_a_tick_at_which_nothing_has_arrived_makes_no_job(coordinator: Coordinator, tmp_path: Path) -> None:
@@ -383,8 +456,7 @@ def test_a_tick_at_which_nothing_has_arrived_makes_no_job(coordinator: Coordinat
 
 
 def test_a_person_does_not_retry_a_run_beside_its_schedule(coordinator: Coordinator) -> None:
-    coordinator.client.schedules.set(spec())
-    coordinator.client.schedules.run("ticking")
+    coordinator.client.schedules.set(spec(every="2s"))
     job = next_run(coordinator, 0)
     coordinator.read()
     coordinator.work(coordinator.offers(job)[0], failed())
@@ -433,14 +505,15 @@ def test_a_schedule_whose_run_stands_still_says_so(coordinator: Coordinator) -> 
 
 
 def test_a_stream_that_does_not_answer_is_told_and_holds_up_no_other_schedule(
-    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+    make_coordinator: Callable[..., Coordinator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(stream_looks, "LOOK_WITHIN", 0.1)
+    coordinator = make_coordinator()
     stream = {"stream": "/dead/mount", "format": "json", "schema": "n INT", "state": False}
     load = group("a", inputs={"events": stream}, steps=[{"python": "examples.noop:noop", "output": "out"}])
     hangs = {**spec(every="1s", only_if="arrived"), "groups": [load], "outputs": {"out": {"mode": "append"}}}
     mounted = threading.Event()
-    monkeypatch.setattr(coordinator.schedules._looks, "_breaker", CircuitBreaker(0.1))
-    monkeypatch.setattr(coordinator.schedules._looks._looks, "look", lambda spec, place: mounted.wait())
+    monkeypatch.setattr(BacklogLooks, "look", lambda *_: mounted.wait())
     coordinator.client.schedules.set(hangs)
     coordinator.client.schedules.set({**spec(), "name": "other"})
     try:
@@ -503,8 +576,7 @@ def test_a_run_that_was_submitted_and_not_noted_is_noted_though_nothing_new_lies
 def test_a_retry_whose_failed_job_cannot_be_read_halts_the_schedule_unless_a_newer_coordinator_can(
     coordinator: Coordinator, trouble: str, status: str
 ) -> None:
-    coordinator.client.schedules.set(spec(retry={"backoff": "1h", "max_backoff": "1h"}))
-    coordinator.client.schedules.run("ticking")
+    coordinator.client.schedules.set(spec(every="2s", retry={"backoff": "1h", "max_backoff": "1h"}))
     job = next_run(coordinator, 0)
     coordinator.read()
     coordinator.work(coordinator.offers(job)[0], failed())
@@ -533,7 +605,7 @@ def test_a_retry_whose_failed_job_cannot_be_read_halts_the_schedule_unless_a_new
         assert (again.key.endswith("/2"), again.retry_of) == (True, "")
         assert coordinator.drive(second) is Status.FINISHED
         coordinator.sweep.run()
-        assert view(coordinator).schedule.status == "WAITING"
+        assert view(coordinator).schedule.halted is None
 
 
 def test_a_run_that_is_damaged_is_ended_by_force_as_why_says_and_its_schedule_goes_on(coordinator: Coordinator) -> None:
@@ -574,14 +646,13 @@ def test_a_submit_that_a_stop_a_pause_or_a_cancel_has_overtaken_stores_no_job(
     """Or it would run for no schedule. However long the warehouse did not answer."""
     schedules = coordinator.client.schedules
     schedules.set(spec(every="1h"))
-    record = schedules._record("ticking")
     if given == "cancel":
         schedules.backfill("ticking", "2026-01-01", "2026-01-01")
     else:
+        record = coordinator.schedule_store.load("ticking")
+        assert record is not None
         decided = replace(record, runs=(Run(view(coordinator).at),))
-        assert ScheduleStore(coordinator.redis, coordinator.keys).commit(
-            ScheduleChange(mint(), record.commit, decided, due=0.0)
-        )
+        assert coordinator.schedule_store.commit(ScheduleChange(mint(), record.commit, decided, due=0.0))
 
     def overtake() -> None:
         if given == "cancel":
@@ -591,12 +662,14 @@ def test_a_submit_that_a_stop_a_pause_or_a_cancel_has_overtaken_stores_no_job(
         # Its submit hangs before the fence, for as long as it likes: the schedule is decided meanwhile.
         coordinator.schedules.decide("ticking")
 
-    once, submissions = Once(overtake, [Point.BEFORE_SUBMIT]), coordinator.schedules._submitter.submissions
+    once, submit = Once(overtake, [Point.BEFORE_SUBMIT]), Submissions.submit
+
+    def submit_overtaken(*arguments: Any) -> tuple[str, bool]:
+        once(Point.BEFORE_SUBMIT, "")
+        return submit(*arguments)
+
     if late:  # it has asked whether the run is wanted
-        script = submissions._submit
-        monkeypatch.setattr(
-            submissions, "_submit", lambda *job, **more: (once(Point.BEFORE_SUBMIT, ""), script(*job, **more))[1]
-        )
+        monkeypatch.setattr(Submissions, "submit", submit_overtaken)
     with nullcontext() if late else armed(once):
         wait_until(lambda: coordinator.sweep.run() >= 0 and once.at, 20, "the submit")
     assert coordinator.client.jobs() == []

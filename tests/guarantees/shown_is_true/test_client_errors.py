@@ -29,6 +29,7 @@ VALUES: dict[str, Any] = {
     "spec": SPEC,
     "values": {"max_parallel": 2},
     "group": "g",
+    "tick": "2026-01-05T02:00:00Z",
     "report": "1-1",
     "name": "nightly",
     "slots": 4,

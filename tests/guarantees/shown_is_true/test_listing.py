@@ -6,6 +6,8 @@ import json
 import threading
 from collections import Counter
 
+import pytest
+
 from tests.support.coordinator import Coordinator, group
 from tests.support.servers import wait_until
 from unstuck import Client, Status
@@ -51,6 +53,7 @@ class Lister:
             self.wrong.append(f"{what}: {len(listed)} jobs, twice {twice}, missing {self._ids - set(ids)}")
 
 
+@pytest.mark.variant
 def test_a_list_is_right_at_every_moment_while_300_jobs_are_canceled(coordinator: Coordinator) -> None:
     jobs = [coordinator.submit(group("a"), name=f"job-{n}") for n in range(JOBS)]
     coordinator.read()

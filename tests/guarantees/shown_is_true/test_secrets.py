@@ -109,6 +109,7 @@ def test_a_secret_in_the_name_of_a_thread_that_is_left_is_not_in_the_log_of_the_
     assert "hunter2" not in ran.everything()
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize(
     ("step", "says"),
     [
@@ -159,6 +160,7 @@ def test_a_reference_in_data_reaches_a_step_as_the_text_that_it_is(run: Any) -> 
     assert made.outcomes[0].results == {"who": "${secret:PW}"}
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("value", ["${secret:PW}", "${secret:NOT_SET}", "$${secret:PW}", "${secret:"])
 def test_the_value_of_a_fork_reaches_the_step_as_it_is(run: Any, value: str) -> None:
     group = {"for_each": {"who": []}}

@@ -154,6 +154,7 @@ class RefusesSome(InMemorySpanExporter):
         return SpanExportResult.FAILURE
 
 
+@pytest.mark.variant
 def test_traces_that_are_refused_for_ever_hold_up_no_others_and_are_given_up(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -215,6 +216,7 @@ def test_the_exporter_is_that_of_the_variables() -> None:
         exporters_of({"OTEL_TRACES_EXPORTER": "zipkins"})
 
 
+@pytest.mark.variant
 def test_a_coordinator_imports_nothing_of_opentelemetry_unless_traces_are_wanted() -> None:
     # redis-py imports the API where it is installed.
     code = "import sys, unstuck.coordinator.celery; sys.exit('opentelemetry.sdk.trace' in sys.modules)"
@@ -243,6 +245,7 @@ class _Received(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.variant
 def test_a_real_coordinator_sends_to_the_collector_that_the_variables_name(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:

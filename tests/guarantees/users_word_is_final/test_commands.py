@@ -119,9 +119,9 @@ def test_every_command_in_every_state_ends_where_the_user_wanted(
 def test_the_same_command_twice_is_done_then_already_and_one_event(coordinator: Coordinator, given: Command) -> None:
     job = running(coordinator)
     assert coordinator.client.command(job, given).answer == "DONE"
-    commit = coordinator.client._job_record(job).commit
+    commit = coordinator.record(job).commit
     assert coordinator.client.command(job, given).answer == "ALREADY"
-    assert coordinator.client._job_record(job).commit == commit
+    assert coordinator.record(job).commit == commit
     assert coordinator.events(job).count(f"USER_{given.name}") == 1
 
 
@@ -326,12 +326,12 @@ def test_resume_of_what_retries_or_has_ended_is_refused_and_of_what_goes_on_chan
 ) -> None:
     retrying, going = backoff(coordinator), running(coordinator)
     for job, state, answer in ((retrying, "RETRYING", "REFUSED"), (going, "RUNNING", "ALREADY")):
-        commit = coordinator.client._job_record(job).commit
+        commit = coordinator.record(job).commit
         answered = coordinator.client.resume(job)
         assert answered.answer == answer
         assert job in answered.text
         assert state in answered.text
-        assert coordinator.client._job_record(job).commit == commit
+        assert coordinator.record(job).commit == commit
     done = coordinator.submit(group("only"))
     coordinator.drive(done)
     refused = coordinator.client.resume(done)
@@ -441,6 +441,7 @@ def test_nothing_that_was_claimed_before_a_pause_reads_as_if_it_had_begun_after_
     assert why["a"] == pytest.approx(claimed_at, abs=1e-5)
 
 
+@pytest.mark.variant
 def test_cancel_and_success_at_the_same_instant_give_one_status_that_both_see(
     make_coordinator: Callable[..., Coordinator],
 ) -> None:
@@ -483,6 +484,7 @@ def test_cancel_and_success_at_the_same_instant_give_one_status_that_both_see(
         assert published == (status is Status.FINISHED)
 
 
+@pytest.mark.variant
 def test_300_jobs_canceled_in_one_loop_are_all_canceled_and_the_list_is_right(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:

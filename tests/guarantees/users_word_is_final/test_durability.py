@@ -11,6 +11,11 @@ import pytest
 
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, NotDurable, Settings
+from unstuck.coordinator.publishing.breaker import CircuitBreaker
+from unstuck.coordinator.store.submissions import Submissions
+from unstuck.coordinator.submitter import Submitter
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.transport.redis_client import connect
 
 JOB = {"name": "job", "groups": [{"name": "a", "spark": False, "steps": [{"python": "some.where:step"}]}]}
 
@@ -27,11 +32,12 @@ def test_what_no_replica_has_is_not_called_durable_whichever_connection_is_asked
     server.start()
     replica.start()
     settings = Settings(redis_url=server.url, warehouse=str(tmp_path / "warehouse"))
-    with Client(settings) as client:
-        store = client._redis
+    store = connect(server.url, timeout=6.0)
+    submitter = Submitter(settings, store, Submissions(store, Keys(settings.prefix)), CircuitBreaker())
+    with Client(settings, redis_client=store) as client:
         jobs = [client.submit(JOB).id for _ in range(4)]
         wait_until(lambda: store.set("x", "y") and store.wait(1, 1000) == 1, 30, "the replica to follow")
-        client.settings.durability = "replica"
+        settings.durability = "replica"
         client.pause(jobs[0])
         assert replica.process is not None
         replica.process.send_signal(signal.SIGSTOP)
@@ -47,8 +53,8 @@ def test_what_no_replica_has_is_not_called_durable_whichever_connection_is_asked
             assert all(pool.map(canceled, jobs))
         store.connection_pool.disconnect()  # as after a network that failed between the write and the question
         with pytest.raises(NotDurable):
-            client._submitter.make_durable("what was written")
+            submitter.make_durable("what was written")
         replica.process.send_signal(signal.SIGCONT)
-        client._submitter.make_durable("what was written")
+        submitter.make_durable("what was written")
     replica.stop()
     server.stop()

@@ -65,6 +65,7 @@ def looked_at(coordinator: Coordinator, job: str) -> str:
     return view.damage
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("which", DAMAGES)
 def test_a_damaged_job_is_shown_and_ended_by_force(coordinator: Coordinator, which: str) -> None:
     job = running(coordinator)
@@ -87,6 +88,7 @@ def test_a_damaged_job_is_shown_and_ended_by_force(coordinator: Coordinator, whi
     assert coordinator.client.force_stop(job).answer == "ALREADY", "it has ended so"
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("which", ["a spec that is none", "a group that is no JSON"])
 def test_a_damaged_job_is_ended_by_force_whatever_was_asked_of_its_groups(coordinator: Coordinator, which: str) -> None:
     """Found by a reader: the request that stood on its record named a group of a spec that nobody could read."""
@@ -110,6 +112,7 @@ def test_a_job_of_which_a_key_is_missing_is_ended_by_force(coordinator: Coordina
     looked_at(coordinator, job)
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("begun", [False, True], ids=["pending", "running"])
 def test_a_damaged_job_of_more_groups_than_one_commit_has_is_ended_by_force(
     coordinator: Coordinator, begun: bool
@@ -126,6 +129,7 @@ def test_a_damaged_job_of_more_groups_than_one_commit_has_is_ended_by_force(
     assert kinds.count("CANCELED") == 1201, "each group once, and the job"
 
 
+@pytest.mark.variant
 def test_a_damaged_job_says_what_cannot_be_read_and_what_to_do(coordinator: Coordinator) -> None:
     job = running(coordinator)
     damage(coordinator, job, *DAMAGES["a duration that no release reads"])
@@ -138,6 +142,7 @@ def test_a_damaged_job_says_what_cannot_be_read_and_what_to_do(coordinator: Coor
         coordinator.client.retry(job)
 
 
+@pytest.mark.variant
 def test_a_damaged_job_keeps_no_other_job_from_being_explained_or_swept(coordinator: Coordinator) -> None:
     first = running(coordinator)
     act(coordinator, first)

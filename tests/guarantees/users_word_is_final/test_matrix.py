@@ -29,6 +29,8 @@ from unstuck.coordinator.model.status import (
     Intent,
 )
 
+pytestmark = pytest.mark.variant
+
 S = GroupState
 EXPANDED = 450  # worlds of each spec from which every step is tried
 COMMANDS_GIVEN = 3  # in one history
@@ -185,6 +187,7 @@ def worlds(status: Status) -> Iterator[SmallWorld]:
 # ---- the tables ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.variant
 def test_every_status_and_every_move_of_the_tables_is_reached() -> None:
     assert {world.job.status for world in explored().worlds.values()} == set(Status)
     seen = explored().seen

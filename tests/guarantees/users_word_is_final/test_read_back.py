@@ -17,6 +17,8 @@ from unstuck.coordinator.documents.document import plain
 from unstuck.coordinator.documents.job_documents import DiffDocument, JobDocument, ListedJobDocument
 from unstuck.coordinator.spec.job_params import MAX_KEY
 
+pytestmark = pytest.mark.variant
+
 # One store for all examples of a test: each example has a job of its own.
 EXAMPLES = settings(
     deadline=None,

@@ -10,7 +10,7 @@ from tests.simulation.actors.broker import Broker
 from tests.simulation.actors.warehouse import Depot, LogEntry
 from tests.simulation.stage.network import Connection
 from unstuck.coordinator.model.decision import PublishResult
-from unstuck.coordinator.model.records import Reason
+from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.state import JobState
 
 T = TypeVar("T")
@@ -73,7 +73,8 @@ class WarehousesAtHand:
 
     def _publish(self, state: JobState, answered: Callable[[], None]) -> PublishResult:
         job = state.job.id
-        number = self._io(f"find {job} in the log", lambda: self._depot.find(job, state.job.base or 0))
+        base, package = state.job.base or 0, package_id_of(state.job)
+        number = self._io(f"find {job} in the log", lambda: self._depot.find(job, base, package))
         if number is None:
             entry = self._io(f"collect {job}", lambda: package_of(state, self._depot))
             answered()
@@ -89,7 +90,8 @@ class WarehousesAtHand:
         """As ``Warehouse.append``, call by call: the number of the one entry of the job."""
         job = state.job.id
         number = self._io("head of the log", self._depot.head) + 1
-        found = self._io(f"find {job} in the log", lambda: self._depot.find(job, state.job.base or 0))
+        base, package = state.job.base or 0, entry.package_id
+        found = self._io(f"find {job} in the log", lambda: self._depot.find(job, base, package))
         if found is not None:
             return found
         while True:
@@ -97,7 +99,7 @@ class WarehousesAtHand:
             create = partial(self._create, number, entry)
             if self._io(f"create entry {number} for {job} ({entry.kind})", create):
                 return number
-            if self._depot.log[number - 1].publish_id == job:
+            if self._depot.log[number - 1].is_of(job, package):
                 return number
             number += 1
 
@@ -107,6 +109,11 @@ class WarehousesAtHand:
             self._connection.note(f"{entry.kind} of {entry.publish_id} as number {number}")
             self._wrote(entry)
         return created
+
+
+def package_id_of(job: JobRecord) -> str:
+    """What the package of a job answers."""
+    return job.package_id or job.id
 
 
 def package_of(state: JobState, depot: Depot) -> LogEntry:
@@ -134,4 +141,5 @@ def package_of(state: JobState, depot: Depot) -> LogEntry:
         "package",
         {output: made[output][0] for output in wanted},
         tuple(folder for output in wanted for folder in made[output][1]),
+        package_id=package_id_of(state.job),
     )

@@ -46,7 +46,7 @@ _AS_ORDERED = {
 class Host:
     """One machine with one runner and its watchdog. A runner that dies is replaced."""
 
-    marker_first = True  # a bug to be put in on purpose: False
+    marker_first = True  # False in a planted bug
 
     def __init__(
         self,

@@ -30,6 +30,7 @@ from unstuck import Client
 from unstuck.coordinator.commands.apply import CommandApplier
 from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.errors import NewerJob, NoSuchGroup, NoSuchJob, Refused
+from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.spec.problems import SpecError
@@ -39,6 +40,8 @@ from unstuck.coordinator.store.submissions import Submissions
 from unstuck.coordinator.submitter import Submitter
 from unstuck.coordinator.views.jobs.job_views import Queries
 from unstuck.tasks.settings import Settings
+from unstuck.tasks.warehouse.dataset_owner import OwnersAt
+from unstuck.tasks.warehouse.files import Files
 
 T = TypeVar("T")
 
@@ -109,6 +112,20 @@ class _WarehouseAtHand:
     def readable(self) -> tuple[int, int]:
         return 0, self._connection.call("head of the log", self._depot.head, lost=OSError, of_store=False)
 
+    def owners(self, version: int, known: OwnersAt | None = None) -> OwnersAt:
+        return OwnersAt(version, {})
+
+    @property
+    def storage(self) -> Files:
+        return Files("/nowhere")
+
+    def find_since(
+        self, wanted: Callable[[str, str], bool], version: int, since: float, known: object
+    ) -> tuple[int, str] | None:
+        entries = [(slot, self._depot.log[slot - 1]) for slot in range(version, 0, -1)]
+        found = ((slot, entry.publish_id) for slot, entry in entries if wanted(entry.publish_id, entry.package_id))
+        return self._connection.call("search the log", lambda: next(found, None), lost=OSError, of_store=False)
+
 
 class _AtOnce(CircuitBreaker):
     """Asks the warehouse on the stack of whoever asks: here nobody waits, and no thread may take turns."""
@@ -176,12 +193,13 @@ class User:
     def at_hand(self) -> Iterator[None]:
         """While it lasts, the client finds the warehouse of the history, and ids of new jobs that are its own."""
         module: Any = unstuck.coordinator.submitter
-        before = module.Warehouse, module.new_job_id
+        before = module.Warehouse, module.new_job_id, module.publish
         module.Warehouse, module.new_job_id = lambda uri: self._warehouse, self._retries.new_id
+        module.publish = lambda request: PublishResult(request.base + 1)
         try:
             yield
         finally:
-            module.Warehouse, module.new_job_id = before
+            module.Warehouse, module.new_job_id, module.publish = before
 
     def happened(self, moment: str, job: str) -> None:
         """Inject the fault now, if one was wished for."""
@@ -265,7 +283,8 @@ class User:
         try:
             made = self._client.retry(job, params=params, reason="once more", by="user")
         except Refused as error:
-            if may_be and self._may_be_retried(job):  # a rollback may have come between
+            stands = "was retried before" in str(error)
+            if may_be and not stands and self._may_be_retried(job):  # a rollback may have come between
                 raise Broken(WORD, f"a retry of {job} was refused, and it has ended: {error}") from None
             raise
         return f"{'RETRIED' if made.new else 'RETRIED BEFORE'} as {made.id}", made.id

@@ -30,6 +30,12 @@ class LogEntry:
     outputs: dict[str, int] = field(default_factory=dict)
     stagings: tuple[str, ...] = ()
     code: str = ""
+    package_id: str = ""
+
+    def is_of(self, publish_id: str, package_id: str) -> bool:
+        """As `unstuck.tasks.warehouse.log_entry.Entry.is_of`."""
+        same_package = self.kind == "package" and package_id != "" and self.package_id == package_id
+        return self.publish_id == publish_id or same_package
 
 
 class Depot:
@@ -53,9 +59,9 @@ class Depot:
         self.log.append(entry)
         return True
 
-    def find(self, publish_id: str, after: int) -> int | None:
+    def find(self, publish_id: str, after: int, package_id: str = "") -> int | None:
         for slot in range(after + 1, len(self.log) + 1):
-            if self.log[slot - 1].publish_id == publish_id:
+            if self.log[slot - 1].is_of(publish_id, package_id):
                 return slot
         return None
 

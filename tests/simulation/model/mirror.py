@@ -32,8 +32,8 @@ from unstuck.tasks.transport.lease import Claim, FinishAnswer, Lease, RenewAnswe
 
 AGREE = "The model and the real store agree"
 KEYS = Keys("mirrored")
-_CLOCK = "clock of the stage"  # beside the keys of the product
-_TIME = f"redis.call('HMGET', '{_CLOCK}', 's', 'us')"
+CLOCK = "clock of the stage"  # beside the keys of the product
+_TIME = f"redis.call('HMGET', '{CLOCK}', 's', 'us')"
 
 
 class ClockedRedis(redis.Redis):
@@ -77,7 +77,7 @@ class Mirrored(ModelStore):
     def _both(self, job: str, on_model: Callable[[], Any], on_real: Callable[[], Any]) -> tuple[Any, Any]:
         now = self.now
         pipe = self._redis.pipeline(transaction=False)
-        pipe.hset(_CLOCK, mapping={"s": int(now), "us": round((now - int(now)) * 1e6)})
+        pipe.hset(CLOCK, mapping={"s": int(now), "us": round((now - int(now)) * 1e6)})
         if job in self.jobs:
             stored, keys = self.jobs[job], KEYS.of(job)
             for key, until in ((keys.lock, stored.lock[1]), (keys.dirty, stored.dirty_until)):
@@ -136,7 +136,7 @@ class Mirrored(ModelStore):
 
     def remember(self) -> Callable[[], None]:
         back = super().remember()
-        names = [key for key in self._bytes.keys("*") if key != _CLOCK.encode()]  # type: ignore[union-attr]
+        names = [key for key in self._bytes.keys("*") if key != CLOCK.encode()]  # type: ignore[union-attr]
         pipe = self._bytes.pipeline()
         for name in names:
             pipe.dump(name)

@@ -61,13 +61,13 @@ class ModelStore(ReferenceStore):
         due, keys, taken, finished = dict(self.due), dict(self.keys), dict(self.taken), dict(self.finished)
         ready = {lane: dict(offers) for lane, offers in self.ready.items()}
         turn, polled, pools, held = dict(self.turn), dict(self.polled), dict(self.pools), set(self.held)
-        alive_at, grace_until, period = self.alive_at, self.grace_until, self.period
+        alive_at, grace, period = self.alive_at, (self.grace_since, self.grace_until), self.period
         outbox = list(self.outbox)
 
         def restore() -> None:
             self.jobs, self.due, self.keys, self.taken, self.finished = jobs, due, keys, taken, finished
             self.ready, self.turn, self.polled, self.pools, self.held = ready, turn, polled, pools, held
-            self.alive_at, self.grace_until, self.period = alive_at, grace_until, period
+            self.alive_at, (self.grace_since, self.grace_until), self.period = alive_at, grace, period
             self.outbox = outbox
 
         return restore

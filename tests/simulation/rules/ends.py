@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
-from tests.simulation.actors.dispatch import package_of
+from tests.simulation.actors.dispatch import package_id_of, package_of
 from tests.simulation.actors.warehouse import Depot
 from tests.simulation.model.stored import StoredJob
 from tests.simulation.rules.broken import ONE, SHOWN, WAIT, WHOLE, WORD
@@ -72,8 +72,9 @@ def ended(after: StoredJob, state: JobState, depot: Depot, outlasted: Set[str]) 
         yield SHOWN, f"{job.id} is {job.status}, and {left} have not ended"
     if after.attempts:
         yield ONE, f"{job.id} is {job.status}, and attempts of {list(after.attempts)} are on record"
-    entries = [(slot, e) for slot, e in enumerate(depot.log, 1) if e.publish_id == job.id]
+    entries = [(slot, e) for slot, e in enumerate(depot.log, 1) if e.is_of(job.id, package_id_of(job))]
     packages = [(slot, e) for slot, e in entries if e.kind == "package"]
+    own = [(slot, e) for slot, e in packages if e.publish_id == job.id]
     if job.status not in word.ENDS[job.intent]:
         yield WORD, f"{job.id} is {job.status}, and the user had asked for {job.intent}"
     late = job.timed_out is not None
@@ -83,12 +84,14 @@ def ended(after: StoredJob, state: JobState, depot: Depot, outlasted: Set[str]) 
         yield SHOWN, f"{job.id} is FAILED ({job.reason}), and it could have lived with all that failed"
     if job.status is Status.FINISHED:
         wanted = package_of(state, depot)
-        standing = [(slot, entry if job.id not in outlasted else wanted) for slot, entry in packages]
+        # A package of another job of its chain of retries is what was asked for, too.
+        known = {job.id} - outlasted
+        standing = [(slot, entry if entry.publish_id in known else wanted) for slot, entry in packages]
         if (wanted.outputs or packages) and standing != [(job.version, wanted)]:
             yield SHOWN, f"{job.id} is FINISHED as version {job.version}; the log holds {entries}"
         if not packages and (entries or job.intent in word.ENDED_BY_USER):
             yield WORD, f"{job.id} is FINISHED under {job.intent}, and the log holds {entries or 'nothing'}"
         if lacking := [*state.fatal, *state.by_state[S.CANCELED]]:
             yield SHOWN, f"{job.id} is FINISHED, and {lacking} failed for good or were canceled"
-    elif packages and job.id not in outlasted:
-        yield WHOLE, f"{job.id} is {job.status}, and its package stands in the log: {packages}"
+    elif own and job.id not in outlasted:
+        yield WHOLE, f"{job.id} is {job.status}, and its package stands in the log: {own}"

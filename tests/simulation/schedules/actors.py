@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from math import inf
 from typing import Any, TypeVar, cast
 
 import redis
@@ -20,17 +22,22 @@ from unstuck.coordinator.errors import NoSuchSchedule
 from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
 from unstuck.coordinator.model.decision import PublishResult
 from unstuck.coordinator.model.records import JobRecord, Reason
-from unstuck.coordinator.model.schedule_record import ScheduleRecord
+from unstuck.coordinator.model.schedule_record import RunSuccess, ScheduleRecord
 from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.model.tick import Tick, TickOutcome, tick_of_key
 from unstuck.coordinator.publishing.background import Background
-from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.reconcile.schedule_sweep import Schedules
 from unstuck.coordinator.reconcile.stream_looks import StreamLooks
+from unstuck.coordinator.schedules.decide_schedule import LogSeen
 from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.problems import Problem, SpecError
 from unstuck.coordinator.store.answers import CommitAnswer, Submitted
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.coordinator.submitter import OfSchedule, StandsAlready, Submitter
+from unstuck.coordinator.views.jobs.job_views import Queries
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.settings import Settings
 
 T = TypeVar("T")
@@ -62,6 +69,12 @@ class SchedulesAtHand:
 
     def load(self, name: str) -> ScheduleRecord | None:
         return self._call(f"load {name}", lambda: self._core.load(name))
+
+    def ticks(self, name: str, first: float, last: float = inf) -> dict[float, Tick]:
+        return self._call(f"read the ticks of {name}", lambda: self._core.ticks(name, first, last))
+
+    def due_at(self, names: Sequence[str]) -> list[None]:
+        return [None for _ in names]
 
     def backlogs(self, names: Sequence[str]) -> list[None]:
         return [None for _ in names]
@@ -139,11 +152,35 @@ class JobsAtHand:
         return None
 
 
+class Unfit:
+    """Makes some runs impossible to submit, such as for a version that is gone; in a tenth of histories."""
+
+    def __init__(self, trouble: Trouble, seed: int) -> None:
+        self._trouble, self._dice = trouble, random.Random(f"unfit {seed}")
+        self._share = self._dice.choice((*[0.0] * 9, 0.2))
+
+    def check(self) -> None:
+        """Raises: SpecError."""
+        if self._trouble.on and self._dice.random() < self._share and self._trouble.happens():
+            raise SpecError([Problem("there is no such version", ("groups",))])
+
+
+class QueriesAtHand:
+    """What a person asks of jobs."""
+
+    def __init__(self, connection: Connection, core: ModelSchedules) -> None:
+        self._connection, self._core = connection, core
+
+    def listed(self, jobs: Sequence[str]) -> list[JobRecord]:
+        known = self._core.jobs
+        return self._connection.call("list jobs", lambda: [known[job] for job in jobs if job in known])
+
+
 class SubmitterAtHand:
     """Stores jobs, call by call, as ``Submitter.store_job``."""
 
-    def __init__(self, connection: Connection, core: ModelSchedules, depot: Depot) -> None:
-        self._connection, self._core, self._depot = connection, core, depot
+    def __init__(self, connection: Connection, core: ModelSchedules, depot: Depot, unfit: Unfit) -> None:
+        self._connection, self._core, self._depot, self._unfit = connection, core, depot, unfit
 
     def store_job(
         self,
@@ -162,8 +199,10 @@ class SubmitterAtHand:
             return Submitted(stored, new=False)
         if self._connection.trouble.chance(self._connection.trouble.blind):
             raise OSError("the warehouse cannot be reached")
+        self._unfit.check()
         base = call("head of the log", self._depot.head, lost=OSError, of_store=False)
-        found = call(f"find {key} in the log", lambda: self._find(run, base), OSError, of_store=False)
+        find = partial(self._find, fields["package_id"], fields["id"], base)
+        found = call(f"find {key} in the log", find, OSError, of_store=False)
         if found is not None:
             raise StandsAlready(self._depot.log[found - 1].publish_id, PublishResult(found, {"rows": 1}))
         known = {"base": base, **fields}
@@ -179,8 +218,20 @@ class SubmitterAtHand:
             if (answer := call(f"submit {key}", effect)) is not None:
                 return Submitted(*answer)
 
-    def _find(self, run: OfSchedule, base: int) -> int | None:
-        return next((slot for slot in range(base, 0, -1) if run.same(self._depot.log[slot - 1].publish_id)), None)
+    def log_seen(self, record: ScheduleRecord, first: float, schedules: ScheduleStore) -> LogSeen:
+        runs = self._connection.call("read the log", lambda: self._runs(record.name), lost=OSError, of_store=False)
+        ticks = schedules.ticks(record.name, first) if runs else {}
+        return LogSeen(first, runs, [at for at, tick in ticks.items() if tick.outcome is TickOutcome.DONE])
+
+    def _runs(self, schedule: str) -> dict[float, RunSuccess]:
+        """Return the runs of ticks that have a package, by tick."""
+        packages = [(n, entry) for n, entry in enumerate(self._depot.log, 1) if entry.package_id.startswith(schedule)]
+        ticks = {n: tick_of_key(entry.package_id) for n, entry in packages}
+        runs = [RunSuccess(entry.publish_id, ticks[n] or 0.0, 0.0, n, {"rows": 1}) for n, entry in packages if ticks[n]]
+        return {run.tick: run for run in runs}
+
+    def _find(self, package_id: str, own_id: str, base: int) -> int | None:
+        return next((slot for slot in range(base, 0, -1) if self._depot.log[slot - 1].is_of(own_id, package_id)), None)
 
 
 class Office:
@@ -193,12 +244,13 @@ class Office:
         core: ModelSchedules,
         depot: Depot,
         landing: Landing,
+        unfit: Unfit,
         settings: Settings,
         name: str,
         *,
         beaten: bool,
     ) -> None:
-        self._landing = landing
+        self._landing, self._unfit = landing, unfit
         self._stage, self._trouble, self._core, self._depot = stage, trouble, core, depot
         self._settings, self.name = settings, name
         # Without beat, a consumer sweeps when nobody has for two periods.
@@ -211,13 +263,13 @@ class Office:
         schedules = Schedules(
             cast(ScheduleStore, SchedulesAtHand(connection, self._core)),
             cast(Store, JobsAtHand(connection, self._core)),
-            cast(Submitter, SubmitterAtHand(connection, self._core, self._depot)),
+            cast(Submitter, SubmitterAtHand(connection, self._core, self._depot, self._unfit)),
             cast(Background, Behind(self._begin)),
             self._stage.mint,
             self._settings.lock_term,
             clock=lambda: self._stage.now,
+            looks=cast(StreamLooks, LooksAtHand(connection, self._landing)),
         )
-        schedules._looks = cast(StreamLooks, LooksAtHand(connection, self._landing))
 
         def life() -> None:
             while True:
@@ -243,19 +295,41 @@ class Office:
         self._start(delay)
 
 
+class PersonsSubmitter(SubmitterAtHand):
+    """What a client asks of its submitter."""
+
+    def __init__(
+        self, connection: Connection, core: ModelSchedules, depot: Depot, unfit: Unfit, settings: Settings
+    ) -> None:
+        super().__init__(connection, core, depot, unfit)
+        self.settings, self.breaker = settings, self
+
+    def call(self, *_: object) -> None:
+        """Answer as a warehouse that knows of no run."""
+
+    def check_owners(self, job_spec: JobSpec, warehouse: str, refused: str) -> None:
+        """Each schedule publishes datasets of its own here."""
+
+    def make_durable(self, what: str) -> None:
+        """A store of a history is durable, until it is rolled back."""
+
+
 class Person:
     """Gives commands, and asks again until there is an answer."""
 
     class _Connection(Connection):
         of_coordinator = False
 
-    def __init__(self, stage: Stage, trouble: Trouble, core: ModelSchedules, settings: Settings) -> None:
+    def __init__(
+        self, stage: Stage, trouble: Trouble, core: ModelSchedules, depot: Depot, unfit: Unfit, settings: Settings
+    ) -> None:
         connection = self._Connection(stage, trouble, lambda: None)
         self._stage = stage
-        submitter = Submitter(settings, None, cast(Any, None), CircuitBreaker())
-        self.client = ScheduleClient(redis.Redis(), submitter, cast(Any, None), lambda job: "")
-        self.client._store = cast(ScheduleStore, SchedulesAtHand(connection, core))
-        vars(self.client)["_after_its_last_run"] = lambda new: (new, "")  # it would ask a real warehouse
+        submitter = cast(Submitter, PersonsSubmitter(connection, core, depot, unfit, settings))
+        store = cast(ScheduleStore, SchedulesAtHand(connection, core))
+        registry = ProcessRegistry(redis.Redis(), Keys(settings.prefix))
+        queries = cast(Queries, QueriesAtHand(connection, core))
+        self.client = ScheduleClient(store, registry, submitter, queries, lambda job: "")
         self.busy = 0
 
     def gives(self, at: float, what: str, command: Callable[[ScheduleClient], Any]) -> None:
@@ -315,9 +389,9 @@ def fleet(
                 reason = Reason(code, "it broke") if status is Status.FAILED else Reason("USER_CANCELED", "by a person")
             version = 0
             if not fails:
-                version = depot.find(job.id, job.base or 0) or depot.head() + 1
+                version = depot.find(job.id, job.base or 0, job.package_id) or depot.head() + 1
                 if version > depot.head():
-                    depot.create(version, LogEntry(job.id, "package", {"rows": 1}))
+                    depot.create(version, LogEntry(job.id, "package", {"rows": 1}, package_id=job.package_id))
                     stage.log("fleet", f"package of {job.key} in slot {version}")
                     landing.publishes(job.name, reads[job.id], stage.now)
             left = own.choice((0, 3)) if streams and not (fails or calm) else 0

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from tests.simulation.actors.warehouse import Depot
 from tests.simulation.rules.broken import Broken
-from tests.simulation.schedules.actors import Landing, Office, Person, fleet
+from tests.simulation.schedules.actors import Landing, Office, Person, Unfit, fleet
 from tests.simulation.schedules.rules import Rules
 from tests.simulation.schedules.store import ModelSchedules
 from tests.simulation.schedules.told import AGAIN, rules_of
@@ -23,7 +23,8 @@ from tests.simulation.stage.store_faults import StoreFault, StoreFaultActor, Sto
 from tests.simulation.stage.trouble import Trouble
 from unstuck.coordinator.client import schedule_client
 from unstuck.coordinator.client.schedule_client import ScheduleClient
-from unstuck.coordinator.model.schedule_record import tick_text
+from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.model.tick import TickOutcome, tick_text
 from unstuck.coordinator.notices.rules import schedule_rules
 from unstuck.coordinator.reconcile.schedule_sweep import REPAIR_EVERY
 from unstuck.coordinator.schedules.schedule_commands import BackfillCommand, ScheduleCommand
@@ -62,13 +63,13 @@ def _play(
     trouble = Trouble(stage.rng, lambda: stage.now, ends, random.Random(f"later {seed}"), part.faults)
     core, depot = store(lambda: stage.now), Depot()
     bound = TERMS.lock_term + 3 * TERMS.sweep_every + 2 * LONGEST_WAIT
-    landing, drops = Landing(), random.Random(f"drops {seed}")
+    landing, drops, unfit = Landing(), random.Random(f"drops {seed}"), Unfit(trouble, seed)
     streamed = drops.random() < 0.15
     rules = Rules(stage, trouble, core, depot, landing, bound)
     core.watching = rules
     beats = dice.choice((0, 1, 2))
     for n in range(dice.randint(1, 2)):
-        Office(stage, trouble, core, depot, landing, TERMS, f"coordinator{n}", beaten=n < beats)
+        Office(stage, trouble, core, depot, landing, unfit, TERMS, f"coordinator{n}", beaten=n < beats)
     calm: list[bool] = []
     Routine(stage, "fleet", fleet(stage, trouble, core, depot, landing, seed, calm))
     faults = random_store_faults(random.Random(f"faults {seed}"), [], ends - stage.now)
@@ -79,7 +80,7 @@ def _play(
     ahead = random.Random(f"ahead {seed}")
     if ahead.random() < 0.15:
         faults = replace(faults, faults=_day_ahead(ahead, faults, wishes, names, ends - stage.now))
-    person = Person(stage, trouble, core, TERMS)
+    person = Person(stage, trouble, core, depot, unfit, TERMS)
     for number, (name, *wish) in enumerate(wishes.all, 1):
         if (part.jobs is None or names.index(name) + 1 in part.jobs) and (
             part.requests is None or number in part.requests
@@ -91,6 +92,7 @@ def _play(
     if streamed:
         Routine(stage, "source", landing.arrives(stage, drops, names, ends))
     result = HistoryResult(seed, jobs=len(names), requests=len(wishes.all))
+    result.command += " --schedules"
     Routine(stage, "rules", _looks(rules))
     if dice.random() < 0.3:
         Routine(stage, "vandal", _spoil(stage, trouble, core, random.Random(f"spoilt {seed}")))
@@ -184,6 +186,15 @@ def _gives_backfill(person: Wishes, dice: random.Random, name: str, start: float
         person.gives(at + dice.uniform(1.0, 60.0), f"{given} backfill {name}", partial(_steer, name=name, given=given))
     if dice.random() < 0.5:
         person.gives(at + dice.uniform(1.0, 60.0), f"backfill {name} again", begin)
+    own = random.Random(f"in order {name} {at}")
+    plain = partial(_backfill, name=name, first=tick_text(first), last=tick_text(start + 20), how={})
+    person.gives(at + own.uniform(0.5, 20.0), f"plain backfill {name}", plain)
+    if own.random() < 0.5:
+        again = {"from_here": True}
+        from_here = partial(_backfill, name=name, first=tick_text(start - 40.0), last=None, how=again)
+        person.gives(at + own.uniform(20.0, 60.0), f"from here backfill {name}", from_here)
+    skip = partial(_skip, name=name, first=tick_text(first), last=tick_text(start + 20))
+    person.gives(at + own.uniform(5.0, 60.0), f"skip {name}", skip)
 
 
 def _set(client: ScheduleClient, spec: dict[str, Any]) -> Any:
@@ -194,7 +205,17 @@ def _command(client: ScheduleClient, name: str, given: ScheduleCommand) -> Any:
     return client.command(name, given, by="ann")
 
 
-def _backfill(client: ScheduleClient, name: str, first: str, last: str, how: dict[str, Any]) -> Any:
+def _skip(client: ScheduleClient, name: str, first: str, last: str) -> Any:
+    """Skip the oldest of these ticks that failed, if any did."""
+    try:
+        ticks = client.backfill_ticks(name, first, last)
+    except BadRequest:
+        ticks = []  # none has come
+    failed = [one.tick.timestamp() for one in ticks if one.outcome is TickOutcome.FAILED]
+    return client.skip(name, tick_text(failed[0] if failed else 0.0), by="ann")
+
+
+def _backfill(client: ScheduleClient, name: str, first: str, last: str | None, how: dict[str, Any]) -> Any:
     return client.backfill(name, first, last, **how, by="ann")
 
 
@@ -229,4 +250,10 @@ def _spec(dice: random.Random, name: str, streamed: bool) -> dict[str, Any]:
         "missed_within": dice.choice((20, 86400)),
         "retry": {"max": dice.choice((0, 2, 10)), "backoff": dice.choice((1, 10)), "max_backoff": 60},
     }
+    # Dice of its own, so that the rest of a history stays what it is.
+    own = random.Random(f"order {name} {schedule}")
+    if schedule["overlap"] != "allow" and own.random() < 0.25:
+        schedule["sequential"] = True
+    elif own.random() < 0.3:
+        schedule["on_failure"] = "continue"
     return job | {"schedule": schedule}

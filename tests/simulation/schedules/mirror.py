@@ -9,8 +9,7 @@ from typing import Any
 
 import redis
 
-from tests.simulation.model.mirror import _CLOCK as CLOCK
-from tests.simulation.model.mirror import AGREE, ClockedRedis
+from tests.simulation.model.mirror import AGREE, CLOCK, ClockedRedis
 from tests.simulation.rules.broken import Broken
 from tests.simulation.schedules.store import ModelSchedules
 from unstuck.coordinator.model.records import JobRecord, Reason
@@ -60,6 +59,7 @@ class MirroredSchedules(ModelSchedules):
             "record": (self.load(name), self._real.load(name)),
             "due": (self.due.get(name), self._redis.zscore(KEYS.schedules_due, name)),
             "runs": (stored.runs, dict(self._redis.zrange(keys.schedule_runs, 0, -1, withscores=True))),
+            "ticks": (self.ticks(name, 0.0), self._real.ticks(name, 0.0)),
             "outbox": (self.outbox, [fields["notice"] for _, fields in self._redis.xrange(KEYS.outbox)]),
             "events": (stored.events[-20:], self._real.events(name, 20)),
         }

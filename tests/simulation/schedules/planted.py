@@ -1,370 +1,270 @@
-"""Bugs of schedules that are put in on purpose, each a line of the product or of the model. Each must be found."""
+"""Planted bugs of schedules. Each rule of the simulator of schedules must detect at least one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import partial
-from unittest.mock import patch
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from tests.simulation.planted.planting import Patches, edited
+from tests.simulation.planted.planted_bug import Patch, PlantedBugs
 from tests.simulation.schedules import rules
-from tests.simulation.schedules.actors import SubmitterAtHand
+from tests.simulation.schedules.actors import LooksAtHand
 from tests.simulation.schedules.history import simulate_schedules
 from tests.simulation.schedules.store import ModelSchedules
-from tests.simulation.stage.history import HistoryResult
-from unstuck.coordinator.model.schedule_record import Run, derive
+from unstuck.coordinator.model.backlog import Backlog
+from unstuck.coordinator.model.schedule_record import Backfill, Run, ScheduleIntent, ScheduleRecord, ScheduleStatus
 from unstuck.coordinator.notices.rules import schedule_rules
-from unstuck.coordinator.reconcile import schedule_sweep
-from unstuck.coordinator.schedules import backfill, submission
-from unstuck.coordinator.schedules import decide_schedule as decide
-from unstuck.coordinator.schedules import schedule_commands as commands
+from unstuck.coordinator.reconcile.schedule_notices import ScheduleNotices
+from unstuck.coordinator.reconcile.schedule_sweep import Schedules
+from unstuck.coordinator.schedules import backfill, decide_schedule, schedule_commands, submission
+from unstuck.coordinator.schedules.backfill import ScheduleContext
+from unstuck.coordinator.schedules.decide_schedule import ScheduleDecision, Skip, Step, Submit, Wait
+from unstuck.coordinator.schedules.run_outcome import RunSeen
+from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
+from unstuck.coordinator.store.answers import CommitAnswer
+
+SCHEDULE_BUGS = PlantedBugs(simulate_schedules)
+
+Event = dict[str, Any]
+AfterStep = tuple[ScheduleRecord, Event | None]
+Advanced = tuple[Backfill, list[Event]]
+RunsSeen = Mapping[str, RunSeen]
 
 
-@dataclass(frozen=True, slots=True)
-class PlantedInSchedules:
-    """A bug, the promise that it breaks, and from which seed on it is looked for."""
+@SCHEDULE_BUGS.plant(rules.TWICE, seed=1)
+def cursor_does_not_move_past_a_run() -> list[Patch]:
+    """A tick that starts a run is decided again after the run."""
+    original = decide_schedule._after
 
-    name: str
-    breaks: str
-    start: int
-    patches: Callable[[], Patches]
-    within: int = 1000
+    def after(record: ScheduleRecord, step: Step, now: float) -> AfterStep:
+        changed, event = original(record, step, now)
+        if isinstance(step, Submit):
+            changed = replace(changed, cursor=record.cursor)
+        return changed, event
 
-    def search(self) -> HistoryResult | None:
-        """The first history in which it breaks its promise."""
-        with self.planted():
-            for seed in range(self.start, self.start + self.within):
-                history = simulate_schedules(seed)
-                if history.promise == self.breaks:
-                    return history
-        return None
-
-    @contextmanager
-    def planted(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for target, name, value in self.patches():
-                stack.enter_context(patch.object(target, name, value))
-            yield
+    return [(decide_schedule, "_after", after)]
 
 
-def _bug(name: str, breaks: str, start: int, function: object, old: str, new: str) -> PlantedInSchedules:
-    return PlantedInSchedules(name, breaks, start, partial(edited, function, old, new))
+@SCHEDULE_BUGS.plant(rules.LOST_TICK, seed=1)
+def skipped_tick_leaves_no_event() -> list[Patch]:
+    """A tick is skipped, but the schedule records no event with the reason."""
+    original = decide_schedule._after
+
+    def after(record: ScheduleRecord, step: Step, now: float) -> AfterStep:
+        changed, event = original(record, step, now)
+        return changed, None if isinstance(step, Skip) else event
+
+    return [(decide_schedule, "_after", after)]
 
 
-IN_SCHEDULES = (
-    _bug(
-        "a run for what was left counts as the run of a tick",
-        rules.LOST_TICK,
-        60,
-        decide._after,
-        "not run.by and not more",
-        "not run.by",
-    ),
-    _bug(
-        "a run for what was left begins under a pause",
-        rules.PAUSED,
-        64,
-        decide.decide_schedule,
-        "    if record.intent is ScheduleIntent.PAUSE:",
-        "    if record.more_at and not record.runs:\n        return Submit(Run(tick=record.more_at), more=True)\n"
-        "    if record.intent is ScheduleIntent.PAUSE:",
-    ),
-    _bug(
-        "a failure ends the pause of a person",
-        rules.PAUSED,
-        97,
-        decide._failed,
-        "record = replace(record, failures=failures,",
-        "record = replace(record, intent=ScheduleIntent.RUN, failures=failures,",
-    ),
-    _bug(
-        "a tick begins under a pause",
-        rules.PAUSED,
-        7,
-        decide.decide_schedule,
-        "if record.intent is ScheduleIntent.PAUSE:",
-        "if record.intent is ScheduleIntent.PAUSE and record.failures:",
-    ),
-    _bug(
-        "a commit does not ask whether another came before",
-        rules.PAUSED,
-        64,
-        ModelSchedules._conflicts,
-        '(stored.commit if stored is not None else "") != change.expect',
-        "stored is None and bool(change.expect)",
-    ),
-    _bug(
-        "each try sets the count of failures back, so the backoff never grows",
-        rules.FAILURES,
-        4,
-        submission._noted,
-        "changed = replace(record, ",
-        "changed = replace(record, failures=0, ",
-    ),
-    _bug(
-        "the count of failures never grows",
-        rules.BACKOFF,
-        105,
-        decide._failed,
-        "record.failures + 1",
-        "max(record.failures, 1)",
-    ),
-    _bug(
-        "a tick begins while the run before goes on",
-        rules.OVERLAP,
-        1,
-        decide.decide_schedule,
-        'free = not record.runs or policy.overlap == "allow"',
-        'free = not record.runs or policy.overlap != "wait"',
-    ),
-    _bug(
-        "a retry begins beside a run",
-        rules.OVERLAP,
-        320,
-        decide.decide_schedule,
-        "if free and (come := ",
-        "if (come := ",
-    ),
-    _bug(
-        "a skipped tick is not told",
-        rules.LOST_TICK,
-        1,
-        decide._after,
-        "return replace(record, cursor=max(record.cursor, step.last)), event",
-        "return replace(record, cursor=max(record.cursor, step.last)), None",
-    ),
-    _bug(
-        "of missed ticks the last one alone is run, whatever the policy says",
-        rules.LOST_TICK,
-        21,
-        decide._made_up,
-        "if begin > first and ",
-        "if False and ",
-    ),
-    _bug(
-        "the cursor stays where it was",
-        rules.TWICE,
-        0,
-        decide._after,
-        "max(record.cursor, run.tick) if by_tick",
-        "record.cursor if by_tick",
-    ),
-    _bug(
-        "after a resume all ticks of the pause come at once",
-        rules.FROM_NOW,
-        1,
-        commands.command,
-        "asked = result.record",
-        "asked = replace(result.record, cursor=record.cursor)",
-    ),
-    _bug(
-        "a changed trigger fires for the past",
-        rules.FROM_NOW,
-        1,
-        commands.set_again,
-        "replace(_from_now(changed, now), seen=new.seen)",
-        "replace(changed, cursor=old.set_at, seen=new.seen)",
-    ),
-    _bug(
-        "after a clock that was ahead no tick comes for a day, whatever a person commands",
-        rules.FROM_NOW,
-        23,
-        commands._is_ahead,
-        "record.cursor > now + CLOCKS_DIFFER",
-        "False",
-    ),
-    _bug(
-        "of missed ticks the oldest is run",
-        rules.LATEST,
-        46,
-        decide._made_up,
-        "begin = last",
-        "begin = first",
-    ),
-    _bug(
-        "the end of a run does not make its schedule due",
-        rules.LATE_TICK,
-        13,
-        ModelSchedules.end_job,
-        "self.due_now(job.schedule)",
-        "self.due_now(job.schedule if version else '')",
-    ),
-    _bug(
-        "a schedule that a dead coordinator took is never due again",
-        rules.LATE_TICK,
-        1,
-        ModelSchedules.take_due,
-        "round(now + term, 6)",
-        "round(now + 1000 * term, 6)",
-    ),
-    _bug(
-        "a schedule that becomes due while it is decided is forgotten",
-        rules.LATE_TICK,
-        913,
-        ModelSchedules._set_due,
-        "if seen and self.now",
-        "if True or self.now",
-    ),
-    _bug(
-        "nobody looks whether a run was submitted",
-        rules.LATE_TICK,
-        169,
-        decide._look_at_run,
-        "else max(run.next_at, now + term)",
-        "else now + LOOK",
-    ),
-    _bug(
-        "a run that a dead coordinator was submitting is left to it for longer than the term of a lock",
-        rules.LATE_TICK,
-        169,
-        decide._look_at_run,
-        "now + term",
-        "now + 4 * term",
-    ),
-    _bug(
-        "a retry waits for the next tick where runs may overlap",
-        rules.LATE_TICK,
-        180,
-        decide._look_at,
-        "for run in record.retries if run.next_at > now",
-        "for run in ()",
-    ),
-    _bug(
-        "nobody looks whether a job that the store forgot has published",
-        rules.TWICE,
-        651,
-        SubmitterAtHand.store_job,
-        "if found is not None:",
-        "if False:",
-    ),
-    _bug(
-        "a tick whose retry has published is run again when its jobs are forgotten",
-        rules.TWICE,
-        129,
-        Run.stands_as,
-        "range(MAX_TRIES)",
-        "range(1)",
-    ),
-    _bug(
-        "a schedule looks for files that have arrived, and never finds one",
-        rules.UNREAD,
-        7,
-        schedule_sweep.Schedules._waits_for_arrivals,
-        "return not any(",
-        "return True or any(",
-    ),
-    _bug(
-        "a tick makes a run whatever has arrived",
-        rules.IDLE_RUN,
-        7,
-        schedule_sweep.Schedules._waits_for_arrivals,
-        "run.by or run.number > 1",
-        "True",
-    ),
-    _bug(
-        "HALTED is shown as PAUSED",
-        rules.STATUS,
-        0,
-        derive,
-        "return ScheduleStatus.HALTED",
-        "return ScheduleStatus.PAUSED",
-    ),
-    _bug(
-        "a stop lets go of a run whose submit nobody has noted",
-        rules.ORPHAN,
-        240,
-        backfill.stored_runs,
-        "run.job in seen or run.job not in unnoted.values()",
-        "run.job not in unnoted.values()",
-    ),
-    _bug(
-        "a backfill has one run more than was asked for",
-        rules.PARALLEL,
-        3,
-        backfill.advance,
-        "len(backfill.runs) < backfill.parallel",
-        "len(backfill.runs) <= backfill.parallel",
-    ),
-    _bug(
-        "a backfill goes on while its schedule is paused",
-        rules.PAUSED,
-        8,
-        backfill.advance,
-        "while not held and",
-        "while",
-    ),
-    _bug(
-        "a backfill that was set to another trigger loses ticks",
-        rules.LOST_BACKFILL,
-        70,
-        decide.decide,
-        "policy_of(record.backfill.policy)",
-        "policy_of(record.policy)",
-    ),
-    _bug(
-        "a backfill that waits after a failure is never looked at",
-        rules.LATE_TICK,
-        431,
-        decide._look_at_backfill,
-        "backfill.next_at if waits else now + IDLE_LOOK",
-        "now + IDLE_LOOK",
-    ),
-    _bug(
-        "a failure is told again for each retry",
-        rules.TOLD_TWICE,
-        4,
-        schedule_rules._Telling._open,
-        "if not last.over:",
-        "if False:",
-    ),
-    _bug(
-        "what is told of a decision is not committed with it",
-        rules.UNTOLD,
-        0,
-        schedule_sweep.Schedules._commit,
-        '"notices": notices',
-        '"notices": ()',
-    ),
-    _bug(
-        "what was told is not on record",
-        rules.TOLD_TWICE,
-        0,
-        schedule_sweep.Schedules.decide,
-        "decision = replace(decision, record=told, due=due)",
-        "decision = replace(decision, due=due)",
-    ),
-    _bug(
-        "a halt is told of once only",
-        rules.UNTOLD,
-        13,
-        schedule_rules._Telling.failing,
-        '(before.halted is None or not self._stands("halted"))',
-        'not self._stands("halted")',
-    ),
-    _bug(
-        "a resume is told as a success",
-        rules.UNWELL,
-        21,
-        schedule_rules._Telling.failing,
-        'if self._runs["RUN_FINISHED"] and not',
-        "if not",
-    ),
-    _bug(
-        "nobody looks when a deadline comes",
-        rules.LATE_NOTICE,
-        12,
-        schedule_rules._Telling._late,
-        "self._look_by(found.next_at)",
-        "pass",
-    ),
-    _bug(
-        "a schedule that is paused is not late",
-        rules.LATE_NOTICE,
-        16,
-        schedule_rules._Telling._late,
-        "if found.next_at:",
-        "if record.status is ScheduleStatus.PAUSED:\n        return\n    if found.next_at:",
-    ),
-)
+@SCHEDULE_BUGS.plant(rules.SKIPPED_DONE, seed=30)
+def published_ticks_are_skipped() -> list[Patch]:
+    """A tick is skipped although the warehouse log has its package."""
+    return [(decide_schedule, "_skipped_or_published", lambda _record, step, _log: step)]
+
+
+@SCHEDULE_BUGS.plant(rules.OVERLAP, seed=1)
+def tick_starts_beside_a_run() -> list[Patch]:
+    """A tick starts a run while another run is active, although ``overlap`` forbids it."""
+    original = decide_schedule.decide_schedule
+
+    def decide(record: ScheduleRecord, seen: RunsSeen, *arguments: Any) -> Step:
+        step = original(record, seen, *arguments)
+        if isinstance(step, Wait) and step.code == "RUN_GOES_ON":
+            return original(replace(record, runs=()), seen, *arguments)
+        return step
+
+    return [(decide_schedule, "decide_schedule", decide)]
+
+
+@SCHEDULE_BUGS.plant(rules.PAUSED, seed=41)
+def tick_starts_under_a_pause() -> list[Patch]:
+    """A tick starts a run while the schedule is paused."""
+    original = decide_schedule.decide_schedule
+
+    def decide(record: ScheduleRecord, *arguments: Any) -> Step:
+        step = original(record, *arguments)
+        if isinstance(step, Wait) and step.code == "PAUSED":
+            return original(replace(record, intent=ScheduleIntent.RUN), *arguments)
+        return step
+
+    return [(decide_schedule, "decide_schedule", decide)]
+
+
+@SCHEDULE_BUGS.plant(rules.LATEST, seed=46)
+def oldest_missed_tick_starts_a_run() -> list[Patch]:
+    """Missed ticks start with the oldest one, whatever ``missed`` says."""
+
+    def made_up(policy: ScheduleSpec, passed: tuple[float, float, int], *_: float) -> Step:
+        return Submit(Run(tick=passed[0]))
+
+    return [(decide_schedule, "_made_up", made_up)]
+
+
+@SCHEDULE_BUGS.plant(rules.STATUS, seed=62)
+def halted_schedule_is_shown_as_paused() -> list[Patch]:
+    """The status of a halted schedule is PAUSED."""
+    original = decide_schedule.derive
+
+    def derive(record: ScheduleRecord) -> ScheduleStatus:
+        status = original(record)
+        return ScheduleStatus.PAUSED if status is ScheduleStatus.HALTED else status
+
+    return [(decide_schedule, "derive", derive)]
+
+
+@SCHEDULE_BUGS.plant(rules.BACKOFF, seed=66)
+def wait_before_a_retry_does_not_grow() -> list[Patch]:
+    """A schedule waits equally long before each retry."""
+    return [(decide_schedule, "doubled", lambda wait, longest, times: min(wait, longest))]
+
+
+@SCHEDULE_BUGS.plant(rules.FAILURES, seed=15)
+def submit_resets_the_failures() -> list[Patch]:
+    """The submit of a run resets the number of failures in a row."""
+    original = submission._noted
+
+    def noted(*arguments: Any) -> ScheduleRecord | None:
+        changed = original(*arguments)
+        return None if changed is None else replace(changed, failures=0)
+
+    return [(submission, "_noted", noted)]
+
+
+@SCHEDULE_BUGS.plant(rules.FROM_NOW, seed=5)
+def resume_starts_the_ticks_of_the_pause() -> list[Patch]:
+    """After a resume, the ticks of the pause start runs."""
+    return [(schedule_commands, "_from_now", lambda record, now: record)]
+
+
+@SCHEDULE_BUGS.plant(rules.LATE_TICK, seed=1)
+def end_of_a_run_does_not_make_its_schedule_due() -> list[Patch]:
+    """The end of a run does not change when its schedule is due."""
+    return [(ModelSchedules, "due_now", lambda self, name: None)]
+
+
+@SCHEDULE_BUGS.plant(rules.ORPHAN, seed=39)
+def stop_drops_active_runs() -> list[Patch]:
+    """A stop, or the cancel of a backfill, removes active runs from the record of the schedule."""
+
+    def stored_runs(*_: Any) -> tuple[tuple[Run, ...], list[Event]]:
+        return (), []
+
+    return [(decide_schedule, "stored_runs", stored_runs), (backfill, "stored_runs", stored_runs)]
+
+
+@SCHEDULE_BUGS.plant(rules.PARALLEL, seed=30)
+def backfill_runs_one_too_many() -> list[Patch]:
+    """A backfill has one run more at a time than ``--parallel`` allows."""
+    original = decide_schedule.advance
+
+    def advance(context: ScheduleContext, old: Backfill, *arguments: Any) -> Advanced:
+        advanced, events = original(context, replace(old, parallel=old.parallel + 1), *arguments)
+        return replace(advanced, parallel=old.parallel), events
+
+    return [(decide_schedule, "advance", advance)]
+
+
+@SCHEDULE_BUGS.plant(rules.ORDER)
+def failed_tick_is_passed_over() -> list[Patch]:
+    """A backfill in order continues after a tick that failed."""
+    original = backfill.given_up
+
+    def given_up(old: Backfill, *arguments: Any) -> Backfill:
+        return replace(original(old, *arguments), halted=old.halted)
+
+    return [(backfill, "given_up", given_up)]
+
+
+@SCHEDULE_BUGS.plant(rules.ORDER, seed=65)
+def clock_runs_beside_a_backfill_in_order() -> list[Patch]:
+    """The clock starts runs although a backfill of ticks that build on each other is active."""
+    original = decide_schedule.decide_schedule
+
+    def decide(record: ScheduleRecord, *arguments: Any) -> Step:
+        step = original(record, *arguments)
+        if isinstance(step, Wait) and record.backfill is not None and record.builds_on:
+            return original(replace(record, backfill=None), *arguments)
+        return step
+
+    return [(decide_schedule, "decide_schedule", decide)]
+
+
+@SCHEDULE_BUGS.plant(rules.LOST_BACKFILL, seed=48)
+def backfill_omits_every_second_tick() -> list[Patch]:
+    """A backfill starts a run for every second tick of its range only."""
+    original = backfill._following
+
+    def following(old: Backfill, policy: ScheduleSpec) -> float | None:
+        next_tick = original(old, policy)
+        return None if next_tick is None else original(replace(old, next=next_tick), policy)
+
+    return [(backfill, "_following", following)]
+
+
+@SCHEDULE_BUGS.plant(rules.UNREAD, seed=7)
+def arrived_files_are_not_detected() -> list[Patch]:
+    """A schedule with ``only_if: arrived`` never detects a file."""
+    return [(LooksAtHand, "look", lambda self, record, spec: Backlog(0.0, {}))]
+
+
+@SCHEDULE_BUGS.plant(rules.IDLE_RUN, seed=7)
+def tick_starts_a_run_without_new_files() -> list[Patch]:
+    """A tick starts a run although ``only_if: arrived`` is set and no file has arrived."""
+    return [(Schedules, "_waits_for_arrivals", lambda self, record, run, spec: False)]
+
+
+@SCHEDULE_BUGS.plant(rules.UNTOLD, seed=0)
+def commit_omits_its_notices() -> list[Patch]:
+    """The commit of a schedule does not store the notices of its changes."""
+    original = Schedules._commit
+
+    def commit(
+        self: Schedules,
+        old: ScheduleRecord,
+        decision: ScheduleDecision,
+        due_seen: str,
+        notices: Sequence[str],
+    ) -> CommitAnswer:
+        return original(self, old, decision, due_seen, ())
+
+    return [(Schedules, "_commit", commit)]
+
+
+@SCHEDULE_BUGS.plant(rules.TOLD_TWICE, seed=9)
+def notified_problem_is_not_recorded() -> list[Patch]:
+    """The record of a schedule does not store which problems were notified."""
+    original = ScheduleNotices.completed
+
+    def completed(
+        self: ScheduleNotices,
+        before: ScheduleRecord,
+        after: ScheduleRecord,
+        *arguments: Any,
+        **more: Any,
+    ) -> tuple[ScheduleRecord, tuple[str, ...], float | None]:
+        changed, notices, due = original(self, before, after, *arguments, **more)
+        return replace(changed, told=after.told), notices, due
+
+    return [(ScheduleNotices, "completed", completed)]
+
+
+@SCHEDULE_BUGS.plant(rules.UNWELL, seed=39)
+def resume_is_notified_as_recovery() -> list[Patch]:
+    """A resume ends the problems of a schedule in notices before a run has succeeded."""
+    original = schedule_rules._Telling.failing
+
+    def failing(self: schedule_rules._Telling) -> None:
+        if not self._record.failures and self._record.halted is None:
+            for key in self._standing():
+                if schedule_rules._ends_with_success(key):
+                    self._close(key)
+        original(self)
+
+    return [(schedule_rules._Telling, "failing", failing)]
+
+
+@SCHEDULE_BUGS.plant(rules.LATE_NOTICE, seed=36)
+def deadline_does_not_make_its_schedule_due() -> list[Patch]:
+    """A schedule is not due when a deadline of its notices expires."""
+    return [(schedule_rules._Telling, "_look_by", lambda self, at: None)]

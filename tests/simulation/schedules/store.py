@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from unstuck.coordinator.model.records import JobRecord, Reason
 from unstuck.coordinator.model.schedule_record import ScheduleRecord
 from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.model.tick import Tick
 from unstuck.coordinator.store.answers import CommitAnswer, KeyTaken
 from unstuck.coordinator.store.schedule_store import FORGET_AFTER, TAKEN_AT_ONCE, ScheduleChange
 
@@ -28,9 +29,10 @@ class StoredSchedule:
     commanded: str = ""
     events: list[dict[str, Any]] = field(default_factory=list)
     runs: dict[str, float] = field(default_factory=dict)
+    ticks: dict[float, Tick] = field(default_factory=dict)
 
     def copy(self) -> StoredSchedule:
-        return replace(self, events=list(self.events), runs=dict(self.runs))
+        return replace(self, events=list(self.events), runs=dict(self.runs), ticks=dict(self.ticks))
 
     def read(self) -> ScheduleRecord:
         return ScheduleRecord.from_json(self.record, self.commit, self.spec)
@@ -147,10 +149,19 @@ class ModelSchedules:
         stored.events += [dict(event) for event in change.events]
         self.outbox += change.notices
         stored.runs.update(change.runs or {})
+        self._note_ticks(stored, change)
         self._set_due(name, change)
         if self.watching:
             self.watching.committed(before, stored.read(), change)
         return CommitAnswer.APPLIED
+
+    def _note_ticks(self, stored: StoredSchedule, change: ScheduleChange) -> None:
+        stored.ticks.update({tick.at: tick for tick in change.ticks})
+
+    def ticks(self, name: str, first: float, last: float = inf) -> dict[float, Tick]:
+        stored = self.schedules.get(name)
+        known = stored.ticks if stored is not None else {}
+        return {at: known[at] for at in sorted(known) if first <= at <= last}
 
     def _conflicts(self, stored: StoredSchedule | None, change: ScheduleChange) -> bool:
         return (stored.commit if stored is not None else "") != change.expect

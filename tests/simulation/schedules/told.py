@@ -67,7 +67,7 @@ class ToldRules:
         if done != finished[: len(done)]:
             self._broken(UNTOLD, f"{after.name}: {done} have ended well, and {finished} are told")
         told = self._core.told.setdefault(after.name, [])
-        at = next((float(event["at"]) for event in events if event["kind"] == "RUN_FAILED"), 0.0)
+        at = next((float(event["at"]) for event in events if event["kind"] == "RUN_FAILED" and "tick" in event), 0.0)
         well = "RUN_FINISHED" in kinds and not after.failures and after.halted is None
         standing = self._standing(after.name)
         told_so = {"failed", "halted"}.intersection((*words, *standing))
@@ -77,7 +77,7 @@ class ToldRules:
             self._broken(TOLD_TWICE, f"{after.name} fails, as was told, and is told again")
         if before.halted is None and after.halted is not None and "halted" not in words and not after.status.terminal:
             self._broken(UNTOLD, f"{after.name} is halted, and {words} are told")
-        late = any(word == "late" for word in (*standing, *words))
+        late = "late" in words or self._is_late(after.name)
         halted = after.backfill is not None and after.backfill.halted is not None
         if halted and before.backfill is not None and before.backfill.halted is None and len(notices) == len(words):
             self._broken(UNTOLD, f"the backfill of {after.name} is halted, and {words} are told")
@@ -112,6 +112,11 @@ class ToldRules:
         tried = record.status == "RETRYING" and error is not None and error.at + RETRYING_FOR <= now
         if tried and self._may("retrying_for", record.name, now):
             yield "the notice that it is being tried again"
+
+    def _is_late(self, name: str) -> bool:
+        """Whether a notice ``late`` is open: a success alone does not end it."""
+        words = [word for word, *_ in self._core.told.get(name, []) if word in ("late", "recovered")]
+        return words[-1:] == ["late"]
 
     def _standing(self, name: str) -> set[str]:
         """The problems that were told since the schedule was well."""

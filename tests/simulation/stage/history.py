@@ -51,7 +51,10 @@ WHOLE = Part()
 
 @dataclass(slots=True)
 class HistoryResult:
-    """How a history ended. ``jobs``, ``requests``, ``faults``: how many there were to be."""
+    """How a history ended. ``jobs``, ``requests``, ``faults``: how many there were to be.
+
+    ``command``: the command that plays such histories.
+    """
 
     seed: int
     promise: str = ""
@@ -66,6 +69,7 @@ class HistoryResult:
     jobs: int = 0
     requests: int = 0
     faults: int = 0
+    command: str = "python -m tests.simulation"
 
     @property
     def kept(self) -> bool:
@@ -76,23 +80,23 @@ def simulate(
     seed: int,
     *,
     store: Callable[..., ModelStore] = ModelStore,
-    commands: bool = True,
     keep_all: bool = False,
     part: Part = WHOLE,
 ) -> HistoryResult:
-    """Play the history of ``seed`` on a store of the given kind; without ``commands`` the user only submits.
+    """Play the history of ``seed`` on a store of the given kind.
 
     Args:
-        part: what of the history is played; all of it, unless it is to be shrunk.
+        keep_all: Keep the whole trace, not only its end.
+        part: The part of the history to play.
     """
     logging.disable(logging.CRITICAL)
     try:
-        return _play(seed, store, commands, keep_all, part)
+        return _play(seed, store, keep_all, part)
     finally:
         logging.disable(logging.NOTSET)
 
 
-def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all: bool, part: Part) -> HistoryResult:
+def _play(seed: int, store: Callable[..., ModelStore], keep_all: bool, part: Part) -> HistoryResult:
     stage = Stage(seed, keep_all=keep_all)
     rng = stage.rng
     # Every third history is plain: no conditions, no timeouts, no requests for single groups, no faults of the store.
@@ -184,8 +188,8 @@ def _play(seed: int, store: Callable[..., ModelStore], commands: bool, keep_all:
     for each in jobs.values():
         Routine(stage, "client", _submit(stage, trouble, core, each, depot, store_fault_actor), each.submit_at)
     dice = random.Random(seed)  # of its own: what goes wrong is the same with and without a user
-    requests = random_requests(dice, every, stage.now, trouble.ends) if commands else []
-    if commands and not plain:
+    requests = random_requests(dice, every, stage.now, trouble.ends)
+    if not plain:
         requests += random_demands(random.Random(f"demands {seed}"), planned, stage.now, trouble.ends)
         requests += random_retries(random.Random(f"retries {seed}"), planned, stage.now, trouble.ends)
     result.requests = len(requests)

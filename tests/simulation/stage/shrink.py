@@ -25,7 +25,6 @@ class Shrunk:
     result: HistoryResult
     runs: int
     counts: dict[str, tuple[int, int]] = field(default_factory=dict)  # what is left, of how many
-    replay: str = "--shrink"
 
     def explained(self) -> str:
         """For a person: what is left, and all of its steps."""
@@ -34,7 +33,7 @@ class Shrunk:
         return (
             f"seed {self.seed}, shrunk ({left}; {self.runs} histories were played for it):\n"
             f"  {self.result.text}\n  All {len(self.result.trace)} steps:\n{lines}\n"
-            f"  Replay it with: python -m tests.simulation {self.replay} {self.seed}\n"
+            f"  Replay it with: {self.result.command} --shrink {self.seed}\n"
         )
 
 
@@ -42,14 +41,13 @@ def shrink(
     seed: int,
     runs: int = RUNS,
     history: Callable[..., HistoryResult] = simulate,
-    replay: str = "--shrink",
     **how: Any,
 ) -> Shrunk | None:
     """The history of ``seed`` with as little in it as breaks the same promise; None if it breaks none.
 
     Args:
         runs: how many histories may be played.
-        history: plays it; ``replay``: the options that replay it.
+        history: plays it.
         how: as for ``history``.
     """
     whole = history(seed, **how)
@@ -72,7 +70,7 @@ def shrink(
     left = {name: len(getattr(part, name)) for name in ("jobs", "requests", "faults")}
     names = {"jobs": "jobs", "requests": "commands", "faults": "faults"}
     counts = {names[name]: (few, getattr(whole, name)) for name, few in left.items()}
-    return Shrunk(seed, part, whole, result, played, counts, replay)
+    return Shrunk(seed, part, whole, result, played, counts)
 
 
 def _fewest(
@@ -101,5 +99,5 @@ def explained(result: HistoryResult) -> str:
     lines = "\n".join(f"    {line}" for line in result.trace)
     return (
         f"seed {result.seed} broke a promise.\n  {result.text}\n  The last {len(result.trace)} steps:\n{lines}\n"
-        f"  Replay it with: python -m tests.simulation --trace {result.seed}\n"
+        f"  Replay it with: {result.command} --trace {result.seed}\n"
     )

@@ -32,6 +32,8 @@ from unstuck.tasks.steps.work import Work
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
 
+pytestmark = pytest.mark.variant
+
 NOON = datetime.datetime(2013, 7, 1, 12)
 DAY = datetime.date(2013, 7, 1)
 MIDNIGHT = datetime.datetime(2013, 7, 1)
@@ -105,7 +107,10 @@ KEPT = [
     ("tinyint", pa.int64(), [127, -128, None], [127, -128, None]),
     ("double", pa.int64(), [2**53, 2**60, None], [2.0**53, 2.0**60, None]),
     ("int", pa.float64(), [20.0, None, -3.0], [20, None, -3]),
-    ("bigint", pa.float64(), [-(2.0**63), 2.0**53, None], [-(2**63), 2**53, None]),
+    ("bigint", pa.float64(), [1 - 2.0**53, 2.0**53 - 1, None], [1 - 2**53, 2**53 - 1, None]),
+    ("bigint", pa.float32(), [1 - 2.0**24, 2.0**24 - 1, None], [1 - 2**24, 2**24 - 1, None]),
+    ("decimal(38, 0)", pa.float64(), [2.0**53 - 1, None, -0.0], [D(2**53 - 1), None, D(0)]),
+    ("double", pa.float32(), [2.0**24, None, 2.0**100], [2.0**24, None, 2.0**100]),
     ("float", pa.float64(), [0.5, float("inf"), None], [0.5, float("inf"), None]),
     ("double", pa.float32(), [0.5, None, 1.5], [0.5, None, 1.5]),
     ("decimal(12, 4)", pa.decimal128(10, 2), [D("1.25"), None, D("-3")], [D("1.2500"), None, D("-3.0000")]),
@@ -154,6 +159,13 @@ REFUSED = [
     ("int", pa.float64(), [1.0, 2.0, float("nan")], "the double nan,", 3),
     ("int", pa.int64(), [1, 2**31, 3], f"the bigint {2**31},", 2),
     ("bigint", pa.float64(), [1.0, 2.0, 2.0**63], "the double 9", 3),
+    ("bigint", pa.float64(), [1.0, 2.0**53, None], "From 9007199254740992 on, several whole numbers are the same", 2),
+    ("bigint", pa.float64(), [1.0, -(2.0**53), None], "the double -9", 2),
+    ("decimal(38, 2)", pa.float64(), [1.0, None, 2.0**53], "the double 9", 3),
+    ("bigint", pa.float32(), [1.0, 2.0**24, None], "From 16777216 on, several whole numbers are the same float", 2),
+    ("int", pa.float32(), [None, None, -(2.0**24)], "the float -1", 3),
+    ("decimal(20, 0)", pa.float32(), [2.0**24, None, None], "the float 1", 1),
+    ("array<bigint>", pa.list_(pa.float64()), [[1.0], [2.0, 2.0**53], None], "v.element is to be bigint", 2),
     ("double", pa.int64(), [1, 2**53 + 1, 3], f"the bigint {2**53 + 1},", 2),
     ("double", pa.int64(), [2**63 - 1, 1, 3], f"the bigint {2**63 - 1},", 1),
     ("float", pa.float64(), [0.5, 0.1, 1.0], "the double 0.1,", 2),

@@ -22,6 +22,8 @@ from unstuck.tasks.steps.work import Work
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
 
+pytestmark = pytest.mark.variant
+
 COUNT = 40
 IN_ORDER = [(number, f"{number % 3}/ä %2F") for number in range(COUNT)]
 # By the first, Spark passes over the list that it is given; by the second it can read none from this file system.

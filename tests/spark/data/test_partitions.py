@@ -24,6 +24,8 @@ from unstuck.tasks.frames.spark import read_parquet
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.marker import StagedOutput
 
+pytestmark = pytest.mark.variant
+
 DAY = datetime.date(2013, 1, 1)
 ROWS = pa.table(
     {

@@ -61,7 +61,7 @@ def session() -> Iterator[Any]:
     end_jvm()
 
 
-@pytest.fixture(params=["spark", "arrow", "arrow in spark"])
+@pytest.fixture(params=["spark", "arrow", pytest.param("arrow in spark", marks=pytest.mark.variant)])
 def write(request: pytest.FixtureRequest, tmp_path: Path) -> Write:
     """Writes an Arrow table as a frame of the kind that is tested. Returns the good rows and the rejected ones."""
     spark = None if request.param == "arrow" else request.getfixturevalue("session")
@@ -106,6 +106,7 @@ def test_rejected_rows_name_the_rules_that_they_break(write: Write, tmp_path: Pa
     assert {path.suffix for path in (tmp_path / "flights").iterdir() if not path.name.startswith(".")} == {".parquet"}
 
 
+@pytest.mark.variant
 def test_of_many_rules_each_row_names_those_that_it_breaks_and_no_other(write: Write, tmp_path: Path) -> None:
     rules = {f"not_{n}": f"id <> {n}" for n in range(1, 13)}
     table = FLIGHTS.slice(0, 1).set_column(0, "id", pa.array([11], pa.int64()))
@@ -117,6 +118,7 @@ def test_of_many_rules_each_row_names_those_that_it_breaks_and_no_other(write: W
     }
 
 
+@pytest.mark.variant
 def test_where_all_rows_are_good_the_rejected_ones_are_a_dataset_without_rows(write: Write, tmp_path: Path) -> None:
     good, rejected = write(rules={"any": "id > 0"}, ratio=0.0)
 
@@ -125,6 +127,7 @@ def test_where_all_rows_are_good_the_rejected_ones_are_a_dataset_without_rows(wr
     assert pq.read_schema(tmp_path / file.path).names == [*FLIGHTS.column_names, "_rejected_by"]
 
 
+@pytest.mark.variant
 def test_where_no_row_is_good(write: Write, tmp_path: Path) -> None:
     good, rejected = write(FLIGHTS, "day", rules={"none": "id < 0"})
 
@@ -132,6 +135,7 @@ def test_where_no_row_is_good(write: Write, tmp_path: Path) -> None:
     assert pq.read_schema(tmp_path / good.files[0].path).names == FLIGHTS.column_names
 
 
+@pytest.mark.variant
 def test_a_frame_without_rows(write: Write, tmp_path: Path) -> None:
     good, rejected = write(FLIGHTS.slice(0, 0), ratio=0.0)
 
@@ -139,6 +143,7 @@ def test_a_frame_without_rows(write: Write, tmp_path: Path) -> None:
     assert rows(tmp_path, good) == rows(tmp_path, rejected) == []
 
 
+@pytest.mark.variant
 def test_both_are_parted_by_the_columns_of_the_output(write: Write, tmp_path: Path) -> None:
     good, rejected = write(FLIGHTS, "day", rules={"has_distance": "distance > 0"})
 
@@ -147,6 +152,7 @@ def test_both_are_parted_by_the_columns_of_the_output(write: Write, tmp_path: Pa
     assert [row["id"] for row in rows(tmp_path, good)] == [1, 2]
 
 
+@pytest.mark.variant
 def test_rows_of_partitions_that_are_not_named_are_rejected(write: Write, tmp_path: Path) -> None:
     named = {"partitions": {"day": ("2013-01-01", "2013-01-03"), "carrier": ("AA", None)}, "outside": "reject"}
     good, rejected = write(FLIGHTS, "day", "carrier", rules=None, **named)
@@ -161,6 +167,7 @@ def test_rows_of_partitions_that_are_not_named_are_rejected(write: Write, tmp_pa
     assert good.replaces == rejected.replaces == texts
 
 
+@pytest.mark.variant
 def test_rows_of_partitions_that_are_not_named_are_counted_in_the_error(write: Write) -> None:
     named = {"partitions": {"id": (1, "2")}}
     with pytest.raises(RowsOutside) as raised:
@@ -172,6 +179,7 @@ def test_rows_of_partitions_that_are_not_named_are_counted_in_the_error(write: W
         write(FLIGHTS, "id", partitions={"id": ("1.5",)})
 
 
+@pytest.mark.variant
 def test_rows_outside_do_not_count_as_rows_that_break_rules(write: Write) -> None:
     named = {"partitions": {"id": (1, 2, 3, 4)}, "outside": "reject"}
     good, rejected = write(FLIGHTS, "id", rules={"any": "true"}, ratio=0.0, **named)
@@ -199,6 +207,7 @@ def test_a_rule_that_fails_on_a_row_is_refused_with_its_name(write: Write) -> No
         write(rules={"fine": "id > 0", "odd": "cast(carrier as int) > 0"})
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("rule", ["1 / (id - 1) > 0", "id > 0 and\n 1 / (id - 1) > 0"])
 def test_the_cause_is_named_whatever_kind_of_error_spark_makes_of_it(session: Any, tmp_path: Path, rule: str) -> None:
     """PySpark 3.5 knows no division by zero: its error says where Java was called, and its cause what went wrong."""
@@ -208,6 +217,7 @@ def test_the_cause_is_named_whatever_kind_of_error_spark_makes_of_it(session: An
         stage_checked(Files(str(tmp_path)), "o", session.range(1, 4), checks, (), session)
 
 
+@pytest.mark.variant
 def test_a_lost_task_is_no_fault_of_a_rule_whose_text_stands_in_its_error(session: Any, tmp_path: Path) -> None:
     """Its trace has the word ok, in "invoke"."""
     from pyspark.sql.functions import col, udf
@@ -227,6 +237,7 @@ def test_a_column_of_our_name_is_refused(write: Write, session: Any, tmp_path: P
         stage_checked(Files(str(tmp_path)), "out", frame, checks, (), session)
 
 
+@pytest.mark.variant
 def test_a_frame_is_evaluated_once(session: Any, tmp_path: Path) -> None:
     """A frame that draws at random: good and rejected rows together are the rows of one drawing."""
     from pyspark.sql.functions import col, rand, udf
@@ -253,6 +264,7 @@ def test_good_rows_keep_their_order(session: Any, tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / file.path)["id"].to_pylist() == list(range(0, 1000, 2))
 
 
+@pytest.mark.variant
 def test_columns_of_all_kinds(session: Any, tmp_path: Path) -> None:
     frame = session.sql(
         "SELECT id, NULL AS nothing, map('a', id) AS m, array(named_struct('x', 1.5BD)) AS s, TIMESTAMP '2013-01-01' AS"
@@ -272,6 +284,7 @@ def test_columns_of_all_kinds(session: Any, tmp_path: Path) -> None:
 # -- expectations ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.variant
 def test_keys_that_are_not_unique_are_shown(write: Write) -> None:
     good, _ = write(unique=("id", "day"))
     assert good.rows == 1
@@ -285,6 +298,7 @@ def test_keys_that_are_not_unique_are_shown(write: Write) -> None:
 MIDNIGHT = datetime.datetime(2013, 1, 1)
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("value", [DAY, MIDNIGHT, MIDNIGHT.replace(tzinfo=datetime.UTC)])
 def test_the_newest_value_is_read_from_the_files(tmp_path: Path, value: datetime.date) -> None:
     files, checks = Files(str(tmp_path)), Checks(newest="day")
@@ -321,6 +335,7 @@ def published_of(root: Path, session: Any, name: str, *outputs: StagedOutput, sp
     return published(session, warehouse, name)
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("kind", ["spark", "arrow"])
 def test_readers_find_nulls_where_an_older_file_lacks_a_column(kind: str, session: Any, tmp_path: Path) -> None:
     files = Files(str(tmp_path))

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import pyspark
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from py4j.java_gateway import JVMView, get_field
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 
-from unstuck.tasks.spec.sql_tokens import not_closed, parameters_in, tokens
+from unstuck.tasks.spec.sql_tokens import not_closed, parameters_in, tables_in, tokens
+
+pytestmark = pytest.mark.variant
 
 Token = tuple[str, str]  # the kind, and the text
 _KINDS = {"STRING_LITERAL": "string", "DOUBLEQUOTED_STRING": "string", "BACKQUOTED_IDENTIFIER": "name"}
@@ -162,3 +165,53 @@ def test_what_is_not_closed_for_us_is_not_closed_for_spark(
 ) -> None:
     if any(token.kind == "open" for token in tokens(sql)) and not any(sign in sql for sign in NEW):
         assert sparks(sql) is None
+
+
+# {q} is a query, {r} what follows FROM, {e} an expression.
+QUERIES = (
+    "SELECT {e} FROM {r}",
+    "FROM {r} SELECT {e}",
+    "({q}) UNION ALL ({q})",
+    "SELECT {e}, {e} FROM {r} ORDER BY from DESC",
+    "SELECT {e} FROM {r} WHERE from IN (1) GROUP BY from HAVING from > 1",
+    "SELECT {e} FROM {r} WINDOW w AS ()",
+    "WITH c AS ({q}), d (x) AS ({q}) SELECT {e} FROM {r}",
+    "WITH c ({q}), `d` ({q}) {q}",
+    "FROM {r} |> JOIN b |> LIMIT 1",
+    "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n FROM c) {q}",
+    "WITH RECURSIVE c(n) MAX RECURSION LEVEL 9 AS ({q}) {q}",
+)
+RELATIONS = (
+    *("a", "B AS c", "`d` e", "a, b x, c", "db.t", "({q}) s, b", "range(3) r, a", "VALUES (1) v"),
+    *("delta.`/x`, a", "STREAM s", "a JOIN b USING (x)", "a LEFT JOIN ({q}) s ON a.x = s.x"),
+    *("a LATERAL VIEW explode(y) l AS z", "a, LATERAL ({q})", "a CROSS JOIN LATERAL f(x)", "from"),
+    *("a TABLESAMPLE (9 PERCENT)", "a NATURAL JOIN b", "a PIVOT (sum(x) FOR y IN (1))"),
+    *("a VERSION AS OF 3", "IDENTIFIER('a') i", "a FULL OUTER JOIN b ON from = to", "a b (x, y)"),
+)
+EXPRESSIONS = (
+    *("x", "a.from", "from", "from b", "extract(day FROM x)", "trim(BOTH 'c' FROM x)", "({q})"),
+    *("x AS from", "x IS NOT DISTINCT FROM to", "CASE WHEN from IS NULL THEN from ELSE from END"),
+    *("x IN ({q})", "EXISTS ({q})", "f(x), c", "f(x), c AS d", "from BETWEEN from AND to", "1 join"),
+    *("/*+ a */ 'FROM z'", "x -> from", "a.join", "substring(x FROM 2)", "-from", "from[1]", "f(from)"),
+)
+
+
+@st.composite
+def statements(draw: st.DrawFn, left: int = 3) -> str:
+    """A query, made of all places in which FROM or JOIN may stand."""
+    text = draw(st.sampled_from(QUERIES)) if left else "SELECT 1 AS x"
+    parts = {"r": st.sampled_from(RELATIONS), "e": st.sampled_from(EXPRESSIONS)}
+    while (hole := re.search(r"\{([qre])\}", text)) is not None:
+        part = parts[hole[1]] if hole[1] in parts else statements(max(left - 1, 0))
+        text = text[: hole.start()] + draw(part) + text[hole.end() :]
+    return text
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.filter_too_much])
+@given(statements())
+@example("SELECT to, from FROM edges ORDER BY from DESC")
+def test_no_table_is_named_that_spark_would_not_look_for(jvm: JVMView, sql: str) -> None:
+    assume(takes(jvm, sql))
+    plan = jvm.org.apache.spark.sql.execution.SparkSqlParser().parsePlan(sql).toString()
+    # The names after WITH are read, too, and are none of those of the catalog.
+    assert tables_in(sql) <= {name.lower() for name in re.findall(r"UnresolvedRelation \[([^\],]*)\]", plan)}

@@ -17,6 +17,8 @@ from tests.support import fleet
 from tests.support.servers import RedisServer
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 
+pytestmark = pytest.mark.variant
+
 NOON = datetime(2024, 7, 1, 12)
 PLACES = [("America/New_York", "UTC"), ("Asia/Tokyo", "UTC"), ("UTC", "UTC"), ("America/New_York", "Europe/Berlin")]
 WAYS = {"datetime", "pandas", "literal", "text", "ntz", "date", "parameter", "collected", "to_pandas", "arrow"}
@@ -38,10 +40,13 @@ def place(
         yield queue, home, zone
 
 
-def run(client: redis.Redis, place: tuple[str, Path, str], job: str, *steps: str, **group: Any) -> Outcome:
+def run(
+    client: redis.Redis, place: tuple[str, Path, str], job: str, *steps: str, zone: str = "", **group: Any
+) -> Outcome:
     queue, home, _ = place
     made = [{"python": f"frame_steps.zones:{step}", **({"output": step} if step in OUTPUTS else {})} for step in steps]
-    offer = fleet.make_offer(client, home / "warehouse", job, {"name": "g", "queue": queue, "steps": made, **group})
+    work = {"name": "g", "queue": queue, "steps": made, **group}
+    offer = fleet.make_offer(client, home / "warehouse", job, work, zone=zone)
     return fleet.outcome(client, offer, 120)
 
 
@@ -73,17 +78,33 @@ def test_process_jvm_session_and_tasks_agree_also_after_a_step_that_changed_all_
     client: redis.Redis, place: tuple[str, Path, str]
 ) -> None:
     run(client, place, "abroad", "goes_abroad")
-    first = datetime.fromtimestamp(0, ZoneInfo(place[2])).replace(tzinfo=None)
-    shown = NOON.replace(tzinfo=UTC).astimezone(ZoneInfo(place[2])).replace(tzinfo=None)
-    assert run(client, place, "after", "clocks").results == {
-        "task": f"{place[2]} {first}",
-        "process": f"{place[2]} {first}",
-        "session": place[2],
-        "java": place[2],
-        "shown": str(shown),
-    }
+    assert run(client, place, "after", "clocks").results == clocks_of(place[2])
     said = f"set spark.sql.session.timeZone to Asia/Tokyo, and Python went on with {place[2]}"
     assert said in "".join(log.read_text() for log in place[1].glob("worker-*.log"))
+
+
+def clocks_of(zone: str) -> dict[str, str]:
+    """What the step ``clocks`` finds in this zone."""
+    first = datetime.fromtimestamp(0, ZoneInfo(zone)).replace(tzinfo=None)
+    shown = NOON.replace(tzinfo=UTC).astimezone(ZoneInfo(zone)).replace(tzinfo=None)
+    day = datetime(2026, 3, 1, 23, 30, tzinfo=UTC).astimezone(ZoneInfo(zone)).date()
+    clock = f"{zone} {first}"
+    return {"task": clock, "process": clock, "session": zone, "java": zone, "shown": str(shown), "day": str(day)}
+
+
+def test_a_job_has_its_own_zone_on_every_host_and_the_next_one_that_of_the_setting(
+    client: redis.Redis, place: tuple[str, Path, str]
+) -> None:
+    """`to_date(at) = :day` with a schedule in Berlin took rows of two business days on a fleet in UTC."""
+    own = "Asia/Kolkata" if place[2] == "Europe/Berlin" else "Europe/Berlin"
+    outcome = run(client, place, "own", "in_spark", "clocks", zone=own)
+    noon = NOON.replace(tzinfo=ZoneInfo(own)).astimezone(UTC)
+    found = {row["how"]: row["at"].astimezone(UTC) for row in rows(place, outcome, "in_spark")}
+    assert found == dict.fromkeys(WAYS, noon)
+    assert (outcome.results, outcome.zone) == (clocks_of(own), own)
+    light = run(client, place, "own-light", "without_spark", spark=False, zone=own)
+    assert rows(place, light, "without_spark")[0]["by_process"] == NOON.replace(tzinfo=ZoneInfo(own))
+    assert run(client, place, "own-after", "clocks").results == clocks_of(place[2])
 
 
 def test_a_conf_with_another_zone_is_refused_with_the_advice(client: redis.Redis, place: tuple[str, Path, str]) -> None:

@@ -39,6 +39,8 @@ from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, Entry
 from unstuck.tasks.warehouse.marker import StagedOutput
 
+pytestmark = pytest.mark.variant
+
 UTC = datetime.UTC
 D = decimal.Decimal
 # As a group's conf may have it. None of it may change what is stored.

@@ -24,8 +24,7 @@ from unstuck import Client, JobSpec, Settings, Status, published_files
 from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.streams.arrived.listing import arrivals
-from unstuck.tasks.streams.read import files_read
-from unstuck.tasks.streams.read.files_read import read_files
+from unstuck.tasks.streams.read.files_read import TaskSizes, read_files
 from unstuck.tasks.warehouse.files import Files
 
 DISTINCT = """
@@ -105,8 +104,8 @@ def test_an_idle_session_gives_its_executors_back_to_the_cluster(
         return [one for worker in workers for one in worker.executors]
 
     with fleet_on(master, redis_server.url, tmp_path, idle="5s", **conf) as client:
-        for number in range(2):  # the second one gets a session, and executors, of its own
-            job = client.submit({"name": f"job{number}", "groups": [group]}).id
+        for _ in range(2):  # the second one gets a session, and executors, of its own
+            job = client.submit({"name": "rows", "groups": [group]}).id
             wait_until(held, 120, "an executor of the cluster")
             ended = client.wait(job, timeout=seconds(90))
             assert ended.job.status is Status.FINISHED, ended
@@ -155,7 +154,7 @@ def test_the_demo_on_spark_connect(redis_server: RedisServer, tmp_path: Path) ->
 
 
 def test_a_stream_is_loaded_on_spark_connect_and_one_with_state_is_refused_at_once(
-    redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    redis_server: RedisServer, tmp_path: Path
 ) -> None:
     pytest.importorskip("grpc")
     (tmp_path / "in").mkdir()
@@ -178,10 +177,10 @@ def test_a_stream_is_loaded_on_spark_connect_and_one_with_state_is_refused_at_on
         ended = load(state=True)
 
         # Its tasks read the files as its driver does.
-        monkeypatch.setattr(files_read, "_ON_DRIVER", -1)
         stream = StreamInput.model_validate(events)
         session = SparkSession.builder.remote(address).create()
-        found = read_files(session, arrivals(stream, {}).new, stream, Files(str(tmp_path / "warehouse")), "_staging/x")
+        files, sizes = Files(str(tmp_path / "warehouse")), TaskSizes(driver=0)
+        found = read_files(session, arrivals(stream, {}).new, stream, files, "_staging/x", sizes)
         assert (found.frame.count(), sorted(found.rows.values())) == (2, [1, 1])
         session.stop()
     assert rows["id"].to_list() == [1, 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import redis
 
 from tests.support import fleet
@@ -11,6 +12,8 @@ from tests.support.network.s3_server import KEY, SECRET, S3Server
 from tests.support.servers import RedisServer
 from unstuck.tasks.driver.driver import store_conf
 from unstuck.tasks.protocol.report import OutcomeKind
+
+pytestmark = pytest.mark.variant
 
 
 def test_a_group_fails_at_once_and_is_told_which_jars_are_missing(

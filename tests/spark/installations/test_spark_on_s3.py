@@ -107,7 +107,7 @@ def lake(
 
 def test_a_fork_a_join_appends_and_overwritten_partitions_are_what_was_given(lake: Lake) -> None:
     numbers = {"sql": "SELECT id AS n, id % 2 AS part FROM range(4)", "output": "numbers"}
-    by_day = "SELECT :n AS n, date '2026-01-01' + CAST(:n AS int) AS day, concat('a b/', :n) AS place"
+    by_day = "SELECT :n AS n, CAST(:day AS date) AS day, concat('a b/', :n) AS place"
     spec = {
         "name": "on-s3",
         "groups": [
@@ -125,15 +125,19 @@ def test_a_fork_a_join_appends_and_overwritten_partitions_are_what_was_given(lak
             {"name": "loads", "steps": [{"sql": "SELECT :n AS n", "output": "loads"}]},
             {"name": "days", "steps": [{"sql": by_day, "output": "days"}]},
         ],
-        "params": {"n": 1},
+        "params": {"n": 1, "day": "2026-01-02"},
         "publish": ["numbers", "mixed", "total", "loads", "days"],
         "outputs": {
             "loads": {"mode": "append"},
-            "days": {"mode": "partition_overwrite", "partition_by": ["day", "place"]},
+            "days": {
+                "mode": "partition_overwrite",
+                "partition_by": ["day", "place"],
+                "partitions": {"day": ":day"},
+            },
         },
     }
     for n in (1, 2, 2):
-        lake.run({**spec, "params": {"n": n}})
+        lake.run({**spec, "params": {"n": n, "day": f"2026-01-0{n + 1}"}})
     assert [row["n"] for row in lake.rows("numbers")] == [0, 1, 2, 3]
     assert [(row["n"], row["name"]) for row in lake.rows("mixed")] == [(1, "é"), (2, "b"), (3, "c")]
     assert lake.rows("total") == [{"numbers": 6, "mixed": 6}]

@@ -15,6 +15,7 @@ import pytest
 
 from tests import matrix
 from tests.support import fleet
+from tests.support.jobs.stored import versions_of
 from tests.support.machine import seconds
 from tests.support.paths import PYTHONPATH
 from tests.support.programs.coordinator_processes import coordinator_processes
@@ -98,7 +99,7 @@ def test_a_fork_on_two_real_sparks_is_made_by_one_unless_it_is_mixed(two: Two) -
     # Given: a fork of four whose first member runs on one of the two
     one = two.submit("one", 4)
     two.began("one", 1)
-    bound = two.client._queries.versions(one)["spark"]
+    bound = versions_of(two.client, one)["spark"]
     assert bound in (OLD, NEW)
     other = NEW if bound == OLD else OLD
 

@@ -16,6 +16,8 @@ from tests.support.servers import RedisServer
 from tests.support.spark.spark_cluster import standalone
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 
+pytestmark = pytest.mark.variant
+
 NOTHING = {"tables": [], "databases": ["default"], "functions": [], "files": []}
 Run = Callable[..., Outcome]
 

@@ -10,6 +10,8 @@ from tests.support.spark.jvm import end_jvm
 from unstuck import Settings
 from unstuck.tasks.driver.driver import Driver
 
+pytestmark = pytest.mark.variant
+
 BY_DEFAULT = 100  # compiled stages that Spark keeps
 
 

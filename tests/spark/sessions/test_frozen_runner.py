@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 import pyarrow.parquet as pq
+import pytest
 import redis
 
 from tests.guarantees.shown_is_true.test_states import staged
@@ -15,6 +16,8 @@ from tests.support.coordinator import Coordinator
 from tests.support.programs.processes import below
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Status, published_files
+
+pytestmark = pytest.mark.variant
 
 ENVIRON = {"UNSTUCK_SPARK_CONF": json.dumps({"spark.driver.memory": "1g"}), "UNSTUCK_SPARK_MASTER": "local[2]"}
 
@@ -71,13 +74,13 @@ def test_a_jvm_that_writes_on_under_a_frozen_runner_changes_nothing_and_the_thaw
             return all(one.job is None for one in fleet.listed(client) if one.pid == runner.pid)
 
         wait_until(let_go, 30, "the thawed runner to hold nothing any more")
-        view, commit = coordinator.show(job), coordinator.client._job_record(job).commit
+        view, commit = coordinator.show(job), coordinator.record(job).commit
         record = view.groups[0].members[0]
         assert (view.job.status, record.attempt, record.rows) == (Status.FINISHED, 2, {"data": 7})
         rows = pq.read_table(published_files(view.job.warehouse, "data")).to_pylist()
         assert rows == [{"n": n} for n in range(7)]
         offered()
-        assert coordinator.client._job_record(job).commit == commit, "and what it still said changed nothing"
+        assert coordinator.record(job).commit == commit, "and what it still said changed nothing"
         assert "succeeded APPLIED" not in worker.text()
 
         # And a worker whose main process is killed leaves nothing behind: runner, watchdog, JVM.

@@ -14,6 +14,8 @@ from tests.support.programs.processes import command_line, lives
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.protocol.report import OutcomeKind
 
+pytestmark = pytest.mark.variant
+
 
 def spark_group(name: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "steps": [{"sql": "SELECT 1 AS one", "output": "x"}], **more}

@@ -18,6 +18,8 @@ from unstuck.tasks.driver.context_snapshot import ContextSnapshot
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 
+pytestmark = pytest.mark.variant
+
 RECURSIVE, SECRET = "mapreduce.input.fileinputformat.input.dir.recursive", "fs.s3a.secret.key"
 KEYS = [RECURSIVE, SECRET, "io.file.buffer.size"]
 CLEAN = {

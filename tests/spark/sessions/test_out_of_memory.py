@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis
 
 from tests.support import fleet
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
+
+pytestmark = pytest.mark.variant
 
 STEPS = """
 import os, signal

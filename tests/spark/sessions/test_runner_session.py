@@ -5,11 +5,14 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+import pytest
 import redis
 
 from tests.support import fleet
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.protocol.report import OutcomeKind
+
+pytestmark = pytest.mark.variant
 
 
 def test_a_session_that_does_not_start_in_time_fails_the_attempt_with_its_reason(

@@ -150,6 +150,7 @@ def test_an_attempt_finds_nothing_that_another_left_behind(store: redis.Redis, m
     assert [tag.rpartition("/")[0] for tag in seen["tags"]] == [str(second)]
 
 
+@pytest.mark.variant
 def test_frames_of_pandas_and_frames_without_rows_are_outputs_too(
     store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
@@ -192,6 +193,7 @@ def test_values_of_a_dynamic_fork_are_collected_from_the_output(store: redis.Red
     assert done(store, make_offer("g", twice, collect=distinct, epoch=3, nonce="n3")).forks == {"months.month": [1]}
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize(
     ("steps", "code", "says"),
     [
@@ -279,6 +281,7 @@ def test_a_column_whose_comment_holds_a_secret_is_refused(
         assert path.is_dir() or b"hunter2" not in path.read_bytes(), path
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("word", ["TYPE", "TRUE", "NR"])
 def test_configuration_is_looked_for_in_no_schema(store: redis.Redis, make_offer: MakeOffer, word: str) -> None:
     text = "SELECT named_struct('nr', id, 'part', :word) AS s, current_date() AS d, id AS nr FROM range(3)"
@@ -317,6 +320,7 @@ def test_a_cancel_interrupts_a_running_stage_and_the_session_goes_on(
     assert [runner.pid for runner in worker.runners] == before
 
 
+@pytest.mark.variant
 def test_a_cancel_between_two_actions_ends_the_step_at_its_next_one(
     store: redis.Redis, make_offer: MakeOffer, worker: fleet.FleetWorker, tmp_path: Path
 ) -> None:
@@ -332,6 +336,7 @@ def test_a_cancel_between_two_actions_ends_the_step_at_its_next_one(
     assert [runner.pid for runner in worker.runners] == before
 
 
+@pytest.mark.variant
 def test_a_cancel_ends_a_udf_that_ignores_every_interrupt(
     store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
@@ -351,6 +356,7 @@ def test_a_warehouse_that_this_worker_does_not_see_is_refused_and_nothing_is_mad
     assert not (tmp_path / "warehouse" / "_staging").exists()
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize(("back", "code"), [(False, "WAREHOUSE_MISMATCH"), (True, "STAGING_LOST")])
 def test_a_warehouse_that_goes_away_while_spark_writes_makes_no_output_and_no_half_of_one(
     store: redis.Redis, make_offer: MakeOffer, tmp_path: Path, back: bool, code: str
@@ -379,6 +385,7 @@ def test_the_record_carries_progress_with_the_application_and_its_ui(
     fleet.outcome(store, offer)
 
 
+@pytest.mark.variant
 def test_the_line_and_the_stage_at_which_a_step_of_spark_stands_are_shown(
     store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:
@@ -403,6 +410,7 @@ def test_the_line_and_the_stage_at_which_a_step_of_spark_stands_are_shown(
     fleet.outcome(store, offer)
 
 
+@pytest.mark.variant
 def test_a_runner_whose_jvm_died_between_attempts_claims_nothing_and_is_replaced(
     store: redis.Redis, make_offer: MakeOffer, worker: fleet.FleetWorker
 ) -> None:
@@ -419,6 +427,7 @@ def test_a_runner_whose_jvm_died_between_attempts_claims_nothing_and_is_replaced
     assert done(store, offer).rows == {"numbers": 10}, "the first claim is of a runner that can"
 
 
+@pytest.mark.variant
 def test_a_step_that_stops_the_session_is_charged_to_its_group(store: redis.Redis, make_offer: MakeOffer) -> None:
     """What comes next in the group finds a session that is stopped; the next group has a new one."""
     found = failure(store, make_offer("g", python("stop_the_session"), python("spark_numbers", "numbers")))
@@ -427,6 +436,7 @@ def test_a_step_that_stops_the_session_is_charged_to_its_group(store: redis.Redi
     assert done(store, make_offer("i", python("spark_numbers", "numbers"))).rows == {"numbers": 10}
 
 
+@pytest.mark.variant
 def test_a_runner_whose_jvm_dies_while_the_session_is_left_is_replaced(
     store: redis.Redis, make_offer: MakeOffer, worker: fleet.FleetWorker
 ) -> None:
@@ -457,6 +467,7 @@ def test_killing_the_runner_takes_the_jvm_the_python_workers_and_all_temporary_f
     wait_until(lambda: not any(place.exists() for place in places), 60, "all files to be removed")
 
 
+@pytest.mark.variant
 def test_sql_reads_results_of_needed_groups_as_bound_values(
     store: redis.Redis, make_offer: MakeOffer, tmp_path: Path
 ) -> None:

@@ -14,6 +14,8 @@ from tests.support.servers import RedisServer
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.spec.spark_conf import is_static
 
+pytestmark = pytest.mark.variant
+
 STATIC = {"spark.sql.warehouse.dir": "file:/nowhere/own", "spark.driver.maxResultSize": "77m"}
 RUN_TIME = {"spark.sql.shuffle.partitions": "7"}
 

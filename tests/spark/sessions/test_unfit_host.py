@@ -6,12 +6,15 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 import redis
 
 from tests.support import fleet
 from tests.support.programs.processes import command_line
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.protocol.report import OutcomeKind
+
+pytestmark = pytest.mark.variant
 
 STEPS = """
 def uses_python(spark, ctx):

@@ -17,12 +17,12 @@ from tests.support.failpoints import Once, armed
 from unstuck import InputMissing, OutputInvalid, Quality, Unrecoverable
 from unstuck.tasks.errors import StagingLost
 from unstuck.tasks.failpoints import Point
-from unstuck.tasks.formats import rows
+from unstuck.tasks.formats.rows import Parts
 from unstuck.tasks.frames.quality import stage_checked
 from unstuck.tasks.frames.spark import stream_parquet
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.outputs import Checks
-from unstuck.tasks.streams.read import structured
+from unstuck.tasks.streams.read import files_read, structured
 from unstuck.tasks.streams.read.arriving_files import ArrivingFiles
 from unstuck.tasks.streams.read.group_stream import GroupStream, Reader
 from unstuck.tasks.streams.read.structured import stage_stream
@@ -30,6 +30,8 @@ from unstuck.tasks.warehouse.checkpoint import newest_commit, unpack, what_is_lo
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log_entry import DatasetState
 from unstuck.tasks.warehouse.marker import Checkpoint, PackedState, StagedOutput
+
+pytestmark = pytest.mark.variant
 
 
 class Published:
@@ -175,7 +177,8 @@ def test_rows_that_have_arrived_and_are_gone_when_spark_plans_its_batch_are_not_
     loads: Loads, gone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As while the warehouse is away: Spark passes over what it does not find, and counts it as read."""
-    monkeypatch.setattr(rows, "_PART", 0)  # each file of the landing folder makes one here
+    # Each file of the landing folder makes one part.
+    monkeypatch.setattr(files_read, "Parts", partial(Parts, part_bytes=0))
     loads.arrive(1)
     loads.arrive(2)
     attempt = loads.attempt()

@@ -8,14 +8,14 @@ from __future__ import annotations
 import bz2
 import datetime
 import gzip
-import inspect
 import json
 import os
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal as D
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,25 +24,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
-from pyspark import cloudpickle
 
 from tests.support.spark.jvm import end_jvm
 from tests.support.streams.kafka import mock_broker
 from unstuck import Settings
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.errors import BadFile, BadRecord, FileUnsettled
-from unstuck.tasks.formats import decode, file_content
+from unstuck.tasks.formats import decode
 from unstuck.tasks.formats.arrived import ArrivedFile, content_of
+from unstuck.tasks.formats.csv_files import read_csv
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
 from unstuck.tasks.streams.read import files_read, kafka_read
-from unstuck.tasks.streams.read.files_read import ReadFiles, read_files
+from unstuck.tasks.streams.read.files_read import TASK_SIZES, ReadFiles, TaskSizes, read_files
 from unstuck.tasks.streams.read.group_stream import Reader
+from unstuck.tasks.streams.read.spark_tasks import in_tasks
 from unstuck.tasks.streams.read.structured import is_streaming
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.object_store import ObjectStore
 
+pytestmark = pytest.mark.variant
+
 UTC = datetime.UTC
+Task = partial[dict[str, Any]]  # of Spark
 HEADER = {"header": "true"}
 ID_NAME = "id BIGINT, name STRING"
 ANN, BEN = {"id": 1, "name": "ann"}, {"id": 2, "name": "ben"}
@@ -315,6 +319,7 @@ class Place:
     home: Path
     session: Any
     state: bool = False
+    sizes: TaskSizes = TASK_SIZES
 
     def read(self, case: Case, **more: Any) -> ReadFiles:
         return self.of(case, self.arrived(case), **more)
@@ -333,7 +338,17 @@ class Place:
             {"stream": str(self.home), "format": case.format, "schema": case.schema, "options": case.options, **words}
         )
         files = Files(str(self.home / "warehouse"))
-        return read_files(self.session, arrived, stream, files, "_staging/a/_arrived")
+        return read_files(self.session, arrived, stream, files, "_staging/a/_arrived", self.sizes)
+
+
+class ShortReads:
+    """A stream that answers each read with at most ``most`` bytes."""
+
+    def __init__(self, stream: Any, most: int) -> None:
+        self._stream, self._most = stream, most
+
+    def read(self, size: int) -> bytes:
+        return bytes(self._stream.read(min(size, self._most)))
 
 
 def rows(read: ReadFiles) -> list[dict[str, Any]]:
@@ -375,15 +390,12 @@ def spark_place(driver: Driver, tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.fixture(params=["driver", "tasks", "without Spark"])
-def any_place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def any_place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Also one in which tasks of Spark read the files."""
     if request.param == "without Spark":
         return Place(tmp_path, None)
-    if request.param == "tasks":
-        monkeypatch.setattr(files_read, "_ON_DRIVER", -1)
-        monkeypatch.setattr(files_read, "_OF_TASK", 8)
     place: Place = request.getfixturevalue("spark_place")
-    return place
+    return replace(place, sizes=TaskSizes(driver=0, task=8)) if request.param == "tasks" else place
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -447,7 +459,7 @@ def test_a_bad_file_is_put_aside_with_its_error_and_line_and_no_row_of_it_is_rea
 @pytest.mark.parametrize("size", [1009, 16 * 1024 * 1024])
 def test_rows_of_several_blocks_are_all_read(place: Place, monkeypatch: Any, size: int) -> None:
     """Blocks end within fields, within quotes, within a letter, and within a line end."""
-    monkeypatch.setattr(file_content, "_BLOCK", size)
+    monkeypatch.setattr(decode, "read_csv", lambda stream, *rest: read_csv(ShortReads(stream, size), *rest))
     rows_ = [f'{n},"a\r\n{"ü" * (n % 7)}""{n}"\r\n' for n in range(3_000)]
     whole = ("id,name\r\n" + "".join(rows_)).encode()
     found = place.read(csv("", {"a.csv": whole, "b.csv.gz": gzip.compress(whole)}, []))
@@ -475,15 +487,13 @@ def test_objects_are_read_whatever_their_names_are(bucket: str, tmp_path: Path) 
         Place(tmp_path, None).of(case, arrived)
 
 
-def test_tasks_of_spark_read_what_its_driver_reads(spark_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_of_spark_read_what_its_driver_reads(spark_place: Place) -> None:
     place = spark_place
     case = csv(
         "", {f"{n} [{n}].csv": b"id,name\n%d,%b\n" % (n, b"x" * n) for n in range(40)}, [], f"{ID_NAME}, _file STRING"
     )
     expected = rows(place.read(case))
-    monkeypatch.setattr(files_read, "_ON_DRIVER", 1)
-    monkeypatch.setattr(files_read, "_OF_TASK", 200)
-    found = place.read(case)
+    found = replace(place, sizes=TaskSizes(driver=1, task=200)).read(case)
     assert sorted(map(str, rows(found))) == sorted(map(str, expected))
     assert len(found.rows) == len(expected) == 40
     warehouse = place.home / "warehouse" / "_staging"
@@ -493,12 +503,15 @@ def test_tasks_of_spark_read_what_its_driver_reads(spark_place: Place, monkeypat
 def test_where_executors_lack_the_package_the_driver_reads(
     spark_place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(files_read, "_ON_DRIVER", -1)
     module = ModuleType("of_the_driver_alone")
-    exec(inspect.getsource(files_read._task), {**vars(files_read), "__name__": module.__name__}, vars(module))
+    exec("def call(part):\n    return part()", vars(module))
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(files_read, "_task", module._task)
-    assert len(rows(spark_place.read(csv("", PLAIN, [])))) == 2
+
+    def needs_the_module(session: Any, parts: list[Task], *rest: Any) -> Any:
+        return in_tasks(session, [partial(module.call, part) for part in parts], *rest)
+
+    monkeypatch.setattr(files_read, "in_tasks", needs_the_module)
+    assert len(rows(replace(spark_place, sizes=TaskSizes(driver=0)).read(csv("", PLAIN, [])))) == 2
     assert "cannot read the 2 files of a stream, so its driver reads all" in caplog.text
     assert "No module named 'of_the_driver_alone'" in caplog.text
 
@@ -506,23 +519,18 @@ def test_where_executors_lack_the_package_the_driver_reads(
 def test_what_executors_do_not_find_the_driver_looks_for(
     spark_place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(files_read, "_ON_DRIVER", -1)
-    module = ModuleType("unstuck_elsewhere")  # a host without the folder
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    cloudpickle.register_pickle_by_value(module)
-    exec(_ELSEWHERE, vars(module))
-    monkeypatch.setattr(files_read, "_task", module._task)
-    assert len(rows(spark_place.read(csv("", PLAIN, []), on_bad_file="skip"))) == 2
-    assert "did not find a file as it was listed, so the driver reads all: the file is not there" in caplog.text
-    cloudpickle.unregister_pickle_by_value(module)
 
+    def on_a_host_without_the_folder(session: Any, parts: list[Task], *rest: Any) -> Any:
+        return in_tasks(session, [elsewhere(part) for part in parts], *rest)
 
-_ELSEWHERE = """
-def _task(share, *rest):
-    from dataclasses import replace
-    from unstuck.tasks.streams.read.files_read import _task
-    return _task([replace(file, path="/elsewhere" + file.path) for file in share], *rest)
-"""
+    def elsewhere(part: Task) -> Task:
+        share, *others = part.args
+        return partial(part.func, [replace(one, path=f"/elsewhere{one.path}") for one in share], *others)
+
+    monkeypatch.setattr(files_read, "in_tasks", on_a_host_without_the_folder)
+    place = replace(spark_place, sizes=TaskSizes(driver=0))
+    assert len(rows(place.read(csv("", PLAIN, []), on_bad_file="skip"))) == 2
+    assert "could not read a file as it was listed, so the driver reads all: the file is not there" in caplog.text
 
 
 def test_files_that_spark_has_written_are_read_as_they_were(place: Place, driver: Driver) -> None:
@@ -564,10 +572,7 @@ def test_files_that_spark_has_written_are_read_as_they_were(place: Place, driver
             place.read(Case("", "orc", written("orc", day), [], "on DATE"))
 
 
-def test_many_messages_of_a_topic_are_read_by_tasks_of_spark_with_the_same_rows_or_error(
-    spark_place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kafka_read, "_OF_TASK", 30)
+def test_many_messages_of_a_topic_are_read_by_tasks_of_spark_with_the_same_rows_or_error(spark_place: Place) -> None:
     session, files = spark_place.session, Files(str(spark_place.home / "warehouse"))
     with mock_broker() as broker:
         values: list[Any] = [{"id": n} for n in range(100)]
@@ -576,11 +581,11 @@ def test_many_messages_of_a_topic_are_read_by_tasks_of_spark_with_the_same_rows_
         given = {"stream": broker.stream("events"), "format": "json", "schema": "id BIGINT", "metadata": ["offset"]}
         stream = KafkaInput.model_validate(given)
         reader = Reader(session, files, "arrived")
-        whole = kafka_read.read_messages(reader, stream, {}, None)
+        whole = kafka_read.read_messages(reader, stream, {}, None, per_task=30)
         expected = sorted([(n, n) for n in range(100)] + [(n, n) for n in range(40)])
         assert sorted((row.id, row.offset) for row in whole.frame.collect()) == expected
         assert (whole.rows, whole.position.next) == (140, {0: 0, 1: 100, 2: 40, 3: 0})
         assert len(list((spark_place.home / "warehouse" / "arrived").iterdir())) == 4 + 2, "one folder for each task"
         broker.produce("events", *values, "bad", partition=3)
         with pytest.raises(BadRecord, match="offset 100 of partition 3 is no row"):
-            kafka_read.read_messages(reader, stream, {}, whole.position)
+            kafka_read.read_messages(reader, stream, {}, whole.position, per_task=30)

@@ -161,7 +161,7 @@ def stream(running: StreamFleet, tmp_path: Path) -> Iterator[Stream]:
         yield Stream(tmp_path, running, Client(settings, redis_client=store))
 
 
-@pytest.mark.parametrize("state", [False, True])
+@pytest.mark.parametrize("state", [False, pytest.param(True, marks=pytest.mark.variant)])
 def test_each_job_publishes_the_rows_of_the_files_that_no_job_before_it_has_published(
     stream: Stream, state: bool
 ) -> None:
@@ -178,7 +178,8 @@ def test_each_job_publishes_the_rows_of_the_files_that_no_job_before_it_has_publ
     assert stream.ids() == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize("state", [False, True])
+@pytest.mark.variant
+@pytest.mark.parametrize("state", [False, pytest.param(True, marks=pytest.mark.variant)])
 def test_a_run_that_finds_nothing_new_publishes_no_version_and_says_what_it_looked_at(
     stream: Stream, state: bool
 ) -> None:
@@ -189,16 +190,17 @@ def test_a_run_that_finds_nothing_new_publishes_no_version_and_says_what_it_look
     assert read == {"looked": 2, "files": 2, "bytes": 48}
     (stream.home / "landing" / "3.json.part").write_text("{")
     again = stream.ended(stream.load(state=state))
-    nothing = f"nothing new, looked at 2 files in {stream.home}/landing; not counted by name: 1"
+    nothing = f"nothing new, looked at 2 files in {stream.home}/landing; ignored by their names: 1 (3.json.part)"
     assert again.job.reason is not None
     assert again.job.reason.text == f"all groups are done, and there is no new version: {nothing}"
     assert again.groups[0].members[0].reason == Reason("ARRIVED", nothing)
-    assert again.groups[0].members[0].results["events"] == {"looked": 2, "files": 0, "bytes": 0}
+    assert again.groups[0].members[0].results["events"] == {"looked": 2, "files": 0, "bytes": 0, "ignored": 1}
     assert stream.warehouse.head() == 1
     stream.arrive(4)
     assert stream.rows_of(stream.load(state=state)) == 1
 
 
+@pytest.mark.variant
 def test_a_query_with_state_remembers_what_it_read_whatever_bounds_skips_and_bad_files_there_are(
     stream: Stream,
 ) -> None:
@@ -232,12 +234,14 @@ def test_a_query_with_state_remembers_what_it_read_whatever_bounds_skips_and_bad
     assert stream.ids() == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.variant
 def test_a_folder_that_is_not_there_is_an_error_with_its_path(stream: Stream) -> None:
     code, text = stream.failed()
     assert code == "SOURCE_UNAVAILABLE"
     assert f"the stream cannot read {stream.home}/landing: No such file or directory" in text
 
 
+@pytest.mark.variant
 def test_a_file_with_other_content_is_told_and_nothing_is_read(stream: Stream) -> None:
     stream.arrive(1)
     stream.load()
@@ -251,6 +255,7 @@ def test_a_file_with_other_content_is_told_and_nothing_is_read(stream: Stream) -
     assert stream.ids() == [1, 2, 10]
 
 
+@pytest.mark.variant
 def test_a_first_job_that_finds_no_files_publishes_the_columns_and_no_rows(stream: Stream) -> None:
     (stream.home / "landing").mkdir()
     assert stream.rows_of(stream.load()) == 0
@@ -266,7 +271,7 @@ def test_a_first_job_that_finds_no_files_publishes_the_columns_and_no_rows(strea
     [
         pytest.param(False, Point.AFTER_OUTPUT, marks=pytest.mark.long),
         (False, Point.AFTER_MARKER),
-        (True, Point.AFTER_OUTPUT),
+        pytest.param(True, Point.AFTER_OUTPUT, marks=pytest.mark.variant),
         pytest.param(True, Point.AFTER_MARKER, marks=pytest.mark.long),
     ],
 )
@@ -289,6 +294,7 @@ def test_a_runner_that_dies_on_either_side_of_its_marker_or_of_sparks_commit_pub
     assert stream.ids() == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.variant
 def test_another_generation_reads_all_again_and_its_first_batch_is_not_taken_for_the_old_one(stream: Stream) -> None:
     stream.arrive(1)
     stream.arrive(2)
@@ -301,6 +307,7 @@ def test_another_generation_reads_all_again_and_its_first_batch_is_not_taken_for
     assert stream.rows_of(stream.load(generation=2, state=True)) == 1
 
 
+@pytest.mark.variant
 def test_of_two_jobs_that_read_the_same_files_one_publishes_and_the_other_says_who_did(stream: Stream) -> None:
     stream.arrive(1)
     stream.load()
@@ -320,6 +327,7 @@ def test_of_two_jobs_that_read_the_same_files_one_publishes_and_the_other_says_w
     assert stream.ids() == [1, 2, 3]
 
 
+@pytest.mark.variant
 def test_an_attempt_that_fails_after_the_load_leaves_nothing_and_the_next_one_reads_all_that_has_arrived(
     stream: Stream,
 ) -> None:
@@ -341,6 +349,7 @@ def test_an_attempt_that_fails_after_the_load_leaves_nothing_and_the_next_one_re
     assert stream.ids() == [1, 2, 3]
 
 
+@pytest.mark.variant
 def test_a_retry_takes_over_a_load_unless_another_job_has_gone_on_with_the_stream(stream: Stream) -> None:
     stream.arrive(1)
     gate = stream.home / "open"
@@ -365,6 +374,7 @@ def test_a_retry_takes_over_a_load_unless_another_job_has_gone_on_with_the_strea
     assert stream.ids() == [1, 2, 3]
 
 
+@pytest.mark.variant
 def test_after_a_compaction_and_a_vacuum_the_next_job_reads_what_is_new_alone(stream: Stream) -> None:
     for number in (1, 2, 3):
         stream.arrive(number)
@@ -382,9 +392,10 @@ def test_after_a_compaction_and_a_vacuum_the_next_job_reads_what_is_new_alone(st
     assert stream.ids() == [1, 2, 3, 4]
 
 
+@pytest.mark.variant
 def test_what_another_job_appends_or_replaces_leaves_the_stream_where_it_was(stream: Stream) -> None:
     stream.arrive(1)
-    stream.load()
+    stream.load(shared_with=["other"])
     other = {"name": "other", "steps": [{"sql": "SELECT 10L AS id, 'x' AS at", "output": "loads"}]}
     for mode in ("append", "replace"):
         job = stream.client.submit({"name": "other", "groups": [other], "outputs": {"loads": {"mode": mode}}}).id
@@ -394,6 +405,7 @@ def test_what_another_job_appends_or_replaces_leaves_the_stream_where_it_was(str
     assert stream.ids() == [2, 10]
 
 
+@pytest.mark.variant
 def test_rules_expectations_and_partitions_hold_for_all_that_has_arrived(stream: Stream) -> None:
     rules = {"rules": {"small": "id < 10"}, "max_rejected_ratio": 0.5}
     output = {"quality": rules, "partition_by": ["at"], "expect": {"unique": ["id"]}}
@@ -413,6 +425,7 @@ def test_rules_expectations_and_partitions_hold_for_all_that_has_arrived(stream:
     assert stream.ids() == [1, 2, 3]
 
 
+@pytest.mark.variant
 def test_a_cancel_in_the_middle_of_a_batch_ends_the_job_and_publishes_nothing(stream: Stream) -> None:
     stream.arrive(1)
     started = stream.home / "started"
@@ -468,6 +481,7 @@ def test_a_stream_that_a_step_opens_by_itself_is_no_output_of_a_group_without_on
     assert (reason.code, "name it in inputs:" in reason.text) == ("OUTPUT_INVALID", True)
 
 
+@pytest.mark.variant
 def test_each_job_publishes_by_spark_the_messages_that_no_job_before_it_has_published(stream: Stream) -> None:
     with mock_broker() as broker:
         events = {

@@ -91,7 +91,7 @@ class SmallWorld:
         self.history: tuple[Step, ...] = ()
         self.given = 0  # commands that were taken, and halts
         self._words = 0
-        self._kept: JobState | None = None  # as a coordinator keeps the state of a busy job
+        self.kept: JobState | None = None  # as a coordinator keeps the state of a busy job
 
     def fork(self) -> SmallWorld:
         """The same world once more, to go another way from here."""
@@ -99,7 +99,7 @@ class SmallWorld:
         other.__dict__.update(self.__dict__)
         other.groups, other.collected, other.attempts = dict(self.groups), dict(self.collected), dict(self.attempts)
         other.frozen, other.offers, other.ready = dict(self.frozen), dict(self.offers), dict(self.ready)
-        other._kept = None
+        other.kept = None
         return other
 
     def __str__(self) -> str:
@@ -239,7 +239,7 @@ class SmallWorld:
             return result
         at = self.now if result.job.intent is not self.job.intent else self.job.intent_at
         self.job = replace(result.job, intent_at=at, commit=self._word())
-        self.due, self._kept = self.now, None
+        self.due, self.kept = self.now, None
         self.given += 1
         return result
 
@@ -341,7 +341,7 @@ class SmallWorld:
             raise Broken(f"the job moved from {self.job.status} to HALTED")
         self.seen.jobs.add(move)
         self.job = replace(self.job, halted=Reason("UNDECIDABLE", "a bug"), status=Status.HALTED, commit=self._word())
-        self.due, self._kept = self.now + HALTED_LOOK, None
+        self.due, self.kept = self.now + HALTED_LOOK, None
         self.given += 1
 
     def _look(self, name: str, _: str) -> None:
@@ -353,7 +353,7 @@ class SmallWorld:
         if self.job.terminal or (self.job.halted is not None and self.job.intent in (Intent.RUN, Intent.PAUSE)):
             self.due = math.inf if self.job.terminal else self.now + HALTED_LOOK
             return None
-        state = self._kept if changed is not None else None
+        state = self.kept if changed is not None else None
         if state is None:
             state, changed = self.state(), None
         for name in changed or ():
@@ -361,10 +361,10 @@ class SmallWorld:
         env, old = self.env(published=published), dict(self.groups)
         decision = decide(state, changed, env)
         if not all(self._stands(guard) for guard in decision.guards):
-            self._kept = None
+            self.kept = None
             return self._decided(None, published)
         self._commit(decision)
-        self._kept = None if decision.reload else state
+        self.kept = None if decision.reload else state
         judge(self.state(), decision, old, env, self.seen, self.limit)
         return decision
 

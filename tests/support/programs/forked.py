@@ -122,5 +122,5 @@ def _enter(
         traceback.print_exc()  # first: a handler may hang
         raise
     finally:  # as an interpreter does; multiprocessing leaves by os._exit
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
+        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
+        atexit._run_exitfuncs()  # noqa: SLF001

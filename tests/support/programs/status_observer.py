@@ -10,14 +10,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 
 import redis
 
-from tests.support.machine import waited
 from tests.support.paths import PYTHONPATH, ROOT
 from unstuck import Status
 from unstuck.tasks.protocol.keys import Keys
@@ -36,15 +34,17 @@ ENDS = {
 
 @dataclass
 class Seen:
-    """``lies``: what was not so at the moment of a terminal status. ``met``: these statuses, in order.
+    """Results of the observer.
 
-    ``seconds``: of looking, without those in which the kernel gave this process no processor.
+    Attributes:
+        lies: facts that were not true at the moment of a terminal status.
+        met: the terminal statuses, in order.
+        looks: number of reads of a status.
     """
 
     lies: list[str] = field(default_factory=list)
     met: list[str] = field(default_factory=list)
     looks: int = 0
-    seconds: float = 0.0
 
 
 class Observer:
@@ -108,10 +108,8 @@ def main(url: str, prefix: str, warehouse: str) -> None:
     with connect(url) as client:
         for line in sys.stdin:
             job = line.strip()
-            began = time.monotonic() - waited()
             status = _until_it_has_ended(client, keys, job, seen)
             seen.lies += _judge(client, keys, warehouse, job, status)
-            seen.seconds += time.monotonic() - waited() - began
             seen.met.append(status)
     print(json.dumps(asdict(seen)))
 

@@ -174,7 +174,7 @@ WAYS: dict[str, Callable[[str], object]] = {
 def leave(spark: Any, ctx: Any, way: str, folder: str) -> None:
     """Leaves what ``way`` says; ends once the first process is there, where one is to come during the attempt."""
     # Celery's children may have none of their own by multiprocessing, and this is how its users get round that.
-    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # noqa: SLF001
     WAYS[way](folder)
     if way != LATER:
         _until_noted(folder, 1)

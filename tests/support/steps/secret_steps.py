@@ -15,8 +15,6 @@ import time
 from typing import Any
 from urllib.parse import quote
 
-from unstuck.tasks.worker import pool
-
 
 def told(spark: Any, ctx: Any, key: str, password: str) -> None:
     """Log and print them in all ways, and fail with them."""
@@ -55,9 +53,12 @@ def plain(spark: Any, ctx: Any) -> None:
 
 def thread_left(spark: Any, ctx: Any, password: str) -> None:
     """A thread that goes on until the runner has seen it."""
+    from unstuck.tasks.runner.runner import this_runner
+
+    runner = this_runner()
 
     def go_on() -> None:
-        while not pool._recycling:
+        while not runner.replaced:
             time.sleep(0.01)
 
     threading.Thread(target=go_on, name=password).start()

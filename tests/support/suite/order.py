@@ -45,6 +45,6 @@ class Writer:
         self._seconds[report.nodeid.partition("::")[0]] += report.duration  # type: ignore[assignment]
 
     def pytest_sessionfinish(self) -> None:
-        found = durations() | self._seconds
+        found = {name: seconds for name, seconds in (durations() | self._seconds).items() if (ROOT / name).is_file()}
         lines = [f"{found[name]:6.1f} {name}" for name in sorted(found, key=lambda name: (-found[name], name))]
         TABLE.write_text("\n".join(line for line in lines if float(line.split()[0]) >= WORTH_A_LINE) + "\n")

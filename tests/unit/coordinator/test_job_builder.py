@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from datetime import date
 from pathlib import Path
@@ -11,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.paths import PYTHONPATH
 from unstuck import Group, Job, JobSpec, Output, Retry, SpecError, Step
 from unstuck.coordinator.job_builder import load_job
 
@@ -115,16 +112,13 @@ WRONG = {
     ),
     "needs needs_day: this function is no group of job 'one'": lambda one: one.group(needs=[needs_day])(only_spark),
     "no parameter 'day' of the job or the group; did you mean 'dya'?": lambda one: one.group()(needs_day),
-    "a step takes spark and ctx first: def only_spark(spark, ctx, …)": lambda one: one.group()(only_spark),
+    "only_spark must take spark and ctx first: def only_spark(spark, ctx, …)": lambda one: one.group()(only_spark),
     "there is a group 'step' already": lambda one: one.group()(step),
     "groups[1].retri: unknown field 'retri'; did you mean 'retry'?": lambda one: one.sql("a", "SELECT 1", retri=1),
     "groups[1].retry.maxx: unknown field 'maxx'; did you mean 'max'?": (
         lambda one: one.sql("a", "SELECT 1", retry={"maxx": 1})
     ),
     "the group 'step' has the output 'made' already": lambda one: one.sql("a", "SELECT 1", output="made"),
-    "a worker imports a step as module:function, so it must stand at the top of its module": (
-        lambda one: one.group()(lambda spark, ctx: None)
-    ),
     "write @one.group() with parentheses": lambda one: one.group(step),
     "groups[1]: 'name' is missing": lambda one: one.add({"steps": []}),
 }
@@ -187,20 +181,3 @@ def test_a_job_is_found_by_module_and_name_also_of_the_working_folder(
         load_job("my_failing_jobs:a")
     with pytest.raises(SpecError, match=r"^no_such_module:a: no_such_module cannot be imported: ModuleNotFoundError"):
         load_job("no_such_module:a")
-
-
-def test_a_step_of_a_script_is_named_by_the_module_that_a_worker_imports(tmp_path: Path) -> None:
-    script = tmp_path / "my_script.py"
-    script.write_text(
-        "from unstuck import Job\njob = Job('a')\n\n@job.group()\ndef f(spark, ctx): ...\n\n"
-        "if __name__ == '__main__':\n    print(job.spec().groups[0].steps[0].python)\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
-    done = subprocess.run(
-        [sys.executable, script],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "my_script:f\n"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.steps.small_steps import three
-from unstuck import Job, JobSpec, Settings, Status
+from unstuck import Job, JobSpec, Settings, SpecError, Status
 from unstuck.coordinator.errors import BadRequest, NoSuchGroup
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.selection import select
@@ -54,6 +54,21 @@ def test_a_job_runs_and_publishes_without_redis_and_without_a_fleet(here: InProc
     assert ended.results == {"twice": {"sum": 12}}
     assert rows(here, "twice") == [{"n": 2}, {"n": 4}, {"n": 6}]
     assert [event["kind"] for event in ended.events()][-2:] == ["PUBLISHING", "FINISHED"]
+
+
+def test_a_table_that_nothing_makes_is_refused_before_the_first_group(here: InProcess) -> None:
+    typo = {"name": "report", "needs": ["rows"], "steps": [{"sql": "SELECT * FROM rowz", "output": "report"}]}
+    with pytest.raises(SpecError, match=r"cannot read a table rowz: .*did you mean 'rows'"):
+        here.run({"name": "tiny", "groups": [THREE, typo]})  # the code of `three` shows that it writes no rowz
+    assert not Warehouse(here.settings.warehouse).head()
+
+
+def test_a_version_lists_the_code_of_the_groups_that_led_to_it(here: InProcess) -> None:
+    groups = [THREE, DOUBLED, group("other", "three", output="other")]
+    here.run({"name": "tiny", "publish": ["rows", "twice", "other"], "groups": groups})
+    changes = Warehouse(here.settings.warehouse).existing_entry(1).datasets
+    codes = {name: [*change.steps] for name, change in changes.items()}
+    assert codes == {"rows": ["rows"], "twice": ["rows", "twice"], "other": ["other"]}
 
 
 def test_backoffs_are_jumped_over_and_retries_are_those_of_the_spec(here: InProcess) -> None:
@@ -215,7 +230,7 @@ def test_the_same_key_is_the_same_job(here: InProcess) -> None:
 
 
 def test_a_warehouse_that_cannot_be_written_is_given_up_after_some_tries(here: InProcess) -> None:
-    here.run({"name": "first", "groups": [THREE]})
+    here.run({"name": "tiny", "groups": [THREE]})
     ended = here.run({"name": "tiny", "groups": [THREE, group("spoils", "break_log")]})
     assert not ended.finished
     assert "could not be published yet" in ended.why()

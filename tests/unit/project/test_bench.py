@@ -19,6 +19,8 @@ from bench.measure import Sample, Spread, percentile
 from bench.report import markdown
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.variant
+
 FIGURES = {  # what must be found of each case, as a part of a name
     "c": ("p50", "p99", "first join", "lock held"),
     "d": ("one job", "3 jobs"),

@@ -23,6 +23,8 @@ from tests.support.servers import RedisServer, free_port, server_binary, wait_un
 from unstuck import Settings
 from unstuck.tasks.duration import parse_duration
 
+pytestmark = pytest.mark.variant
+
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 CELERY = sorted(name for name, service in SERVICES.items() if str(service["command"]).startswith("celery "))
@@ -33,7 +35,7 @@ def parse(command: str) -> tuple[click.Context, click.Context]:
     program, *arguments = shlex.split(command)
     assert program == "celery"
     outer = celery_command.make_context("celery", arguments)
-    rest = [*outer._protected_args, *outer.args]
+    rest = [*outer._protected_args, *outer.args]  # noqa: SLF001 - the public name is deprecated
     name, inner, rest = celery_command.resolve_command(outer, rest)
     assert inner is not None, f"celery has no command {name}"
     outer.invoked_subcommand = name

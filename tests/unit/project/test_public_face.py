@@ -67,17 +67,17 @@ def test_the_errors_of_the_client_are_found_in_its_docstrings() -> None:
 
 def test_every_name_is_there_and_type_checkers_see_the_same() -> None:
     assert dir(unstuck) == unstuck.__all__
-    for name in unstuck.__all__:
-        assert getattr(unstuck, name) is getattr(import_module(unstuck._MODULES[name]), name)
     blocks = [node for node in ast.parse(FACE.read_text()).body if isinstance(node, ast.If)]
     seen = {
-        alias.asname: node.module
+        str(alias.asname): str(node.module)
         for block in blocks
         for node in block.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert seen == unstuck._MODULES
+    assert sorted(seen) == unstuck.__all__
+    for name, module in seen.items():
+        assert getattr(unstuck, name) is getattr(import_module(module), name)
     with pytest.raises(AttributeError, match="Clinet"):
         unstuck.Clinet  # noqa: B018
 
@@ -85,7 +85,7 @@ def test_every_name_is_there_and_type_checkers_see_the_same() -> None:
 def test_all_errors_have_one_root_and_those_of_a_step_say_whether_a_retry_may_help() -> None:
     errors = [member for name in unstuck.__all__ if inspect.isclass(member := getattr(unstuck, name))]
     raised = [member for member in errors if issubclass(member, Exception)]
-    assert len(raised) > 10
+    assert raised
     assert all(issubclass(member, unstuck.UnstuckError) for member in raised)
     assert issubclass(unstuck.OutputInvalid, unstuck.Unrecoverable)
     assert not issubclass(unstuck.InputMissing, unstuck.Unrecoverable)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unstuck.coordinator.spec import json_schema as schema
-from unstuck.tasks.duration import LONGEST, SHORTEST, parse_duration
+from unstuck.tasks.duration import LONGEST, SHORTEST, parse_duration, since_time
+from unstuck.tasks.time_zone import in_zone
 
 
 @pytest.mark.parametrize(
@@ -54,6 +56,21 @@ def test_what_is_no_duration_is_refused_with_a_short_sentence(value: Any) -> Non
     assert len(str(caught.value)) < 200
 
 
+@pytest.mark.parametrize(
+    ("text", "instant"),
+    [
+        ("2026-10-25T01:30", "2026-10-24T23:30Z"),
+        ("2026-10-25T02:30", "2026-10-25T00:30Z"),  # the first of the two
+        ("2026-10-25T02:30+01:00", "2026-10-25T01:30Z"),
+        ("2026-10-25T03:30", "2026-10-25T02:30Z"),
+        ("2026-03-29T03:30", "2026-03-29T01:30Z"),
+    ],
+)
+def test_a_moment_on_the_night_of_a_clock_change_is_read_on_the_local_clock(text: str, instant: str) -> None:
+    with in_zone("Europe/Berlin"):
+        assert since_time(text) == datetime.fromisoformat(instant).timestamp()
+
+
 @given(st.from_regex(r"\A([0-9]{1,9}(\.[0-9]{1,3})?(ms|s|m|h|d)){0,3}\Z") | st.floats() | st.integers())
 def test_a_duration_that_is_read_can_be_stored_and_read_again(value: Any) -> None:
     try:
@@ -63,6 +80,7 @@ def test_a_duration_that_is_read_can_be_stored_and_read_again(value: Any) -> Non
     assert parse_duration(json.loads(json.dumps(seconds))) == seconds
 
 
+@pytest.mark.variant
 @given(st.text("0123456789.dhms ", max_size=8))
 def test_the_schema_for_editors_takes_the_same_words(text: str) -> None:
     (pattern,) = set(re.findall(r'"pattern": ("\^\\\\s[^"]*")', schema.schema_text()))

@@ -84,6 +84,7 @@ def test_what_is_no_address_of_a_redis_is_refused_without_its_password(url: str,
         assert "sec/ret" not in text
 
 
+@pytest.mark.variant
 def test_programs_of_celery_say_in_a_sentence_which_setting_is_wrong_and_end_with_2_at_once() -> None:
     """A bare word as address once made them try a RabbitMQ of that name for ever."""
     programs = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,20 @@ def load(spark: None, ctx: Any, day: str) -> pa.Table:
 def of_region(spark: None, ctx: Any, region: int) -> pa.Table:
     orders = ctx.input("orders")
     return orders.filter(pc.equal(orders["region"], region))
+
+
+def days(spark: None, ctx: Any) -> pa.Table:
+    """The day of each visit as Arrow, pandas and the process have it."""
+    visits = ctx.input("visits")
+    frame = visits.to_pandas()
+    return pa.table(
+        {
+            "id": visits["id"],
+            "by_arrow": pc.strftime(visits["at"], format="%Y-%m-%d"),
+            "by_pandas": frame["at"].dt.strftime("%Y-%m-%d"),
+            "by_process": [str(datetime.fromtimestamp(at.timestamp()).date()) for at in frame["at"]],
+        }
+    )
 
 
 def total(spark: None, ctx: Any) -> pa.Table:

@@ -39,6 +39,7 @@ def test_a_test_asks_for_the_fixture_and_configures_nothing(tmp_path: Path) -> N
     assert "unstuck" in run_pytest(tmp_path, "--fixtures", "-q").stdout
 
 
+@pytest.mark.variant
 def test_an_assertion_that_fails_shows_why_the_job_did(tmp_path: Path) -> None:
     (tmp_path / "steps.py").write_text("def load(spark, ctx):\n    raise TimeoutError('no answer of the shop')\n")
     (tmp_path / "job.yaml").write_text(
@@ -54,6 +55,7 @@ def test_an_assertion_that_fails_shows_why_the_job_did(tmp_path: Path) -> None:
         assert "load: FAILED: STEP_FAILED: TimeoutError: no answer of the shop" in shown
 
 
+@pytest.mark.variant
 def test_ctrl_c_and_the_end_of_a_test_by_pytest_are_no_failure_of_a_step(tmp_path: Path) -> None:
     (tmp_path / "test_shop.py").write_text(
         "import os, signal, time\nimport pytest\n"

@@ -256,6 +256,13 @@ def test_the_job_of_a_tick_runs_with_its_parameters_at_its_time(unstuck: Unstuck
     assert began.isoformat()[:16] == "2026-03-29T01:00"
 
 
+def test_the_steps_of_a_tick_have_the_zone_of_their_schedule(unstuck: Unstuck) -> None:
+    step = {"sql": "SELECT current_timezone() AS zone", "output": "zones"}
+    berlin = {"cron": "30 2 * * *", "zone": "Europe/Berlin"}
+    spec = {"name": "zones", "schedule": berlin, "groups": [{"name": "a", "steps": [step]}]}
+    assert unstuck.at("2026-03-29 02:30", spec).run().rows("zones") == [{"zone": "Europe/Berlin"}]
+
+
 def test_the_ticks_of_a_night_of_daylight_saving_are_one(unstuck: Unstuck) -> None:
     for night in ("2026-03-28", "2026-03-29", "2026-10-25"):
         end = (datetime.date.fromisoformat(night) + datetime.timedelta(days=1)).isoformat()
@@ -372,3 +379,24 @@ def test_the_output_of_a_branch_that_was_not_taken_is_read_without_rows_in_its_d
     assert "the group more was skipped, so its output more is read without rows" in caplog.messages
     assert not unstuck.run(branches()).finished
     assert "there is no input 'full'" in told[-1]
+
+
+@pytest.mark.parametrize(
+    ("zone", "day"),
+    [
+        ({"schedule": {"cron": "30 2 * * *", "zone": "Europe/Berlin"}}, "2026-03-02"),
+        ({"zone": "Asia/Tokyo"}, "2026-03-02"),
+        ({"zone": "America/New_York"}, "2026-03-01"),
+        ({}, "2026-03-01"),
+    ],
+    ids=str,
+)
+def test_a_day_is_cut_in_the_zone_of_the_schedule_or_of_the_job(
+    unstuck: Unstuck, zone: dict[str, Any], day: str
+) -> None:
+    at = datetime.datetime(2026, 3, 1, 23, 30, tzinfo=datetime.UTC)
+    unstuck.publish("visits", pa.table({"id": [1], "at": pa.array([at], pa.timestamp("us", "UTC"))}))
+    run = unstuck.run(
+        {"name": "visits", **zone, "groups": [group("days", "days", "days", inputs={"visits": "visits"})]}
+    )
+    assert run.rows("days") == [{"id": 1, "by_arrow": day, "by_pandas": day, "by_process": day}]

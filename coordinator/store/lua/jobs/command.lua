@@ -3,7 +3,7 @@
 -- keys: job events due reports plans
 -- args: job change
 --
--- change: {id, expect, job: {}, plans: {}, event} (JSON)
+-- change: {id, expect, job: {}, plans: {}, event} (JSON); event: JSON text without its time
 -- Answers APPLIED | CONFLICT | MISSING
 --
 -- A command is a commit: it takes the compare-and-set on the last commit, so that no decision made before it can be
@@ -20,9 +20,7 @@ change.job.commit, change.job.commanded = change.id, change.id
 if change.job.intent then change.job.intent_at = stamp(time) end
 write_record(change.job)
 set_all(keys.plans, change.plans)
-local event = cjson.decode(change.event)
-event.at = time
-log_event(cjson.encode(event))
+log_event(at_time(change.event, time))
 redis.call('ZADD', keys.due, 'LT', stamp(time), args.job)
 wake_coordinators()
 return 'APPLIED'

@@ -3,15 +3,16 @@
 -- calls: functions/add_offers functions/count_ended functions/publish_versions
 -- keys: job groups inputs forks attempts events due reports counters summary alive status_before status_after ended
 -- keys: plans submit_key chain_key staging_index staged turn turns lanes versions schedules_due published totals
--- keys: totals_names outbox
+-- keys: totals_names outbox failed
 -- args: job change consumer_group channel after
 --
 -- status_before, status_after: the status indexes of the old and of the new status. channel: of the job's runners.
 -- change: {id, expect, whole, guards: [{group, epoch, nonce, kind}], job: {}, groups: {}, inputs: {}, plans: {}, forks: {},
 --          attempts: {}, drop: [], forget: [], unfreeze: [], uncollect: [], instructions: {}, events: [], notices: [], due, due_seen,
 --          offers, withdrawn, lanes, acks: [], counts: {}, refused: {}, summary, submitted_at, expire, notify, lease_ttl,
---          staged: {after, …}, published: {dataset@warehouse: [dataset, rows]}, published_as, ended} (JSON)
+--          staged: {after, …}, reported_as, published: {dataset@warehouse: [dataset, rows]}, published_as, ended} (JSON)
 -- whole: the record is still as whole as it was when it was loaded; else it is halted, or ended by force
+-- reported_as: the field in the index of failed jobs for a job that ends FAILED; empty for the run of a tick
 -- ended: as in `count_ended`; offers, lanes: as in `add_offers`; withdrawn: [[lane, offer]], which stand no longer
 -- Answers APPLIED | CONFLICT | GUARDED | MISSING
 --
@@ -90,6 +91,8 @@ end
 redis.call('ZREM', keys.due, args.job)
 redis.call('ZADD', keys.ended, stamp(time + change.expire), args.job)
 publish_versions(change.published, change.published_as, args.after)
+local status = redis.call('HGET', keys.job, 'status')
+if change.reported_as ~= '' and status == 'FAILED' then redis.call('HSET', keys.failed, change.reported_as, args.job) end
 local schedule = redis.call('HGET', keys.job, 'schedule')
 if schedule then redis.call('ZADD', keys.schedules_due, 'XX', 'LT', stamp(time), schedule) end
 for _, key in ipairs({

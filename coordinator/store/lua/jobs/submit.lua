@@ -1,12 +1,13 @@
 -- submit: a job's record, its runners' plans, its place in the indexes and its first due, together.
 --
--- keys: job plans events due jobs pending summary submit_key chain_key reports retries retried_events retried_job vacuums schedule expected
+-- keys: job plans events due jobs pending summary submit_key chain_key reports retries retried_events retried_job vacuums schedule expected failed
 -- args: job change
 --
 -- chain_key: the key of the first of the jobs that this one retries. It names the last of them.
 -- pending: the status index of PENDING. retried_job, retried_events: of the job that this one retries.
--- change: {fields: {}, plans: {}, summary, fingerprint, key, reason, vacuums, expect, name, expected} (JSON)
+-- change: {fields: {}, plans: {}, summary, fingerprint, key, reason, vacuums, expect, name, expected, reported_as} (JSON)
 -- name, expected: its name, and by which rules a job of that name is expected; the name is empty for a run of a schedule
+-- reported_as: the field that it removes from the index of failed jobs; empty for the run of a tick
 -- vacuums: how many there had been before the client looked at the warehouse
 -- expect: the commit of the schedule that wants the job as its run; '' if none does
 -- Answers {SUBMITTED, id} | {EXISTS, id} | {KEY_TAKEN, id} | {NOT_ENDED, status of the job that was to be retried}
@@ -54,6 +55,7 @@ if change.expected ~= '' then
 elseif change.name ~= '' then
     redis.call('HDEL', keys.expected, change.name)
 end
+if change.reported_as ~= '' then redis.call('HDEL', keys.failed, change.reported_as) end
 if retry_of ~= '' then
     event.kind, event.text = 'RETRIED', 'as job ' .. args.job
     redis.call('XADD', keys.retried_events, 'NOMKSTREAM', '*', 'event', cjson.encode(event))

@@ -10,7 +10,8 @@ from itertools import zip_longest
 from tests.chaos.driver.judging.repeated import FoundSchedule, Repeated
 from tests.chaos.driver.person import Act
 from unstuck import Status
-from unstuck.coordinator.model.schedule_record import ScheduleStatus, tick_text
+from unstuck.coordinator.model.schedule_record import ScheduleStatus
+from unstuck.coordinator.model.tick import tick_text
 
 
 def judge_pauses(account: Repeated, one: FoundSchedule, acts: Sequence[Act]) -> None:
@@ -67,8 +68,8 @@ def judge_backfill(account: Repeated, one: FoundSchedule, wanted: Sequence[float
     for tick in map(tick_text, wanted):
         if not well[tick]:
             account.lost.append(f"{one.name}: the tick {tick} of the backfill has no run that ended well")
-        if had[tick] > 1:
-            account.doubled.append(f"{one.name}: the tick {tick} of the backfill has {had[tick]} runs")
+        if well[tick] > 1:
+            account.doubled.append(f"{one.name}: the tick {tick} of the backfill has {well[tick]} runs that ended well")
     strangers = sorted(set(had) - set(map(tick_text, wanted)))
     account.doubled += [f"{one.name}: nobody asked for the tick {tick}, and it was backfilled" for tick in strangers]
     moves = sorted([(run.ended_at, -1) for run in mine if run.ended_at] + [(run.submitted_at, 1) for run in mine])

@@ -19,7 +19,8 @@ import pyarrow.parquet
 from tests.chaos.driver.fleet import ChaosFleet
 from tests.chaos.driver.schedules import ARRIVES, FOLLOWS, HELD, NAMES, PAST, TICKS, Schedules, explained
 from unstuck import Status, UnstuckError, published_files
-from unstuck.coordinator.model.schedule_record import ScheduleRecord, tick_text
+from unstuck.coordinator.model.schedule_record import ScheduleRecord
+from unstuck.coordinator.model.tick import tick_text
 from unstuck.coordinator.schedules.decide_schedule import policy_of
 from unstuck.coordinator.schedules.trigger import ticks
 from unstuck.coordinator.store.schedule_store import ScheduleStore

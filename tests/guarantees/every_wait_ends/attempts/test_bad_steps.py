@@ -46,6 +46,7 @@ def make_offer(
     return fleet.make_offer(store, folder / "warehouse", job, spec, send=send)
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize(
     ("then", "prepared", "but"),
     [("", REPLACED, set()), ("the true error", REPLACED, set()), ("", SELDOM, NOT_FOR_AN_OUTCOME)],
@@ -105,6 +106,7 @@ def test_a_step_that_fails_by_what_another_has_replaced_is_charged_to_the_runner
     assert "maybe of another attempt, had changed random.random: ZeroDivisionError: patched by a step" in failure.text
 
 
+@pytest.mark.variant
 def test_a_wave_of_jobs_with_bad_steps_among_them_fails_no_innocent_one(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:

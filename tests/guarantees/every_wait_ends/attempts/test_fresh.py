@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis
 
 from tests.support import fleet
@@ -41,6 +42,7 @@ def test_each_attempt_of_a_fresh_group_has_a_process_of_its_own_and_others_share
         wait_until(lambda: fleet.gone(pids["fresh-d"]), 20, "the last fresh runner to be gone")
 
 
+@pytest.mark.variant
 def test_a_fresh_runner_hands_its_attempt_back_when_its_worker_is_told_to_stop(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -66,6 +68,7 @@ def test_a_fresh_runner_that_is_killed_is_reported_lost_at_once_and_the_runner_a
         assert pid(client, make_offer(client, tmp_path, "next", "my_pid", fresh=False)) == runner.pid
 
 
+@pytest.mark.variant
 def test_the_watchdog_of_a_fresh_runner_reports_it_although_the_runner_above_dies_first(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -89,6 +92,7 @@ def test_the_watchdog_of_a_fresh_runner_reports_it_although_the_runner_above_die
         assert fleet.outcome(client, offer, 20).kind is OutcomeKind.LOST
 
 
+@pytest.mark.variant
 def test_a_fresh_runner_that_dies_while_its_watchdog_starts_is_reported_lost_at_once(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -101,6 +105,7 @@ def test_a_fresh_runner_that_dies_while_its_watchdog_starts_is_reported_lost_at_
         assert pid(client, make_offer(client, tmp_path, "next", "my_pid", fresh=False)) == runner.pid, worker.story()
 
 
+@pytest.mark.variant
 def test_a_fresh_runner_that_hangs_in_its_end_is_ended_and_the_runner_above_goes_on(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:

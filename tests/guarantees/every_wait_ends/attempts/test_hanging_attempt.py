@@ -77,6 +77,7 @@ def hung(store: redis.Redis, server: RedisServer, folder: Path, offer: Offer) ->
     return outcome.failure
 
 
+@pytest.mark.variant
 def test_a_warehouse_that_hangs_when_it_is_opened_ends_the_attempt(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_warehouse_that_hangs_when_it_is_opened_ends_the_attempt(
     assert hung(client, redis_server, tmp_path, offer).text.startswith("opening")
 
 
+@pytest.mark.variant
 def test_a_warehouse_that_hangs_when_an_input_is_read_ends_the_attempt(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -94,6 +96,7 @@ def test_a_warehouse_that_hangs_when_an_input_is_read_ends_the_attempt(
     assert hung(client, redis_server, tmp_path, offer).text.startswith("reading what the group needs")
 
 
+@pytest.mark.variant
 def test_a_warehouse_that_hangs_when_the_marker_is_written_ends_the_attempt_though_its_log_hangs_too(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -101,6 +104,7 @@ def test_a_warehouse_that_hangs_when_the_marker_is_written_ends_the_attempt_thou
     assert hung(client, redis_server, tmp_path, offer).text.startswith("writing the marker")
 
 
+@pytest.mark.variant
 def test_a_warehouse_that_hangs_after_a_failure_ends_the_attempt(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -122,6 +126,7 @@ def test_a_log_that_hangs_when_a_failure_is_written_into_it_does_not_hide_the_fa
     assert "in boom" in failure.traceback
 
 
+@pytest.mark.variant
 def test_a_warehouse_that_is_slow_and_answers_is_no_hang(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -170,6 +175,7 @@ def log_of(folder: Path) -> str:
     return log.read_text()
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize(("step", "said"), [("my_pid", []), ("never", ["UNRECOVERABLE", "no use trying again"])])
 def test_a_session_that_cannot_be_left_changes_nothing_of_how_the_attempt_ended_and_ends_its_runner(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path, step: str, said: Sequence[str]
@@ -188,6 +194,7 @@ def test_a_session_that_cannot_be_left_changes_nothing_of_how_the_attempt_ended_
     assert ("in never" in log) == (step == "never"), "the step's own traceback is for people to see"
 
 
+@pytest.mark.variant
 def test_a_session_that_takes_longer_to_be_left_than_the_grace_and_less_than_its_own_time_is_left(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -104,6 +104,7 @@ def test_no_process_that_a_step_left_outlives_its_attempt_and_none_becomes_a_sec
     assert "WorkerLostError" not in worker.text()
 
 
+@pytest.mark.variant
 def test_what_a_killed_runner_had_just_started_is_ended_as_well(
     worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path
 ) -> None:
@@ -131,6 +132,7 @@ def test_a_runner_adopts_a_daemon_and_ends_it_also_where_nobody_above_it_would(
     assert f"left the process {daemon.name}; this runner is replaced" in runner.log.read_text()
 
 
+@pytest.mark.variant
 def test_a_fork_while_the_module_of_a_step_is_imported_becomes_no_second_runner(
     store: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -153,6 +155,7 @@ def test_a_fork_while_the_module_of_a_step_is_imported_becomes_no_second_runner(
         assert [kind for token, kind in said if token == str(offer)] == ["claimed", "succeeded"]
 
 
+@pytest.mark.variant
 def test_a_fork_that_comes_back_from_its_step_ends_with_the_code_of_a_program(
     worker: fleet.FleetWorker, store: redis.Redis, tmp_path: Path
 ) -> None:

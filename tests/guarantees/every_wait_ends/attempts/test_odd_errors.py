@@ -14,6 +14,8 @@ from tests.support.servers import RedisServer
 from unstuck.tasks.protocol.report import Failure, OutcomeKind
 from unstuck.tasks.protocol.token import Offer
 
+pytestmark = pytest.mark.variant
+
 SOON = (
     "from unstuck.tasks.protocol import failure; from unstuck.tasks.runner import attempt; "
     "failure.TEXT_WITHIN, attempt.TEXT_CLOCK = 0.5, 1.5\n"

@@ -14,6 +14,8 @@ from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Offer
 
+pytestmark = pytest.mark.variant
+
 
 @pytest.fixture
 def temporary(tmp_path: Path) -> Path:

@@ -6,12 +6,15 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 import redis
 
 from tests.support import fleet
 from tests.support.celery_plugins.piped import log_stands_still
 from tests.support.servers import RedisServer, wait_until
 from unstuck.tasks.protocol.report import OutcomeKind
+
+pytestmark = pytest.mark.variant
 
 GROUP = {"name": "g", "spark": False}
 UNTIL = {"python": "fleet_steps:until"}

@@ -146,6 +146,7 @@ def test_an_attempt_that_ends_within_the_grace_ends_as_ever(
         left(stopped)
 
 
+@pytest.mark.variant
 def test_a_step_that_ignores_the_stop_is_killed_after_both_graces_and_handed_back(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path, make_offer: Any
 ) -> None:
@@ -161,6 +162,7 @@ def test_a_step_that_ignores_the_stop_is_killed_after_both_graces_and_handed_bac
         left(stopped)
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGQUIT])
 def test_a_second_signal_hands_back_at_once(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path, make_offer: Any, second: int
@@ -174,6 +176,7 @@ def test_a_second_signal_hands_back_at_once(
         left(stopped)
 
 
+@pytest.mark.variant
 def test_a_shutdown_over_the_broker_hands_back_too(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path, make_offer: Any
 ) -> None:
@@ -186,6 +189,7 @@ def test_a_shutdown_over_the_broker_hands_back_too(
         left(stopped)
 
 
+@pytest.mark.variant
 def test_a_worker_killed_by_an_impatient_supervisor_has_handed_its_attempt_back(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path, make_offer: Any
 ) -> None:
@@ -213,12 +217,14 @@ def supervised(redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.Mo
         yield up
 
 
+@pytest.mark.variant
 def test_a_local_fleet_that_is_stopped_hands_back(supervised: LocalFleet, store: redis.Redis, make_offer: Any) -> None:
     offer = make_offer("sleep_on")
     supervised.stop()
     assert fleet.outcome(store, offer, SLACK).kind is OutcomeKind.RELEASED
 
 
+@pytest.mark.variant
 def test_a_worker_that_hangs_in_its_stop_hands_back_all_the_same_and_is_ended_by_its_supervisor(
     supervised: LocalFleet, store: redis.Redis, make_offer: Any
 ) -> None:
@@ -236,6 +242,7 @@ def test_a_worker_that_hangs_in_its_stop_hands_back_all_the_same_and_is_ended_by
     wait_until(lambda: all(fleet.gone(process.pid) for process in below), 10, "all of them to be gone")
 
 
+@pytest.mark.variant
 def test_a_main_process_that_hangs_is_ended_by_its_own_alarm(tmp_path: Path) -> None:
     code = (
         "import re, sys, unstuck.tasks.settings\n"
@@ -253,6 +260,7 @@ def test_a_main_process_that_hangs_is_ended_by_its_own_alarm(tmp_path: Path) -> 
     assert "spark@here was told to stop and takes no new work. What runs has 0.1s to end" in ended.stderr
 
 
+@pytest.mark.variant
 @pytest.mark.timeout(500)
 def test_two_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_charge_nothing(
     coordinator: LocalFleet, client: Client, tmp_path: Path
@@ -303,6 +311,7 @@ def test_two_rolling_restarts_under_load_lose_nothing_run_nothing_twice_and_char
     assert sum(lines.count("began") for lines in found.values()) == len(found) + sum(r.releases for r in records)
 
 
+@pytest.mark.variant
 def test_a_spark_stage_is_handed_back_by_a_worker_that_stops(
     redis_server: RedisServer, store: redis.Redis, tmp_path: Path
 ) -> None:

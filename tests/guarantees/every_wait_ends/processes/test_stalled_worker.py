@@ -85,6 +85,7 @@ def test_a_stalled_worker_hands_back_and_ends_itself_and_a_busy_one_does_not(
     assert [one.level for one in of_fleet(view, "here", 0) if one.code == "STALLED"] == [Level.WARNING]
 
 
+@pytest.mark.variant
 def test_a_worker_that_hangs_while_its_runner_works_and_so_seems_busy_for_ever_ends_itself(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import site
 import venv
 from pathlib import Path
 
+import pytest
 import redis
 
 from tests.support import fleet
@@ -22,6 +23,7 @@ def a_python(folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
+@pytest.mark.variant
 def test_a_runner_whose_watchdog_cannot_be_started_again_ends_and_the_next_one_takes_what_stands(
     client: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:

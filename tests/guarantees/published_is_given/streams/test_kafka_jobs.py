@@ -144,6 +144,7 @@ def test_the_members_of_a_fork_read_the_partitions_of_a_topic_once_together(topi
     assert topic.ids() == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("point", [Point.AFTER_OUTPUT, Point.AFTER_MARKER])
 def test_a_runner_that_dies_on_either_side_of_its_marker_publishes_each_message_once(
     topic: Topic, point: Point

@@ -135,6 +135,7 @@ def load(server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest) ->
         yield Load(tmp_path, Client(settings, redis_client=store), request.param)
 
 
+@pytest.mark.variant
 def test_each_row_is_published_once_under_its_name_whatever_its_file_is_called(load: Load) -> None:
     names = ["a[1].csv", "a{1,2}.csv", "a*.csv", "a?.csv", "a\\b.csv", "a:b.csv", "ü b%20.csv", "a1.csv", "ab.csv"]
     load.files({name: f"name,id\nn{at},{at}\n" for at, name in enumerate(names)})
@@ -189,6 +190,7 @@ def test_a_bad_file_that_a_person_skips_holds_up_no_other(load: Load) -> None:
     assert load.rows() == [{"id": 1, "name": "ann"}, {"id": 2, "name": "ben"}]
 
 
+@pytest.mark.variant
 def test_rows_that_break_a_rule_and_files_that_are_put_aside_are_one_dataset(load: Load) -> None:
     rules = {"quality": {"rules": {"positive": "id > 0"}, "max_rejected_ratio": 1}, "partition_by": ["name"]}
     load.arrive(a__csv="id,name\n1,ann\n-1,ann\n")
@@ -206,6 +208,7 @@ def test_rows_that_break_a_rule_and_files_that_are_put_aside_are_one_dataset(loa
     assert load.warehouse.head() == 2, "nothing was new"
 
 
+@pytest.mark.variant
 def test_too_many_rejected_rows_in_the_last_runs_halt_a_schedule_before_anything_is_published(load: Load) -> None:
     budget = {"quality": {"rules": {"positive": "id > 0"}, "max_rejected_ratio": 0.3, "over": "3 runs"}}
     load.arrive(a__csv="id,name\n1,ann\n2,ben\n")
@@ -214,8 +217,7 @@ def test_too_many_rejected_rows_in_the_last_runs_halt_a_schedule_before_anything
     load.load(budget, on_bad_file="skip")  # half of it, and one of four in both runs
     load.arrive(c__csv="id,name\n5,eva\n", bad__csv="id,name\nx,fay\n")
     schedules, spec = load.client.schedules, load.spec(budget, on_bad_file="skip")
-    name = schedules.set(spec).schedule.name
-    schedules.run(name)
+    name = schedules.set(spec | {"schedule": {"every": "2s"}}).schedule.name
     wait_until(lambda: schedules.show(name).schedule.status is ScheduleStatus.HALTED, 60, "the halt")
     error = schedules.show(name).schedule.last_error
     assert error is not None
@@ -242,20 +244,21 @@ def test_a_run_that_another_publisher_of_its_stream_has_overtaken_is_tried_again
     gate.touch()
     seen.touch()
     schedules, spec = load.client.schedules, load.spec()
-    spec |= {"name": "held", "schedule": {"retry": {"backoff": "1s"}}}
+    spec["schedule"] = {"every": "2s", "retry": {"backoff": "1s"}}
+    name = spec["name"]
     spec["groups"][0]["steps"] = [{"python": "file_steps:held", "params": {"gate": str(gate), "seen": str(seen)}}]
     schedules.set(spec)
-    schedules.run("held")
-    (run,) = wait_until(lambda: schedules.runs("held"), 60, "the run")
+    (run,) = wait_until(lambda: schedules.runs(name), 60, "the run")
     wait_until(lambda: "written" in seen.read_text(), 60, "what the attempt has read")
     load.client.skip_file("loads", "c.csv")
     gate.unlink()
-    done = wait_until(lambda: schedules.show("held").schedule.last_success, 60, "the next try")
+    done = wait_until(lambda: schedules.show(name).schedule.last_success, 60, "the next try")
     assert done.job != run.id
-    assert [event["code"] for event in schedules.events("held") if event["kind"] == "RUN_FAILED"] == ["STREAM_MOVED"]
+    assert [event["code"] for event in schedules.events(name) if event["kind"] == "RUN_FAILED"] == ["STREAM_MOVED"]
     assert [row["id"] for row in load.rows()] == [1, 2]
 
 
+@pytest.mark.variant
 def test_a_full_folder_is_loaded_by_runs_of_a_bounded_size_that_follow_at_once(load: Load) -> None:
     for n in range(5):
         load.files({f"{9 - n}.csv": f"id,name\n{n},ann\n"})
@@ -275,6 +278,7 @@ def test_a_full_folder_is_loaded_by_runs_of_a_bounded_size_that_follow_at_once(l
     assert schedules.show(name).schedule.last_success
 
 
+@pytest.mark.variant
 def test_the_members_of_a_fork_load_each_file_once_together_and_the_next_job_goes_on(load: Load) -> None:
     def forked(**more: Any) -> JobView:
         spec = load.spec(**more)

@@ -58,6 +58,7 @@ def clocks(spark: Any, ctx: Any) -> None:
     ctx.result("session", spark.conf.get("spark.sql.session.timeZone"))
     ctx.result("java", spark._jvm.java.util.TimeZone.getDefault().getID())
     ctx.result("shown", spark.sql("SELECT CAST(TIMESTAMP '2024-07-01 12:00:00Z' AS STRING)").first()[0])
+    ctx.result("day", spark.sql("SELECT CAST(to_date(TIMESTAMP '2026-03-01 23:30:00Z') AS STRING)").first()[0])
 
 
 def without_spark(spark: Any, ctx: Any) -> Any:

@@ -57,6 +57,7 @@ def test_every_table_of_the_command_line_is_made_in_one_place() -> None:
     assert len(TABLES) >= 12
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("where", TABLES)
 def test_no_table_splits_an_id_or_a_word(where: str, width: int) -> None:

@@ -70,6 +70,7 @@ def run_well(world: SmallWorld) -> None:
     read_attempt(world)
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("spec", SPECS)
 @settings(max_examples=HISTORIES // 3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(history=HISTORY)
@@ -79,6 +80,7 @@ def test_whatever_happens_the_promise_is_kept_and_the_job_can_end(spec: str, his
     run_well(world)
 
 
+@pytest.mark.variant
 @settings(max_examples=HISTORIES // 2, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spec=st.sampled_from(sorted(SPECS)), history=HISTORY, limit=st.integers(3, 5))
 def test_whatever_happens_between_the_commits_of_a_job_that_needs_many(

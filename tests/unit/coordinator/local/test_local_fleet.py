@@ -15,18 +15,21 @@ from unstuck.coordinator.local.local_fleet import LocalFleet
 from unstuck.coordinator.local.process import Program
 
 
+@pytest.mark.variant
 @pytest.mark.timeout(60)
 def test_a_server_that_hangs_does_not_keep_the_fleet_from_ending(tmp_path: Path) -> None:
     """The thread that asks is the one that ends the fleet at Ctrl-C, so a question must come back."""
     server = RedisServer(tmp_path)
     server.start()
-    fleet = LocalFleet(home=tmp_path / "home", programs=[])
-    fleet.redis_url = server.url
     assert server.process is not None
+    silent = Program("worker", (sys.executable, "-c", "import time; time.sleep(600)"), node="nobody@here")
+    fleet = LocalFleet(home=tmp_path / "home", redis_url=server.url, programs=[silent], grace=0.0)
     try:
-        assert fleet._ping(["nobody@here"]) == []
-        server.process.send_signal(signal.SIGSTOP)
-        assert fleet._ping(["nobody@here"]) == []
+        with fleet:
+            for _ in range(2):
+                with pytest.raises(FleetFailed, match="no answer from worker"):
+                    fleet.wait_ready(0.1)
+                server.process.send_signal(signal.SIGSTOP)
     finally:
         server.process.send_signal(signal.SIGCONT)
         server.stop()

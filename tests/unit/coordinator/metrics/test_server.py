@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -16,6 +17,7 @@ import redis
 from tests.support.servers import RedisServer, wait_until
 from unstuck import BadRequest, Settings
 from unstuck.coordinator.cli.ops.metrics import serve_at
+from unstuck.coordinator.metrics import scrape
 from unstuck.coordinator.metrics.scrape import Exporter
 from unstuck.tasks.transport.redis_client import connect
 
@@ -62,18 +64,20 @@ def test_a_caller_that_says_nothing_holds_no_scrape_up(redis_server: RedisServer
             assert "unstuck_up 1.0" in get(address)
 
 
-def test_scrapes_that_come_at_once_share_one_computation(redis_server: RedisServer, client: redis.Redis) -> None:
+def test_scrapes_that_come_at_once_share_one_computation(
+    redis_server: RedisServer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     began, go_on, computed = threading.Event(), threading.Event(), []
-    exporter = Exporter(client, Settings(redis_url=redis_server.url))
-    read = exporter._read
+    read = scrape.scrape
 
-    def slow() -> object:
+    def slow(*arguments: Any) -> object:
         computed.append(1)
         began.set()
         assert go_on.wait(60)
-        return read()
+        return read(*arguments)
 
-    exporter._read = slow  # type: ignore[assignment]
+    monkeypatch.setattr(scrape, "scrape", slow)
+    exporter = Exporter(client, Settings(redis_url=redis_server.url))
     with ThreadPoolExecutor(4) as pool:
         first = pool.submit(exporter.collect)
         assert began.wait(60)

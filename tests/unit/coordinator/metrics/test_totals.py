@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from tests.guarantees.shown_is_true.test_states import staged
 from tests.support.coordinator import SUCCEEDED, Coordinator, failed, group
+from tests.support.network.lost_replies import LosesReplies, losing_reply
 from tests.support.servers import RedisServer, wait_until
 from tests.unit.coordinator.metrics.test_scrape import scraped
 from unstuck import Status
 from unstuck.coordinator.metrics.catalog import CATALOG
 from unstuck.coordinator.store import totals
+from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.transport.redis_client import connect
 
@@ -81,15 +84,13 @@ def test_a_job_that_never_ran_is_counted_and_has_no_duration(coordinator: Coordi
     assert found["unstuck_job_duration_seconds_count"] == {("nightly",): 0}
 
 
-def test_a_commit_whose_reply_was_lost_counts_once(coordinator: Coordinator) -> None:
-    script = coordinator.store._scripts["commit"]
-
-    def twice(*job: str, **values: Any) -> Any:
-        script(*job, **values)
-        return script(*job, **values)
-
-    coordinator.store._scripts["commit"] = twice  # type: ignore[assignment]
+def test_a_commit_whose_reply_was_lost_counts_once(
+    make_coordinator: Callable[..., Coordinator], lossy: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator = make_coordinator(client=lossy)
+    monkeypatch.setattr(coordinator.store, "commit", losing_reply(coordinator.store.commit))
     run(coordinator, "nightly")
+    assert LosesReplies.lost
     found = scraped(coordinator)
     assert found["unstuck_jobs_ended_total"] == {("nightly", "finished"): 1}
     assert found["unstuck_attempts_ended_total"][("succeeded",)] == 1
@@ -181,12 +182,14 @@ def test_rows_of_versions_add_up_by_dataset(coordinator: Coordinator) -> None:
 BEFORE = {"queue": 64, "claim": 26, "success": 33, "claim, success": 26, "success, failure": 30, "two successes": 29}
 
 
-def test_a_commit_of_a_job_that_goes_on_takes_no_more_commands_than_without_metrics(coordinator: Coordinator) -> None:
-    script, taken = coordinator.store._scripts["commit"], list[int]()
+def test_a_commit_of_a_job_that_goes_on_takes_no_more_commands_than_without_metrics(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, taken = coordinator.store.commit, list[int]()
 
-    def counted(*job: str, **values: Any) -> Any:
+    def counted(*arguments: Any) -> CommitAnswer:
         before = calls()
-        answer = script(*job, **values)
+        answer = commit(*arguments)
         taken.append(calls() - before)
         return answer
 
@@ -194,7 +197,7 @@ def test_a_commit_of_a_job_that_goes_on_takes_no_more_commands_than_without_metr
         stats = coordinator.redis.info("commandstats")
         return sum(one["calls"] for name, one in stats.items() if name not in ("cmdstat_info", "cmdstat_evalsha"))
 
-    coordinator.store._scripts["commit"] = counted  # type: ignore[assignment]
+    monkeypatch.setattr(coordinator.store, "commit", counted)
     seen: dict[str, int] = {}
 
     def step(what: str) -> None:

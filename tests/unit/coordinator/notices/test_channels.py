@@ -415,6 +415,7 @@ def test_a_broker_that_is_away_refuses_and_does_not_hang() -> None:
 # -- Apprise -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.variant
 @pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")  # of its shim for PGP
 def test_apprise_sends_to_what_it_knows_and_says_when_it_could_not(ops: Receiver) -> None:
     target = AppriseTarget.model_validate({"apprise": f"json://127.0.0.1:{ops.port}/hook"})

@@ -396,7 +396,7 @@ def test_no_reason_log_or_list_holds_the_secret_of_a_target(
         assert sender.send_next("ops") is TryEnd.DEAD
     stored = [json.dumps(fleet.client.xrange(KEYS.dead)), json.dumps(fleet.client.hgetall(KEYS.notices))]
     assert "it answered 500" in stored[0]
-    for text in (*stored, caplog.text, repr(sender._setting)):
+    for text in (*stored, caplog.text, repr(setting(ops=target))):
         assert "hush" not in text
 
 

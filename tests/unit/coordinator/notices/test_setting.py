@@ -19,6 +19,8 @@ from unstuck.coordinator.notices.setting import NotifySetting, notify_setting
 from unstuck.tasks.errors import SettingsInvalid
 from unstuck.tasks.settings import Settings
 
+pytestmark = pytest.mark.variant
+
 WHOLE = """
 targets:
   ops:

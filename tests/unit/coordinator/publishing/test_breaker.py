@@ -23,17 +23,17 @@ class Mount:
         self.threads: list[threading.Thread] = []
         self.may_answer = threading.Event()
 
-    def ask(self, limit: float | None = None) -> str:
-        return self.breaker.call("/mnt/w", "job a is not stored", self._answer, limit)
+    def ask(self, limit: float | None = None, place: str = "/mnt/w") -> str:
+        return self.breaker.call(place, "job a is not stored", self._answer, limit)
 
     def _answer(self) -> str:
         self.threads.append(threading.current_thread())
         self.may_answer.wait()
         return "id1"
 
-    def hangs(self) -> str:
+    def hangs(self, place: str = "/mnt/w") -> str:
         with pytest.raises(WarehouseSilent) as refused:
-            self.ask()
+            self.ask(place=place)
         return str(refused.value)
 
     def was_asked(self, times: int) -> None:
@@ -78,6 +78,18 @@ def test_where_enough_hang_the_others_are_refused_at_once_and_one_a_minute_tries
     assert "has not answered" in mount.hangs()
     assert "does not answer" in mount.hangs()
     assert mount.breaker.call("/mnt/other", "job b is not stored", lambda: "id2", ANSWERS) == "id2", "it is another"
+
+
+def test_each_warehouse_that_hangs_is_tried_once_a_minute_whatever_others_do(mount: Mount) -> None:
+    def tried(place: str) -> bool:
+        return "has not answered" in mount.hangs(place)
+
+    places = ("/mnt/a", "/mnt/b")
+    for place in places:
+        assert [tried(place) for _ in range(OPENS_AT + 2)] == [True] * (OPENS_AT + 1) + [False]
+    for _ in range(2):
+        mount.now += TRY_EVERY
+        assert [tried(place) for place in (*places, *places)] == [True, True, False, False]
 
 
 def test_a_warehouse_that_answers_again_is_asked_as_ever(mount: Mount) -> None:

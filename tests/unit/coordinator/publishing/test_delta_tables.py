@@ -56,6 +56,8 @@ class Lake:
     path: str
 
     def spec(self, mode: Any, **more: Any) -> OutputSpec:
+        if mode == "partition_overwrite":  # the staged output says which partitions these are
+            more["partitions"] = {more["partition_by"][0]: (":day",)}
         return OutputSpec(mode=mode, format="delta", path=self.path, **more)
 
     def stage(
@@ -79,6 +81,9 @@ class Lake:
         if extra:
             fields.append({"name": extra, "type": "long", "nullable": True, "metadata": {}})
         columns = json.dumps({"type": "struct", "fields": fields})
+        if output.partitions:
+            named = [{column: [value] for column, value in file.partition.items()} for file in made]
+            more.setdefault("replaces", named)
         outputs = {"flights": StagedOutput(made, len(rows), columns, **more)}
         if rejected:
             path = f"{staging}/flights__rejected.parquet"
@@ -160,6 +165,7 @@ def test_rejected_rows_are_a_dataset_of_the_warehouse(lake: Lake, mode: str, kep
     assert lake.ids == ([2] if mode == "replace" else [1, 2])
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("mode", ["append", "replace", "partition_overwrite"])
 def test_two_retries_that_take_over_the_same_files_write_their_rows_once(lake: Lake, mode: str) -> None:
     output = lake.spec(mode, partition_by=("day", "air"))
@@ -170,6 +176,7 @@ def test_two_retries_that_take_over_the_same_files_write_their_rows_once(lake: L
         assert lake.ids == ([2, 3] if mode == "replace" else [1, 2, 3])
 
 
+@pytest.mark.variant
 def test_two_retries_append_their_rows_once_also_when_the_table_is_optimized_in_between(lake: Lake) -> None:
     append = lake.spec("append")
     failed = lake.stage("failed", append, [row(2)])
@@ -182,6 +189,7 @@ def test_two_retries_append_their_rows_once_also_when_the_table_is_optimized_in_
     assert lake.ids == [2, 5]
 
 
+@pytest.mark.variant
 def test_two_retries_append_their_rows_once_also_when_the_dataset_was_replaced_into_another_table_in_between(
     lake: Lake,
 ) -> None:
@@ -207,9 +215,7 @@ def test_replace_leaves_the_new_rows_alone_and_old_versions_of_the_table_stand(l
 
 
 @pytest.mark.parametrize("air", ["UA", None, "a b/é%", "x=1", "q'\"z"])
-def test_partition_overwrite_replaces_what_it_has_rows_of_by_any_combination_of_columns(
-    lake: Lake, air: str | None
-) -> None:
+def test_partition_overwrite_replaces_what_it_names_by_any_combination_of_columns(lake: Lake, air: str | None) -> None:
     by = lake.spec("partition_overwrite", partition_by=("day", "air"))
     kept = [row(1, ONE, "AA"), row(2, TWO, air), row(3, None, air)]
     lake.publish("one", by, [*kept, row(4, ONE, air)])
@@ -299,6 +305,7 @@ def test_files_of_a_publisher_that_has_not_made_the_table_yet_fail_no_other_job(
     assert lake.ids == [1, 2]
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize(
     ("partition_by", "extra", "code"),
     [((), "", "PARTITION_MISMATCH"), (("day",), "more", "SCHEMA_MISMATCH"), (("day",), "", None)],
@@ -383,6 +390,7 @@ def test_a_place_where_nothing_can_be_written_is_found_before_the_entry_so_a_can
     assert lake.ids == [2]
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("mode", ["append", "replace", "partition_overwrite", "merge"])
 @pytest.mark.parametrize("point", [Point.AFTER_ENTRY, Point.BEFORE_TABLE, Point.AFTER_TABLE])
 def test_a_publisher_that_dies_is_followed_and_the_table_has_one_commit(lake: Lake, mode: str, point: Point) -> None:
@@ -428,6 +436,7 @@ def test_two_publishers_at_once_make_one_commit_for_each_job(lake: Lake) -> None
     assert (lake.ids, lake.version) == ([0, 1, 2, 3], 3)
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("mode", ["append", "replace", "merge"])
 def test_a_writer_from_outside_that_comes_between_is_seen(lake: Lake, mode: str) -> None:
     output = lake.spec(mode, **({"keys": ("id",)} if mode == "merge" else {}))

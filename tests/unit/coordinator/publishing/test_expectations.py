@@ -173,6 +173,16 @@ def test_an_output_without_a_date_is_not_fresh(loads: Loads) -> None:
     assert "the column day has no value" in failed.text
 
 
+@pytest.mark.parametrize(("judged_at", "is_fresh"), [(NOW - 40 * 3600, True), (NOW + 3600, False), (None, False)])
+def test_the_run_of_an_old_tick_is_as_fresh_as_it_was_at_its_tick(
+    loads: Loads, judged_at: float | None, is_fresh: bool
+) -> None:
+    """A tick that is to come, by a clock that was ahead, is judged now."""
+    spec = {"expect": {"fresh": {"column": "day", "within": "1h"}}}
+    made = {"flights": loads.part("flights", newest=NOW - 40 * 3600 - 60)}
+    assert (loads.publish(spec, made, judged_at=judged_at).failed is None) is is_fresh
+
+
 # -- rejected rows ------------------------------------------------------------------------------------------------
 
 
@@ -201,12 +211,14 @@ def test_rejected_rows_are_not_published_without_their_output(loads: Loads) -> N
 
 
 def test_a_partition_that_has_no_bad_rows_any_more_loses_those_of_before(loads: Loads) -> None:
-    spec = {"mode": "partition_overwrite", "partition_by": ["day"], **RULES}
+    spec = {"mode": "partition_overwrite", "partition_by": ["day"], "partitions": {"day": ":day"}, **RULES}
 
     def load(good: list[str], bad: list[str]) -> None:
+        named = {"replaces": [{"day": [*good, *bad]}]}
+        rejected = {"rejected_of": "flights", "rows": 3 if bad else 0, **named}
         made = {
-            "flights": loads.part("flights", *good),
-            "flights__rejected": loads.part("flights__rejected", *bad, rejected_of="flights", rows=3 if bad else 0),
+            "flights": loads.part("flights", *good, **named),
+            "flights__rejected": loads.part("flights__rejected", *bad, **rejected),
         }
         assert loads.publish(spec, made).failed is None
 

@@ -55,6 +55,7 @@ class Job:
     root: str
     id: str = "job-1"
     publish_id: str = ""
+    name: str = "flights"
     known: str = ""  # the id of the warehouse; made if need be
     sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -85,12 +86,12 @@ class Job:
 
     def request(self, base: int = 0, **more: Any) -> PublishRequest:
         known = self.known or Warehouse(self.root).ensure_id()
-        return PublishRequest(self.root, known, self.publish_id or self.id, self.id, "flights", base, 1000.0, **more)
+        return PublishRequest(self.root, known, self.publish_id or self.id, self.id, self.name, base, 1000.0, **more)
 
     def publish(
-        self, wanted: tuple[str, ...] | None = None, base: int = 0, by: set[str] | None = None
+        self, wanted: tuple[str, ...] | None = None, base: int = 0, by: set[str] | None = None, **more: Any
     ) -> PublishResult:
-        more = {"published_by": set(self.sources) if by is None else by, "wanted": wanted}
+        more |= {"published_by": set(self.sources) if by is None else by, "wanted": wanted}
         return publish(self.request(base, params={"year": 2013}, sources=self.sources, **more))
 
     def abort(self, base: int = 0, code: str = "FORCE_STOPPED", reason: str = "by alice") -> PublishResult:
@@ -102,8 +103,8 @@ def root(tmp_path: Path) -> str:
     return str(tmp_path / "warehouse")
 
 
-def two_outputs(root: str, job: str) -> Job:
-    made = Job(root, job)
+def two_outputs(root: str, job: str, name: str = "flights") -> Job:
+    made = Job(root, job, name=name)
     made.stage("by_carrier", rows=2, carriers=10)
     made.stage("by_month", rows=5, months=20)
     return made
@@ -131,9 +132,24 @@ def test_an_entry_says_what_its_outputs_were_made_from_and_by(root: str) -> None
     job.stage("by_month", ordinal=1, reads={"flights": [2]}, code="shop:2", months=1)
     job.stage("hidden", reads={"secret": [9]}, code="other:1", hidden=1)
     assert job.publish(by={"by_month"}).version == 1
-    entry = Warehouse(root).existing_entry(1)
-    assert entry.inputs == {"flights": [2, 3], "planes": [1]}
-    assert entry.steps == {"by_month": "shop:1, shop:2"}
+    change = Warehouse(root).existing_entry(1).datasets["months"]
+    assert change.inputs == {"flights": [2, 3], "planes": [1]}
+    assert change.steps == {"by_month": "shop:1, shop:2"}
+
+
+def test_a_version_lists_only_what_led_to_its_own_dataset(root: str) -> None:
+    job = Job(root)
+    job.stage("clean", reads={"flights": [3], "absent": [0]}, code="shop:1", flights=10)
+    job.stage("report", reads={"flights": [3], "prices": [2]}, code="shop:2", report=10)
+    job.stage("fleet", reads={"planes": [1]}, code="other:1", planes=10)
+    needs = {"clean": (), "fleet": (), "all": ("clean",), "report": ("all",)}
+    assert job.publish(wanted=("flights", "report", "planes"), needs=needs).version == 1
+    changes = Warehouse(root).existing_entry(1).datasets
+    assert {name: (change.inputs, change.steps) for name, change in changes.items()} == {
+        "flights": ({"flights": [3]}, {"clean": "shop:1"}),
+        "report": ({"flights": [3], "prices": [2]}, {"clean": "shop:1", "report": "shop:2"}),
+        "planes": ({"planes": [1]}, {"fleet": "other:1"}),
+    }
 
 
 def test_the_next_job_replaces_what_it_makes_and_leaves_the_rest(root: str) -> None:
@@ -384,6 +400,7 @@ def publish_many(root: str, name: str, count: int) -> list[int | None]:
     return versions
 
 
+@pytest.mark.variant
 def test_publishers_of_many_processes_all_publish_whole_and_replace_what_stood_before(root: str) -> None:
     Warehouse(root).ensure_id()
     with ProcessPoolExecutor(3, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -589,6 +606,7 @@ while True:
 """
 
 
+@pytest.mark.variant
 def test_publishers_killed_at_random_moments_publish_each_package_once_and_whole(root: str) -> None:
     Warehouse(root).ensure_id()
     chance, next_ = random.Random(7), 0

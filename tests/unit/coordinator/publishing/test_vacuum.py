@@ -234,6 +234,7 @@ def test_nothing_is_said_to_go_in_a_log_that_cannot_be_read(nightly: Nightly) ->
 WRITES = [(Warehouse, "keep_from"), *[(Files, "remove_file")] * 3, (Warehouse, "finish_vacuum")]
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("nth", range(len(WRITES)), ids=[f"{n} {name}" for n, (_, name) in enumerate(WRITES)])
 @pytest.mark.parametrize("place", ["a folder", "S3"])
@@ -281,6 +282,7 @@ def test_a_vacuum_that_dies_anywhere_is_finished_by_the_next_one(
     assert clean(nightly) == Vacuumed(oldest=4, files=0, bytes=0, kept=0)
 
 
+@pytest.mark.variant
 def test_later_versions_go_on_as_before(nightly: Nightly) -> None:
     for number in range(120):  # past two snapshots
         nightly.publish(f"job-{number}", BY_DAY, f"day-{number % 3}")

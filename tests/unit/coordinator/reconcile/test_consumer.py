@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -30,6 +30,9 @@ class _Stream:
     def ack(self, entries: Sequence[StreamEntry]) -> None:
         assert not entries
 
+    def trim(self) -> None:
+        pass
+
 
 @pytest.mark.parametrize(
     ("kinds", "lingers"),
@@ -54,7 +57,6 @@ def test_after_a_batch_of_several_outcomes_the_consumer_waits_for_more(
     stream: Any = _Stream(batch, [])
     consumer = Consumer(stream, coordinator.reconciler, coordinator.sweep, coordinator.settings, coordinator.heartbeat)
     monkeypatch.setattr(consumer, "apply", apply)
-    monkeypatch.setattr(consumer, "_next_trim", float("inf"))
     monkeypatch.setattr(consumer, "stopping", cast(Any, SimpleNamespace(wait=waited.append)))
     consumer.step()
     assert waited == [], "nothing is known yet of how fast reports come"
@@ -64,10 +66,10 @@ def test_after_a_batch_of_several_outcomes_the_consumer_waits_for_more(
 
 
 def test_a_claim_and_its_outcome_within_a_moment_are_one_commit_with_both_events(
-    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+    make_coordinator: Callable[..., Coordinator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(coordinator.consumer, "_clock", lambda: now[0])
+    coordinator = make_coordinator(clock=lambda: now[0])
     commits: list[Decision] = []
     commit = coordinator.store.commit
 
@@ -103,10 +105,10 @@ def test_a_claim_and_its_outcome_within_a_moment_are_one_commit_with_both_events
 
 
 def test_successes_wait_together_while_runners_have_enough_to_take_and_nothing_else_does(
-    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+    make_coordinator: Callable[..., Coordinator],
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(coordinator.consumer, "_clock", lambda: now[0])
+    coordinator = make_coordinator(clock=lambda: now[0])
     job = coordinator.submit(
         group("fork", for_each={"n": list(range(12))}, retry={"max": 0}), on_failure="finish_others"
     )

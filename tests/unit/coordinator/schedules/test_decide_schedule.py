@@ -13,19 +13,30 @@ from unstuck.coordinator.explain.explanation import AT_WORK
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import (
     Run,
+    RunSuccess,
     ScheduleIntent,
     ScheduleRecord,
     ScheduleStatus,
     derive,
-    tick_text,
 )
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.schedules.decide_schedule import TERM, ScheduleDecision, decide, settled
+from unstuck.coordinator.model.tick import tick_text
+from unstuck.coordinator.schedules.decide_schedule import (
+    CLOCKS_DIFFER,
+    NOT_READ,
+    TERM,
+    LogSeen,
+    ScheduleDecision,
+    decide,
+    policy_of,
+    settled,
+)
 from unstuck.coordinator.schedules.explain import explain_schedule
 from unstuck.coordinator.schedules.run_outcome import RunSeen
 from unstuck.coordinator.schedules.schedule_commands import ScheduleCommand, command, set_again
 from unstuck.coordinator.schedules.schedule_view import view_of
 from unstuck.coordinator.schedules.submission import not_submitted, nothing_new, submitted
+from unstuck.coordinator.schedules.trigger import start_delay
 
 T0 = 1_800_000_000.0  # a whole multiple of 60 and 10
 FAILED = Reason("STEP_FAILED", "it broke")
@@ -54,7 +65,7 @@ class Play:
         self.record, self.due = decision.record, decision.due
         self.events += decision.events
         for run in decision.submits(self.now):
-            noted = submitted(self.record, run, run.key("s"), run.by, self.now)
+            noted = submitted(self.record, run, run.key("s"), run.backfill, self.now)
             assert noted is not None
             self.record = settled(noted[0], self.now)
             self.runs[run.key("s")] = RunSeen(Status.RUNNING)
@@ -82,6 +93,35 @@ class Play:
 
     def skipped(self) -> list[tuple[str, str]]:
         return [(event["code"], event["text"]) for event in self.events if event["kind"] == "SKIPPED"]
+
+
+def published(seconds: float) -> LogSeen:
+    """The warehouse log with the package of one tick."""
+    return LogSeen(0.0, {T0 + seconds: RunSuccess("j", T0 + seconds, T0 + seconds + 5, 7, {"out": 3})})
+
+
+def test_a_tick_whose_package_is_in_the_log_is_done_and_not_skipped() -> None:
+    unread = decide(record(), {}, T0 + 301, log=NOT_READ)
+    assert (unread.record.cursor, unread.events, unread.read_log_since) == (T0, (), T0 + 60)
+    assert "4 ticks skipped" in view_of(unread.record, T0 + 301, None).waits
+    decision = decide(unread.record, {}, T0 + 301, log=published(120))
+    skipped, done, others = decision.events
+    assert skipped["text"].startswith(f"1 tick skipped, {tick_text(T0 + 60)}:")
+    assert (done["kind"], done["tick"], done["version"]) == ("RUN_FINISHED", tick_text(T0 + 120), 7)
+    assert others["text"].startswith(f"2 ticks skipped, {tick_text(T0 + 180)} to {tick_text(T0 + 240)}:")
+    assert [run.tick for run in decision.record.runs] == [T0 + 300]
+    assert decision.record.last_success is not None
+    assert decision.record.last_success.rows == {"out": 3}
+
+
+def test_a_resume_does_not_skip_a_tick_whose_package_is_in_the_log() -> None:
+    paused = settled(command(record(), ScheduleCommand.PAUSE, T0 + 1).record, T0 + 1)
+    resumed = command(paused, ScheduleCommand.RESUME, T0 + 130, log=published(120))
+    kinds = [(event["kind"], event.get("code")) for event in resumed.events]
+    assert kinds == [("USER_RESUME", None), ("SKIPPED", "PAUSED"), ("RUN_FINISHED", "DONE")]
+    known = replace(published(120), noted=[T0 + 120])
+    again = command(paused, ScheduleCommand.RESUME, T0 + 130, log=known)
+    assert len(again.events) == 2, "the index of ticks has its run"
 
 
 def key(seconds: float, number: int = 1) -> str:
@@ -307,6 +347,63 @@ def test_a_spec_that_cannot_be_submitted_halts_and_setting_it_again_tries_the_ti
     assert [one.key("s") for one in again.submits(T0 + 62)] == [key(60)]
 
 
+def retrying_two_ticks() -> Play:
+    """Two ticks have failed, and the retries of both wait for an hour."""
+    play = Play(record(every="60s", overlap="allow", retry={"backoff": "1h", "max_backoff": "1h"}))
+    for tick in (60, 120):
+        play.at(tick)
+        play.fails(tick + 1)
+    return play
+
+
+@pytest.mark.parametrize("given", ["resume", "set", "run", "pause and run"])
+def test_a_run_that_can_never_be_submitted_leaves_the_retries_of_other_ticks_waiting(given: str) -> None:
+    play = retrying_two_ticks()
+    decision = decide(play.record, play.runs, T0 + 180)
+    (run,) = decision.submits(T0 + 180)
+    noted = not_submitted(decision.record, run, Reason("SPEC_INVALID", "no such version"), True, T0 + 180)
+    assert noted is not None
+    play.record = settled(noted[0], T0 + 180)
+    play.at(181)
+    assert (play.status, len(play.submitted)) == ("HALTED", 2)
+    if given == "set":
+        changed = replace(play.record, spec='{"other": 1}')
+        play.record = settled(set_again(play.record, changed, T0 + 182).record, T0 + 182)
+    else:
+        answers = [play.command(word, 182) for word in given.split(" and ")]
+        assert set(answers) == {"DONE"}
+    play.at(183)
+    assert sorted(play.submitted[2:]) == sorted([key(60, 2), key(120, 2), key(180)])
+
+
+def test_a_run_that_cannot_be_submitted_yet_leaves_the_retries_of_other_ticks_waiting() -> None:
+    play = retrying_two_ticks()
+    decision = decide(play.record, play.runs, T0 + 180)
+    (run,) = decision.submits(T0 + 180)
+    noted = not_submitted(decision.record, run, Reason("WAREHOUSE_SILENT", "no answer"), False, T0 + 180)
+    assert noted is not None
+    play.record = settled(noted[0], T0 + 180)
+    assert play.command("run", 181) == "DONE"
+    play.at(182)
+    assert sorted(play.submitted[2:]) == sorted([key(60, 2), key(120, 2)])
+
+
+@pytest.mark.parametrize("first", [60, 120], ids=["oldest tick first", "newest tick first"])
+def test_the_end_of_one_retry_leaves_that_of_another_tick_alone(first: int) -> None:
+    play = retrying_two_ticks()
+    retries = sorted(play.record.retries, key=lambda run: run.tick, reverse=first == 120)
+    play.record = replace(play.record, retries=tuple(retries))
+    assert play.command("run", 130) == "DONE"
+    play.at(131)
+    assert play.submitted[2:] == [key(first, 2), key(180 - first, 2)]
+    play.fails(132)
+    play.ends(Status.FINISHED, 133)
+    assert play.record.runs == ()
+    assert play.command("run", 134) == "DONE"
+    play.at(135)
+    assert play.submitted[4:] == [key(first, 3)]
+
+
 def test_a_warehouse_that_is_away_is_retrying_and_counts_as_no_failure() -> None:
     decision = decide(record(), {}, T0 + 60)
     (run,) = decision.submits(T0 + 60)
@@ -354,7 +451,7 @@ def test_a_run_that_a_person_asked_for_belongs_to_no_tick_also_under_a_pause() -
     assert play.command("run", 20.5) == "DONE"
     assert play.command("run", 20.6) == "ALREADY"
     play.at(21)
-    assert (play.submitted, play.status) == (["s@2027-01-15T08:00:20.500Z"], "PAUSED")
+    assert (play.submitted, play.status) == (["s@2027-01-15T08:00:20.500Z/by-hand"], "PAUSED")
     play.ends(Status.FINISHED, 30)
     assert play.record.cursor == T0
 
@@ -477,6 +574,69 @@ def test_a_schedule_that_follows_all_of_several_datasets_waits_for_each_of_them(
     assert after({"a": (5, T0 + 9)}, 10, start).submits(T0 + 10) == []
     both = after({"a": (5, T0 + 9), "b": (6, T0 + 12)}, 13, start)
     assert [one.key("s") for one in both.submits(T0 + 13)] == [key(12)]
+
+
+def test_a_run_after_a_dataset_waits_for_its_jitter_however_long_that_is() -> None:
+    start = record(after=["a"], jitter="1d")
+    delay = start_delay(policy_of(start.policy), start.name).total_seconds()
+    assert delay > 2 * CLOCKS_DIFFER
+    published = {"a": (5, T0 + 9)}
+    waiting = after(published, 10, start)
+    assert waiting.submits(T0 + 10) == []
+    assert waiting.due == T0 + 9 + delay
+    view = view_of(waiting.record, T0 + 10, None, published)
+    assert view.waits == "a is new, and it begins a little later"
+    assert after(published, 8 + delay, waiting.record).submits(T0 + 8 + delay) == []
+    begun = after(published, 9 + delay, waiting.record)
+    assert [run.key("s") for run in begun.submits(T0 + 9 + delay)] == [key(9)]
+
+
+def test_a_dataset_that_is_published_more_often_than_the_jitter_does_not_postpone_its_run() -> None:
+    decided = after({"a": (5, T0 + 9)}, 10, record(after=["a"], jitter="1d"))
+    delay = (decided.due or 0.0) - (T0 + 9)
+    often = {"a": (6, T0 + 8 + delay)}
+    decided = after(often, 9 + delay, decided.record)
+    assert [run.key("s") for run in decided.submits(T0 + 9 + delay)] == [key(8 + delay)]
+    idle = replace(decided.record, runs=())
+    assert after(often, 10 + delay, idle).submits(T0 + 10 + delay) == []
+    later = T0 + 20 + delay
+    decided = decide(idle, {}, later, {"a": (7, later)})
+    assert decided.due == later + delay, "the next version has a delay of its own"
+
+
+def test_a_version_and_what_a_run_left_in_the_same_millisecond_make_two_runs() -> None:
+    """One tick is one job, and so one of the two would be lost."""
+    start = record(after=["a"], overlap="allow")
+    first = Run(T0 + 5, job="first", at=T0 + 5)
+    left = {"first": RunSeen(Status.FINISHED, T0 + 9, left=3)}
+    published = {"a": (5, T0 + 9)}
+    decided = decide(replace(start, runs=(first,)), left, T0 + 10, published)
+    assert [run.key("s") for run in decided.submits(T0 + 10)] == [key(9), key(9.001)]
+    running = {"first": RunSeen(Status.RUNNING)}
+    version_first = decide(replace(start, runs=(first,)), running, T0 + 9, published).record
+    decided = decide(version_first, left, T0 + 10, published)
+    assert [run.key("s") for run in decided.submits(T0 + 10)] == [key(9), key(9.001)]
+    ended = replace(version_first, runs=(first,))
+    decided = decide(ended, left, T0 + 10, published)
+    assert [run.key("s") for run in decided.submits(T0 + 10)] == [key(9.001)]
+
+
+def test_a_changed_trigger_does_not_keep_the_delay_of_a_version_of_before() -> None:
+    waiting = after({"a": (5, T0)}, 10, record(after=["a"], jitter="1d")).record
+    policy = json.dumps({"after": ["a", "b"], "jitter": "1d"})
+    changed = replace(waiting, spec='{"other": 1}', policy=policy, seen={"a": 5})
+    changed = set_again(waiting, changed, T0 + 20).record
+    late = T0 + 3 * 86400
+    decided = decide(changed, {}, late, {"b": (6, late)})
+    assert decided.submits(late) == []
+    assert decided.record.new_at == late
+
+
+@pytest.mark.parametrize("jitter", ["0s", "1d"])
+def test_a_version_published_by_a_clock_that_is_ahead_does_not_delay_its_run(jitter: str) -> None:
+    start = record(after=["a"], jitter=jitter)
+    ahead = 10 + CLOCKS_DIFFER + 1
+    assert len(after({"a": (5, T0 + ahead)}, 10, start).submits(T0 + 10)) == 1
 
 
 def test_a_run_that_is_not_submitted_yet_waits_under_a_pause_and_is_none_after_a_stop() -> None:
@@ -619,6 +779,22 @@ def test_after_a_clock_that_was_ahead_a_person_lets_the_ticks_count_from_now(sta
     assert play.submitted[-1] == again, "the run of this tick stands under its key: the same job"
     assert play.submitted.count(again) == 2
     assert play.record.decided_to == T0 + 86400
+
+
+def test_a_late_submit_of_a_run_by_a_clock_that_was_ahead_skips_no_tick() -> None:
+    play, ahead = Play(record()), T0 + 86400
+    decision = decide(play.record, {}, ahead)
+    (run,) = decision.submits(ahead)
+    noted = not_submitted(decision.record, run, Reason("SPEC_INVALID", "no such"), True, ahead)
+    assert noted is not None
+    play.record = settled(noted[0], ahead)
+    play.at(86401)
+    assert play.command("resume", 90) == "DONE"
+    play.at(91)
+    assert play.submitted == [key(86400)]
+    play.ends(Status.FINISHED, 92)
+    play.at(120)
+    assert play.submitted == [key(86400), key(120)]
 
 
 def test_a_clock_that_is_a_little_behind_sets_no_cursor_back() -> None:

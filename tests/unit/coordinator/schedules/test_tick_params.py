@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from tests.support.jobs.specs import minimal
+from unstuck.coordinator.model.schedule_record import ScheduleRecord
+from unstuck.coordinator.schedules.schedule_view import view_of
 from unstuck.coordinator.schedules.tick_params import run_spec
 from unstuck.coordinator.spec.model import JobSpec, SpecError
+from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
 
 NIGHTLY = {"cron": "30 0 * * *", "zone": "Europe/Berlin"}
 TICK = datetime.fromisoformat("2026-11-26T23:30Z")
@@ -44,6 +47,34 @@ def test_a_run_gets_its_parameters_from_the_tick_in_the_zone_of_the_schedule() -
     assert run_spec(spec, TICK).fingerprint == run.fingerprint
     hourly = JobSpec.model_validate(minimal(schedule={"every": "1h"}, params=PARAMS))
     assert run_spec(hourly, TICK).values["at"] == "2026-11-26T23:30:00+00:00"
+
+
+HOURLY = {"cron": "30 * * * *", "zone": "Europe/Berlin"}
+
+
+@pytest.mark.parametrize(
+    ("tick", "at", "before", "folder"),
+    [
+        ("2026-10-24T23:30Z", "2026-10-25T01:30:00+02:00", "2026-10-25T00:30:00+02:00", "0130"),
+        ("2026-10-25T00:30Z", "2026-10-25T02:30:00+02:00", "2026-10-25T01:30:00+02:00", "0230"),
+        ("2026-10-25T01:30Z", "2026-10-25T02:30:00+01:00", "2026-10-25T02:30:00+02:00", "0230"),
+        ("2026-10-25T02:30Z", "2026-10-25T03:30:00+01:00", "2026-10-25T02:30:00+01:00", "0330"),
+        ("2026-03-29T01:30Z", "2026-03-29T03:30:00+02:00", "2026-03-29T01:30:00+01:00", "0330"),
+    ],
+)
+def test_the_parameters_of_a_tick_have_the_offset_of_its_hour_on_the_night_of_a_clock_change(
+    tick: str, at: str, before: str, folder: str
+) -> None:
+    params = {
+        "at": {"type": "datetime", "default": "tick"},
+        "before": {"type": "datetime", "default": "previous_tick"},
+        "folder": {"type": "text", "default": "tick", "format": "%H%M"},
+    }
+    spec = JobSpec.model_validate(minimal(schedule=HOURLY, params=params))
+    assert run_spec(spec, datetime.fromisoformat(tick)).values == {"at": at, "before": before, "folder": folder}
+    policy = ScheduleSpec.model_validate(HOURLY).model_dump_json(exclude_unset=True)
+    view = view_of(ScheduleRecord("s", "c", "{}", policy, "/w"), 0.0, None)
+    assert view.on_its_clock(tick) == at.replace("T", " ")
 
 
 def test_a_job_that_is_no_run_of_its_schedule_needs_values_where_a_tick_would_give_them() -> None:

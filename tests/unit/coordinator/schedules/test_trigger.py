@@ -210,6 +210,7 @@ def test_the_ticks_do_not_depend_on_where_the_look_began(
     )
 
 
+@pytest.mark.variant
 def test_ticks_are_the_same_whatever_the_zone_and_the_zone_data_of_the_host() -> None:
     program = (
         "from datetime import datetime\n"

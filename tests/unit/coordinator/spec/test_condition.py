@@ -340,6 +340,7 @@ def test_a_group_sees_its_own_parameters_and_a_cycle_is_told_once() -> None:
     assert "a cycle" in line
 
 
+@pytest.mark.variant
 def test_ten_thousand_conditions_in_a_chain_are_checked_in_seconds() -> None:
     step = [{"python": "m:f"}]
     chain = [{"name": "g0", "steps": step}] + [

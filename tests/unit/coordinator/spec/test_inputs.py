@@ -45,7 +45,7 @@ def test_an_input_is_written_in_short_or_in_full() -> None:
         ("{u: flights@0}", "u: expected a dataset and perhaps its version, as flights, flights@latest or flights@7"),
         ("{u: a b}", "u: expected a name"),
         ("{u: {dataset: a, versio: 1}}", "u.versio: unknown field 'versio'; did you mean 'version'?"),
-        ("{u: {dataset: a, version: 0}}", "u.version: expected 1 or more, not the number 0"),
+        ("{u: {dataset: a, version: -1}}", "u.version: expected 0 or more, not the number -1"),
         ("{o: flights}", "o: 'o' is the name of an output of 'a' too; give the input another one"),
         ("{q: flights}", "q: 'q' is the name of an output of this group too; give the input another one"),
         ("{u: flights, U: flights}", "U: 'U' is the name of another input (case does not count) too"),
@@ -118,7 +118,7 @@ def test_the_members_of_a_fork_are_all_combinations_by_the_names_of_the_paramete
 
 
 def test_a_submit_gives_the_values_of_a_fork() -> None:
-    spec = JobSpec.from_text(forked("{day: {param: d}}")).with_params({"d": "[3, 4]"})
+    spec = JobSpec.from_text(forked("{day: {param: d}}")).with_params({"d": [3, 4]})
     assert compile_plan(spec).groups["g"].values == (3, 4)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.jobs.specs import HEAD, A, minimal, told
 from unstuck.coordinator.model.size import compile_to_store
+from unstuck.coordinator.spec.job_params import UnparsedText
 from unstuck.coordinator.spec.model import JobSpec, SpecError
 
 DECLARED: dict[str, Any] = {
@@ -23,15 +24,20 @@ DECLARED: dict[str, Any] = {
     "source": {"type": "map", "default": {"type": "jdbc"}, "description": "Where the rows come from."},
 }
 GIVEN: dict[str, Any] = {
-    "day": "2013-12-31",
-    "at": "2013-12-31T12:00+01:00",
-    "limit": "20",
-    "share": "0.5",
-    "mode": "slow",
-    "full": "true",
-    "ids": "[2, 3]",
-    "source": "{type: file}",
+    "day": UnparsedText("2013-12-31"),
+    "at": UnparsedText("2013-12-31T12:00+01:00"),
+    "limit": UnparsedText("20"),
+    "share": UnparsedText("0.5"),
+    "mode": UnparsedText("slow"),
+    "full": UnparsedText("true"),
+    "ids": UnparsedText("[2, 3]"),
+    "source": UnparsedText("{type: file}"),
 }
+
+
+def unparsed(value: Any) -> Any:
+    """A text as the command line has it; any other value as it is."""
+    return UnparsedText(value) if isinstance(value, str) else value
 
 
 def problem(params: dict[str, Any], **given: Any) -> str:
@@ -71,7 +77,7 @@ def test_a_parameter_that_is_declared_without_a_value_is_null() -> None:
     spec = JobSpec.from_values(minimal(params={"at": {"type": "datetime"}}), {})
     assert spec.values == {"at": None}
     assert spec.with_params({"at": None}) == spec
-    assert spec.with_params({"at": "null"}) == spec
+    assert spec.with_params({"at": UnparsedText("null")}) == spec
 
 
 def test_a_date_of_python_is_written_in_its_iso_form() -> None:
@@ -112,7 +118,7 @@ def test_a_date_of_python_is_written_in_its_iso_form() -> None:
     ],
 )
 def test_a_value_of_another_type_than_the_declared_one_is_refused(name: str, value: Any, message: str) -> None:
-    given = {"day": "2013-12-31", name: value}
+    given = {"day": "2013-12-31", name: unparsed(value)}
     assert problem(DECLARED, **given).startswith(f"params.{name}: {message}")
 
 
@@ -130,13 +136,13 @@ def test_a_value_of_another_type_than_the_declared_one_is_refused(name: str, val
     ids=repr,
 )
 def test_a_plain_default_says_the_type(default: Any, good: str, bad: Any, message: str) -> None:
-    JobSpec.from_values(minimal(params={"p": default}), {"p": good})
-    assert problem({"p": default}, p=bad).startswith(f"params.p: {message}")
+    JobSpec.from_values(minimal(params={"p": default}), {"p": unparsed(good)})
+    assert problem({"p": default}, p=unparsed(bad)).startswith(f"params.p: {message}")
 
 
 @pytest.mark.parametrize("value", ["2014", "soon", "[1]", True, None, 1.5])
 def test_a_parameter_whose_default_is_null_takes_any_value(value: Any) -> None:
-    JobSpec.from_values(minimal(params={"p": None}), {"p": value})
+    JobSpec.from_values(minimal(params={"p": None}), {"p": unparsed(value)})
 
 
 @pytest.mark.parametrize("one", [1, 1.0])

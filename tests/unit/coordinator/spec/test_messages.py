@@ -48,8 +48,8 @@ groups:
         "s.yaml:2:15: max_parallel: expected a whole number, not true",
         "s.yaml:3:13: on_failure: expected cancel_others or finish_others, not 'cancel'; did you mean 'cancel_others'?",
         "s.yaml:4:10: publish: expected a list, not 'x'",
-        "s.yaml:5:1: extra: unknown field 'extra'; known: name, description, schedule, params, defaults, max_parallel,"
-        " priority, mixed, timeout, on_failure, publish, outputs, notify, groups",
+        "s.yaml:5:1: extra: unknown field 'extra'; known: name, description, schedule, zone, params, defaults,"
+        " max_parallel, priority, mixed, timeout, on_failure, publish, outputs, notify, groups",
         "s.yaml:7:11: groups[0].name: expected a group name (letters, digits, _ and -, beginning with a letter or _, at"
         " most 63 characters), not '../x'",
         "s.yaml:8:12: groups[0].needs: expected a list, not 'x'",

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.jobs.specs import FLIGHTS, HEAD, A, minimal, told
 from unstuck.coordinator.spec import json_schema as schema
+from unstuck.coordinator.spec.job_params import UnparsedText
 from unstuck.coordinator.spec.model import Defaults, JobSpec, SpecError
 from unstuck.coordinator.spec.plan import plan_of
 from unstuck.tasks.spec.group import GroupSpec
@@ -165,15 +166,40 @@ def test_a_file_above_ten_megabytes_is_refused(tmp_path: Path) -> None:
 
 def test_parameters_are_overridden_by_text_as_the_spec_would_read_it() -> None:
     spec = JobSpec.model_validate(minimal(params={"year": 2013, "on": True, "months": [1], "rest": None}))
-    new = spec.with_params({"year": "2014", "on": "false", "months": "[2, 3]", "rest": "2013-01-01"})
+    texts = {"year": "2014", "on": "false", "months": "[2, 3]", "rest": "2013-01-01"}
+    new = spec.with_params({name: UnparsedText(text) for name, text in texts.items()})
     assert new.params == {"year": 2014, "on": False, "months": [2, 3], "rest": "2013-01-01"}
     assert spec.params["year"] == 2013
     assert spec.with_params({"year": 2015}).params["year"] == 2015
 
 
-@pytest.mark.parametrize("text", ["NO", "01234", "2014", "null", "a: b # c", "[1, 2]", "*x"])
-def test_a_parameter_that_is_text_stays_text(text: str) -> None:
-    assert JobSpec.model_validate(minimal(params={"p": "SE"})).with_params({"p": text}).params == {"p": text}
+@pytest.mark.parametrize("value", [str, UnparsedText])
+@pytest.mark.parametrize("text", ["NO", "01234", "2014", "null", "a: b # c", "[1, 2]", "*x", '"q"', "'q'", '"q', ""])
+def test_a_text_parameter_gets_the_text_character_by_character(text: str, value: type[Any]) -> None:
+    spec = JobSpec.model_validate(minimal(params={"p": "SE"}))
+    assert spec.with_params({"p": value(text)}).params == {"p": text}
+
+
+@pytest.mark.parametrize("text", ["2014", "true", "null", "[1]", "{a: 1}", '"q"', "01234", "yes"])
+def test_text_of_python_is_never_parsed(text: str) -> None:
+    spec = JobSpec.model_validate(minimal(params={"any": None, "year": 2013}))
+    assert spec.with_params({"any": text}).params["any"] == text
+    with pytest.raises(SpecError, match=r"^params\.year: expected a whole number, as in the spec, not '"):
+        spec.with_params({"year": text})
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("form", ["{}", "{}\n", "\ufeff{}\n\n"])
+def test_line_ends_and_a_mark_make_no_other_spec(tmp_path: Path, form: str, end: str) -> None:
+    """Submitting it once more under its key was a KEY_CONFLICT."""
+    group = "  - name: a\n    steps: [{sql_file: q.sql, output: o}]\n    description: |\n      two\n      lines"
+
+    def fingerprint(form: str, end: str) -> str:
+        (tmp_path / "s.yaml").write_bytes(form.format(HEAD + group).replace("\n", end).encode())
+        (tmp_path / "q.sql").write_bytes(form.format("SELECT 1,\n  2").replace("\n", end).encode())
+        return JobSpec.from_file(tmp_path / "s.yaml").fingerprint
+
+    assert fingerprint(form, end) == fingerprint("{}", "\n")
 
 
 def test_an_override_of_a_parameter_that_the_spec_lacks_lists_those_it_has() -> None:
@@ -189,12 +215,12 @@ def test_an_override_of_a_parameter_that_the_spec_lacks_lists_those_it_has() -> 
 @pytest.mark.parametrize("text", ["no", "010", "[1", "{a: 1, a: 2}", "9" * 30])
 def test_an_override_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match=r"^params\.year: "):
-        JobSpec.from_text(FLIGHTS).with_params({"year": text})
+        JobSpec.from_text(FLIGHTS).with_params({"year": UnparsedText(text)})
 
 
 def test_a_file_is_read_with_overrides(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(FLIGHTS)
-    assert JobSpec.from_file(tmp_path / "s.yaml", {"year": "2014"}).params == {"year": 2014}
+    assert JobSpec.from_file(tmp_path / "s.yaml", {"year": UnparsedText("2014")}).params == {"year": 2014}
 
 
 # --- the schema for editors
@@ -218,7 +244,7 @@ def test_every_property_of_the_schema_says_what_it_is_for() -> None:
     def undescribed(part: Any, path: str) -> Iterator[str]:
         if isinstance(part, dict):
             for name, field in part.get("properties", {}).items():
-                if not field.get("description", "").endswith("."):
+                if not field.get("description"):
                     yield f"{path}/{name}"
             for name, inner in part.items():
                 yield from undescribed(inner, f"{path}/{name}")

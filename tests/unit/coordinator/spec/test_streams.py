@@ -55,7 +55,7 @@ def plan_of(text: str) -> GroupPlan:
         ({"schema": "a INT COMMENT 'it''s, c INT"}, "schema: there is a ' that is not closed"),
         ({"schema": "a DECIMAL(1,2)), c INT"}, "schema: there is a ) too many after 'a DECIMAL(1,2)'"),
         ({"schema": ""}, "schema: expected text, not empty text"),
-        ({"options": {"header": True}}, "options.header: expected text, not true; put it in quotes"),
+        ({"options": {"header": 1.5}}, "options.header: expected text, not the number 1.5; put it in quotes"),
         ({"changed": "maybe"}, "changed: expected fail, again or ignore, not 'maybe'"),
         ({"generation": 0}, "generation: expected 1 or more, not the number 0"),
         ({"generaton": 2}, "generaton: unknown field 'generaton'; did you mean 'generation'?"),
@@ -127,6 +127,10 @@ def test_columns_are_written_as_in_sql(schema: str) -> None:
             "'events' is a stream with state: true, which Spark reads; leave out spark: false",
         ),
         (
+            {"for_each": {"n": [1, 2]}, "inputs": {"events": {**EVENTS, "identity": "content"}}},
+            "'events' is a stream with identity: content, which the members of a fork cannot share",
+        ),
+        (
             {"for_each": {"n": [1, 2]}, "inputs": {"events": {**EVENTS, "state": True}}},
             "'events' is a stream with state: true, which the members of a fork cannot share",
         ),
@@ -144,7 +148,7 @@ def test_a_group_that_cannot_read_a_stream_is_told_so_at_the_stream(group: dict[
     [
         {},
         {"mode": "replace"},
-        {"mode": "partition_overwrite", "partition_by": ["id"]},
+        {"mode": "partition_overwrite", "partition_by": ["id"], "partitions": {"id": 1}},
         {"mode": "append", "format": "delta", "path": "/tables/loads"},
     ],
 )
@@ -183,3 +187,10 @@ def test_another_stream_or_generation_is_other_work_and_a_group_without_a_stream
     same = fingerprint()
     assert fingerprint(generation=1) == same
     assert same not in {fingerprint(generation=2), fingerprint(stream="/elsewhere"), fingerprint(schema="id INT")}
+
+
+def test_an_option_may_be_a_boolean() -> None:
+    options = {"header": True, "sep": ";"}
+    spec = json.loads(JobSpec.from_text(text_of({**EVENTS, "format": "csv", "options": options})).to_json())
+    stored = spec["groups"][0]["inputs"]["events"]["options"]
+    assert stored == {"header": "true", "sep": ";"}

@@ -17,6 +17,8 @@ from tests.support.paths import ROOT
 from tests.support.programs.processes import lives
 from tests.support.servers import wait_until
 
+pytestmark = pytest.mark.variant
+
 # As `make test` has them, but for the number of test processes.
 OPTIONS = re.findall(r"^PYTEST_OPTIONS := -n \d+ (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0]
 TWO, THREE, FIVE = (["-n", number, *OPTIONS.split()] for number in "235")

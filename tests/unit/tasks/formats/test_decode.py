@@ -7,17 +7,22 @@ import datetime
 import gzip
 import io
 import json
+import re
 import zipfile
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import orc
 
+from unstuck.tasks.errors import OutOfMemory
 from unstuck.tasks.formats.arrived import ArrivedFile
 from unstuck.tasks.formats.decode import decoded
 from unstuck.tasks.formats.file_content import Unreadable
+from unstuck.tasks.protocol.failure import failure_of
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.streams.arrived.listing import found_as
 
@@ -25,13 +30,15 @@ CSV = b"id,region,amount\n1,n,1.5\n"
 JSON = b'{"id": 1, "region": "n", "amount": 1.5}\n'
 
 
-def rows_of(path: Path, data: bytes, form: str = "csv", **spec: Any) -> list[dict[str, Any]]:
+def rows_of(
+    path: Path, data: bytes, form: str = "csv", max_bytes: int = 5_000_000, zone: str = "UTC", **spec: Any
+) -> list[dict[str, Any]]:
     path.write_bytes(data)
     options = spec.pop("options", {"header": "true"} if form == "csv" else {})
     schema = spec.pop("schema", "id BIGINT, region STRING, amount DOUBLE")
     stream = StreamInput(stream=str(path.parent), format=form, schema=schema, options=options, **spec)
     file = ArrivedFile(str(path), found_as(str(path)))
-    return [row for table in decoded(file, stream, "UTC") for row in table.to_pylist()]
+    return [row for table in decoded(file, stream, zone, max_bytes) for row in table.to_pylist()]
 
 
 def zipped() -> bytes:
@@ -144,7 +151,126 @@ def test_an_old_day_of_the_julian_calendar_is_refused_and_not_read_as_another_da
         rows_of(tmp_path / "b.parquet", out.getvalue().to_pybytes(), "parquet", schema=f"a {kind}")
 
 
+# In Berlin the hour from 02:00 to 03:00 is missing on 29 March 2026, and comes twice on 25 October.
+LOCAL_TIMES = [
+    ("2026-10-25T01:59:59", "2026-10-24T23:59:59+00:00"),
+    ("2026-10-25T02:00:00", "2026-10-25T00:00:00+00:00"),
+    ("2026-10-25T02:30:00", "2026-10-25T00:30:00+00:00"),
+    ("2026-10-25T03:00:00", "2026-10-25T02:00:00+00:00"),
+    ("2026-03-29T01:59:59", "2026-03-29T00:59:59+00:00"),
+    ("2026-03-29T03:00:00", "2026-03-29T01:00:00+00:00"),
+]
+WITH_OFFSET = [
+    ("2026-10-25T02:30:00+02:00", "2026-10-25T00:30:00+00:00"),
+    ("2026-10-25T02:30:00+01:00", "2026-10-25T01:30:00+00:00"),
+]
+BERLIN = "Europe/Berlin"
+
+
+def in_file(form: str, texts: list[str]) -> bytes:
+    """A file of this format with the times in its column ``at``."""
+    if form == "orc":
+        times = pa.table({"at": pa.array(map(datetime.datetime.fromisoformat, texts), pa.timestamp("us"))})
+        orc.write_table(times, data := io.BytesIO())
+        return data.getvalue()
+    lines = ["at", *texts] if form == "csv" else [json.dumps({"at": text}) for text in texts]
+    return "\n".join(lines).encode()
+
+
+@pytest.mark.parametrize(
+    ("form", "by_option"),
+    [("csv", False), ("csv", True), ("json", False), ("json", True), ("orc", False)],
+    ids=lambda value: {False: "zone of the fleet", True: "zone of the stream"}.get(value, value),
+)
+def test_a_local_time_that_a_change_of_clocks_repeats_is_the_first_of_the_two(
+    tmp_path: Path, form: str, by_option: bool
+) -> None:
+    options = {"header": "true"} if form == "csv" else {}
+    options |= {"timeZone": BERLIN} if by_option else {}
+    times = LOCAL_TIMES if form == "orc" else LOCAL_TIMES + WITH_OFFSET
+    data, zone = in_file(form, [text for text, _ in times]), "Asia/Tokyo" if by_option else BERLIN
+    rows = rows_of(tmp_path / f"a.{form}", data, form, zone=zone, options=options, schema="at TIMESTAMP")
+    assert [row["at"].astimezone(datetime.UTC).isoformat() for row in rows] == [instant for _, instant in times]
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "orc"])
+def test_a_local_time_that_a_change_of_clocks_leaves_out_is_refused(tmp_path: Path, form: str) -> None:
+    data = in_file(form, ["2026-03-29T01:59:59", "2026-03-29T02:30:00"])
+    with pytest.raises(Unreadable, match="02:30"):
+        rows_of(tmp_path / f"a.{form}", data, form, zone=BERLIN, schema="at TIMESTAMP")
+
+
 def test_a_text_that_only_begins_like_a_packed_file_is_read(tmp_path: Path) -> None:
     for first in ("PAR1", "BZh", "ORC", "PK", "Obj"):
         (row,) = rows_of(tmp_path / "a.csv", f"{first},region\n1,n\n".encode(), schema=f"{first} INT, region STRING")
         assert row == {first: 1, "region": "n"}
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "value"),
+    [
+        ("1.234.567,50", {"decimal": ",", "thousands": "."}, 1234567.5),
+        ("-0,5", {"decimal": ","}, -0.5),
+        ("1 234", {"thousands": " "}, 1234.0),
+        ("12.5", {"decimal": ","}, None),
+        ("1.23,5", {"decimal": ",", "thousands": "."}, None),
+        ("1,5", {}, None),
+    ],
+)
+def test_numbers_have_the_marks_that_the_options_say_and_no_others(
+    tmp_path: Path, text: str, options: dict[str, str], value: float | None
+) -> None:
+    data, more = f"a;b\n{text};{text}\n".encode(), {"header": "true", "sep": ";", **options}
+    schema = "a DOUBLE, b DECIMAL(12,2)"
+    if value is None:
+        with pytest.raises(Unreadable, match=rf"line 2.*{re.escape(text)}|{re.escape(text)}.*Line 2"):
+            rows_of(tmp_path / "a.csv", data, schema=schema, options=more)
+    else:
+        assert rows_of(tmp_path / "a.csv", data, schema=schema, options=more) == [
+            {"a": value, "b": Decimal(str(value)).quantize(Decimal("0.01"))}
+        ]
+
+
+def repeated(value: Any, rows: int) -> bytes:
+    """A Parquet file of some hundred bytes with one value in all rows."""
+    column = pa.DictionaryArray.from_arrays(pa.repeat(0, rows).cast(pa.int32()), pa.array([value]))
+    pq.write_table(pa.table({"a": column}), data := io.BytesIO(), compression="zstd", store_schema=False)
+    return data.getvalue()
+
+
+ZEROS = b"0" * 10**7
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "schema", "message"),
+    [
+        ("a.txt.zst", pa.compress(ZEROS, "zstd", asbytes=True), "a STRING", "a line has more than 1,000,000 bytes"),
+        ("a.txt.gz", gzip.compress(b"\n" * 10**7), "a STRING", "beyond the bound of 5,000,000"),
+        ("a.csv.gz", gzip.compress(b'"' + ZEROS[: 4 * 10**6]), "a STRING", "a record has more than 1,000,000 bytes"),
+        ("a.json.gz", gzip.compress(b'{"a": "' + ZEROS), "a STRING", "a line has more than 1,000,000 bytes"),
+        ("a.json.gz", gzip.compress(b" \n" * 10**7), "a STRING", "beyond the bound of 5,000,000"),
+        ("a.parquet", repeated(1, 10**6), "a BIGINT", "unpacked it has 8,000,000 or more, beyond the bound"),
+        ("a.parquet", repeated("x" * 10**4, 10**5), "a STRING", "beyond the bound of 5,000,000"),
+        ("a.parquet", repeated("x" * 2 * 10**6, 1), "a STRING", "a row has more than 1,000,000 bytes"),
+    ],
+)
+def test_a_small_file_that_stands_for_gigabytes_is_refused_with_the_figure(
+    tmp_path: Path, name: str, data: bytes, schema: str, message: str
+) -> None:
+    form = name.split(".")[1].replace("txt", "text")
+    options = {"header": "false"} if form == "csv" else {}
+    with pytest.raises(Unreadable, match=message):
+        rows_of(tmp_path / name, data, form, schema=schema, options=options, max_row_bytes=10**6)
+
+
+def test_a_lack_of_memory_says_nothing_about_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*arguments: Any, **more: Any) -> Any:
+        raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+    for form, call in {"csv": "pyarrow.csv.read_csv", "parquet": "pyarrow.parquet.ParquetFile"}.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(call, fails)
+            with pytest.raises(OutOfMemory, match=r"a\.data takes more memory than this worker has") as refused:
+                rows_of(tmp_path / "a.data", CSV, form)
+            failure = failure_of(refused.value)
+            assert (failure.code, failure.recoverable) == ("OUT_OF_MEMORY", True)

@@ -74,7 +74,7 @@ def piped() -> Iterator[Log]:
     yield Log(log, handler, reading)
     os.close(reading)  # whoever is still writing is told so
     # Its number may be given to another file as soon as it is closed, and must not be written to then.
-    wait_until(lambda: not handler._lines.unfinished_tasks, 30, "all that was left to be given up")
+    wait_until(lambda: not handler.waiting, 30, "all that was left to be given up")
     os.close(writing)
 
 

@@ -74,6 +74,17 @@ def test_a_secret_may_stand_in_a_file_that_another_variable_names(tmp_path: Path
         Secrets({**environ, "PW": "hunter2!"}).resolve("${secret:PW}")
 
 
+@pytest.mark.parametrize("secret", ["hunter2!", "-----BEGIN-----\nabc\n-----END-----"])
+@pytest.mark.parametrize("form", ["{}", "{}\n", "{}\r\n", "\ufeff{}", "\ufeff{}\n\n"])
+def test_a_mark_and_line_ends_are_no_characters_of_a_secret(tmp_path: Path, secret: str, form: str) -> None:
+    file = tmp_path / "pw"
+    written = form.format(secret)
+    for text in (written, written.replace("\r", "").replace("\n", "\r\n")):
+        file.write_bytes(text.encode())
+        assert Secrets({"PW_FILE": str(file)}).resolve("${secret:PW}") == secret
+        assert Secrets({"PW": text}).resolve("${secret:PW}") == secret
+
+
 @pytest.mark.parametrize(
     ("data", "why"),
     [(None, "No such file"), (b"x" * 70_000, "more than 64 KB"), (b"hunter2\xff", "not UTF-8"), (b"", "no secret")],

@@ -15,6 +15,8 @@ from tests.support import fleet
 from tests.support.programs.processes import command_line
 from tests.support.servers import RedisServer, wait_until
 
+pytestmark = pytest.mark.variant
+
 # Does what it is told, line by line, and says what came of it; as a runner does with the steps of its attempts.
 _RUNNER = """
 import errno, logging, os, resource, signal, subprocess, sys, threading, time

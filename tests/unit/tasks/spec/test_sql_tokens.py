@@ -8,11 +8,15 @@ from pydantic import ValidationError
 from unstuck.tasks.spec.group import Step
 from unstuck.tasks.spec.sql_tokens import (
     MAX_SQL,
+    created_in,
     is_query,
+    makes_known_names,
+    needs_tables,
     not_closed,
     parameters_in,
     result_markers,
     several_statements,
+    tables_in,
     with_plain_names,
 )
 
@@ -56,6 +60,57 @@ def test_a_marker_that_is_not_whole_is_found_too() -> None:
 # -- the text around them
 
 
+@pytest.mark.parametrize(
+    ("sql", "tables"),
+    [
+        ("SELECT * FROM a", {"a"}),
+        ("SELECT * FROM A JOIN `b` USING (id) LEFT JOIN c d ON d.id = a.id", {"a", "b", "c"}),
+        ("SELECT * FROM a, b AS x, c WHERE a.id IN (SELECT id FROM d)", {"a", "b", "c", "d"}),
+        ("WITH t AS (SELECT * FROM a), u AS (SELECT * FROM t) SELECT * FROM u", {"a"}),
+        ("WITH t (x, y) AS (SELECT 1, 2) SELECT * FROM t JOIN a", {"a"}),
+        ("FROM a SELECT id", {"a"}),
+        ("SELECT extract(day FROM at), trim(BOTH 'x' FROM name) FROM a", {"a"}),
+        ("SELECT x IS NOT DISTINCT FROM y FROM a", {"a"}),
+        ("SELECT * FROM range(3) JOIN db.t JOIN delta.`/x` JOIN values (1), (2)", set()),
+        ("SELECT 'FROM b' -- FROM c", set()),
+        ("SELECT (SELECT max(id) FROM b) FROM a -- , c", {"a", "b"}),
+        ("WITH RECURSIVE t(n) MAX RECURSION LEVEL 9 AS (SELECT n FROM t) SELECT * FROM t", set()),
+        ("WITH t (SELECT * FROM a), u (x) (SELECT 1), `v` AS (SELECT 1) SELECT * FROM t, u, v", {"a"}),
+        ("SELECT 1 AS from, e.from, e.join AS join FROM edges e ORDER BY e.from", {"edges"}),
+        ("SELECT to, from FROM edges ORDER BY from DESC", set()),
+        ("SELECT CASE WHEN from IS NULL THEN 1 END FROM edges", set()),
+        ("FROM a, LATERAL explode(x) JOIN LATERAL (SELECT * FROM b) LATERAL VIEW explode(y) c", {"a", "b"}),
+        ("SELECT * FROM parquet.`/x` JOIN global_temp.v JOIN c.d.t JOIN IDENTIFIER(:name) JOIN STREAM s", set()),
+    ],
+)
+def test_the_tables_that_a_statement_reads_are_found(sql: str, tables: set[str]) -> None:
+    assert tables_in(sql) == tables
+
+
+@pytest.mark.parametrize(
+    ("sql", "created"),
+    [
+        ("CREATE TABLE IF NOT EXISTS T AS SELECT 1", {"t"}),
+        ("CREATE OR REPLACE TEMP VIEW `v` AS SELECT 1", {"v"}),
+        ("SELECT 1", set()),
+    ],
+)
+def test_what_a_statement_creates_is_found(sql: str, created: set[str]) -> None:
+    assert created_in(sql) == created
+
+
+@pytest.mark.parametrize("sql", ["USE db", "SET CATALOG c", "CACHE TABLE t AS SELECT 1", "BEGIN SELECT 1; END", ""])
+def test_names_are_known_only_after_statements_that_make_none_or_say_which(sql: str) -> None:
+    assert not makes_known_names(sql)
+    assert all(map(makes_known_names, ("-- a\nSELECT 1", "(SELECT 1)", "CREATE VIEW v AS SELECT 1", "drop table t")))
+
+
+@pytest.mark.parametrize("sql", ["SHOW TABLES FROM a", "DELETE FROM a", "DESCRIBE a", "BEGIN SELECT * FROM a; END"])
+def test_only_what_reads_rows_needs_its_tables(sql: str) -> None:
+    assert not needs_tables(sql)
+    assert all(map(needs_tables, ("/**/ ( SELECT 1)", "WITH a AS (SELECT 1) FROM a", "INSERT INTO t SELECT * FROM a")))
+
+
 def test_comments_begin_and_end_in_code_alone() -> None:
     assert parameters_in("SELECT '--' AS x, :r AS r") == {"r"}
     assert parameters_in("SELECT '/data/*' AS x, :r AS r, '*/tmp' AS y") == {"r"}
@@ -82,6 +137,7 @@ def test_a_query_is_told_from_what_writes_its_rows_itself(sql: str, rows: bool) 
     assert is_query(sql) is rows
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize(
     "piece",
     ["/* ", "*/", "'", "''\\'", '"', "`", "$a$", "$a", "--", "r'", ":results.a.b ", "a://", "((", "/*+", "a", "\\"],

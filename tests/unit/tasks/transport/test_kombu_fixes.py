@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import kombu.common
 import kombu.utils.functional
 import pytest
 import redis
@@ -136,6 +137,29 @@ def test_a_connection_that_is_closed_leaves_no_poller_behind(redis_server: Redis
         assert pollers() <= before + 1
     finally:
         gc.enable()
+
+
+def test_a_worker_with_an_unacknowledged_message_survives_the_loss_of_redis(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path)
+    server.start()
+    received: list[kombu.Message] = []
+    # Given a worker that has a message, waits for the next, and listens for commands
+    connection = _connection(workers, server.url)
+    consumer = connection.Consumer([kombu.Queue("light")], on_message=received.append)
+    consumer.consume()
+    workers.control.mailbox.Node("here", channel=connection.channel()).listen()
+    kombu.Producer(connection).publish({}, routing_key="light")
+    wait_until(lambda: received or connection.drain_events(timeout=1), 10, "the message")
+    with suppress(TimeoutError):
+        connection.drain_events(timeout=0.1)
+    # When Redis goes away
+    server.stop()
+    # Then the connection is closed in the two calls of Celery's consumer
+    connection.collect(socket_timeout=1)
+    kombu.common.ignore_errors(connection, connection.close)
+    # And an acknowledgement that comes later fails as one of a lost connection does
+    with pytest.raises(redis.ConnectionError):
+        received[0].ack()
 
 
 def _connection(app: Any, url: str) -> BrokerConnection:

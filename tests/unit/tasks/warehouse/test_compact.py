@@ -30,11 +30,11 @@ from unstuck.tasks.warehouse import compact as module
 from unstuck.tasks.warehouse.compact import Compacted, compact, compact_dataset
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
-from unstuck.tasks.warehouse.marker import Marker, write_marker
+from unstuck.tasks.warehouse.marker import Marker, NamedPartitions, write_marker
 from unstuck.tasks.warehouse.published import published_files
 
 APPEND = OutputSpec(mode="append")
-BY_DAY = OutputSpec(mode="partition_overwrite", partition_by=("day",))
+BY_DAY = OutputSpec(mode="partition_overwrite", partition_by=("day",), partitions={"day": (":day",)})
 APPEND_BY_DAY = OutputSpec(mode="append", partition_by=("day",))
 TARGET = 1_000_000
 
@@ -47,9 +47,12 @@ class Loads:
         self.warehouse = Warehouse(self.root)
         self.known = self.warehouse.ensure_id()
 
-    def load(self, job: str, output: OutputSpec, **columns: list[Any]) -> None:
+    def load(self, job: str, output: OutputSpec, named: NamedPartitions | None = None, **columns: list[Any]) -> None:
         files, staging = Files(self.root), f"_staging/{job}/load/1-nonce-claimant"
         staged = stage(files, f"{staging}/flights", pa.table(columns), output.partition_by)
+        if named is None and output.partitions:
+            named = {"day": columns["day"]}
+        staged = staged if named is None else staged.of_load(named)
         write_marker(files, staging, Marker(f"{job}/load", "same", {"flights": staged}, {}, {}, 1.0))
         self.publish(job, job, output)
 
@@ -135,6 +138,18 @@ def test_partitions_stay_apart_and_can_still_be_replaced(loads: Loads) -> None:
     loads.load("again", BY_DAY, day=["2013-01-02"], n=[99])
 
     assert loads.rows() == [("2013-01-01", 0), ("2013-01-01", 1), ("2013-01-01", 2), ("2013-01-02", 99)]
+
+
+def test_late_rows_of_one_load_stay_apart_and_can_still_be_replaced(loads: Loads) -> None:
+    for n, day in enumerate(("2013-01-02", "2013-01-03"), 1):
+        loads.load(f"job{n}", BY_DAY, {"day": [day]}, day=["2013-01-01"], n=[n])
+    loads.load("more", APPEND_BY_DAY, day=["2013-01-01"], n=[3])
+    loads.load("again", APPEND_BY_DAY, day=["2013-01-01"], n=[4])
+
+    assert loads.compact().after == 3
+    loads.load("reload", BY_DAY, {"day": ["2013-01-02"]}, day=["2013-01-02"], n=[5])
+
+    assert loads.rows() == [("2013-01-01", 2), ("2013-01-01", 3), ("2013-01-01", 4), ("2013-01-02", 5)]
 
 
 def test_more_than_ten_new_files_of_one_compaction_are_all_apart(loads: Loads) -> None:

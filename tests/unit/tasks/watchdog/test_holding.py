@@ -58,6 +58,7 @@ def test_secrets_that_have_no_room_are_said_to_be_missing_and_cost_nothing_else(
     assert shared.read().secrets == {"PW": "short"}
 
 
+@pytest.mark.variant
 def test_what_was_written_last_is_whole_wherever_its_writer_is_killed(shared: SharedHolding) -> None:
     reader = SharedHolding(shared.descriptor)
     written = [Holding(token=f"job/g/{epoch}/n/c", remark="x" * random.randrange(4000)) for epoch in range(200)]

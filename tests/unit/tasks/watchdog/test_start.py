@@ -15,6 +15,8 @@ import pytest
 from tests.support.programs.processes import command_line
 from tests.support.servers import RedisServer, wait_until
 
+pytestmark = pytest.mark.variant
+
 _RUNNER = """
 import logging, os, signal, sys, threading, time
 from unstuck.tasks.watchdog.start import start_watchdog

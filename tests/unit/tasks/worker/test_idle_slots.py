@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.support.servers import wait_until
-from unstuck.tasks.worker.idle_slots import _MAX_CHILDREN, IdleSlots
+from unstuck.tasks.worker.idle_slots import MAX_CHILDREN, IdleSlots
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_worker_without_a_child_that_lives_is_free(slots: IdleSlots, child: ps
 
 
 def test_children_beyond_the_last_slot_count_as_at_work(slots: IdleSlots, child: psutil.Process) -> None:
-    slots.idle(_MAX_CHILDREN, child.pid)
+    slots.idle(MAX_CHILDREN, child.pid)
     assert not slots.available
 
 

@@ -186,10 +186,10 @@ def test_a_run_that_could_not_be_submitted_for_long_is_told() -> None:
     assert "the warehouse is away" in Notice.from_json(notices[0]).text
 
 
-def test_a_backfill_that_halts_goes_on_and_ends_is_told() -> None:
-    play = Telling(["halted", "finished", "recovered"], every="60s", retry={"max": 0, "backoff": "1s"})
+def test_a_backfill_that_fails_continues_and_ends_is_notified_once_each() -> None:
+    play = Telling(["failed", "finished", "recovered"], every="60s", retry={"max": 0, "backoff": "1s"})
     wanted = Wanted.between(policy_of(play.record.policy), "2027-01-01T00:00:00Z", "2027-01-01T00:01:00Z")
-    given = begin_backfill(play.record, wanted, T0 + 5, "ann")
+    given = begin_backfill(play.record, wanted, {}, T0 + 5, "ann")
     assert given.answer == "DONE", given.text
     play.record = given.record
 
@@ -197,17 +197,36 @@ def test_a_backfill_that_halts_goes_on_and_ends_is_told() -> None:
         play.at(at)
         assert play.record.backfill is not None
         (run,) = play.record.backfill.runs
-        play.runs[run.job] = RunSeen(status, T0 + at + 1, reason, by=run.by)
+        play.runs[run.job] = RunSeen(status, T0 + at + 1, reason, backfill=run.backfill)
         play.at(at + 1)
 
     ends(6, Status.FAILED, FAILED)
-    assert play.told == ["halted"]
-    assert play.notices[0].text.startswith("its backfill is HALTED, 1 of 2 ticks (1 failed): 1 runs failed in a row")
+    assert play.told == ["failed"]
+    assert play.notices[0].text.startswith("its backfill is FAILED, 0 of 2 ticks are done, 1 failed (2027-01-01T00:00")
     assert "unstuck schedule backfill s --resume" in play.notices[0].commands
     play.record = backfill_command(play.record, BackfillCommand.RESUME, T0 + 10).record
-    ends(11, Status.FINISHED)
-    assert play.told == ["halted", "recovered", "finished"]
-    assert play.notices[2].text == "its backfill is ENDED, 2 of 2 ticks (1 well, 1 failed)"
+    play.at(11)
+    assert play.told == ["failed"], "a resume alone mends nothing"
+    ends(12, Status.FINISHED)
+    ends(13, Status.FINISHED)
+    assert play.told == ["failed", "recovered", "finished"]
+    assert play.notices[2].text == "its backfill is DONE, 2 of 2 ticks are done"
+
+
+def test_the_end_of_a_failed_backfill_that_is_canceled_is_not_called_a_recovery() -> None:
+    play = Telling(["failed", "recovered"], every="60s", retry={"max": 0, "backoff": "1s"})
+    wanted = Wanted.between(policy_of(play.record.policy), "2027-01-01T00:00:00Z", "2027-01-01T00:01:00Z")
+    play.record = begin_backfill(play.record, wanted, {}, T0 + 5, "ann").record
+    play.at(6)
+    assert play.record.backfill is not None
+    (run,) = play.record.backfill.runs
+    play.runs[run.job] = RunSeen(Status.FAILED, T0 + 7, FAILED, backfill=run.backfill)
+    play.at(8)
+    play.record = backfill_command(play.record, BackfillCommand.CANCEL, T0 + 10).record
+    play.at(11)
+    assert play.told == ["failed", "recovered"]
+    title = message_of(play.notices[1], "", T0 + 12).title
+    assert title == "schedule s's backfill is CANCELED, which ends what was told before"
 
 
 def test_each_run_that_ends_well_is_told_if_somebody_asks_for_it() -> None:

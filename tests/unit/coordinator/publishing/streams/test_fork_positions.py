@@ -47,6 +47,32 @@ def test_the_position_is_the_one_before_and_what_each_member_has_read_also_on_ev
     assert whole_checkpoint(files, "loads", parts[:1]) != made, "another set of members is another position"
 
 
+def test_the_counts_of_all_members_are_told_also_of_what_one_of_them_alone_has_counted(files: Files) -> None:
+    first = member(files, 0, "a")
+    second = replace(member(files, 1, "b", put_aside="c"), counts={"looked": 12, "files": 1, "put_aside": 1})
+    for parts in ([first, second], [second, first]):
+        made = whole_checkpoint(files, "loads", parts)
+        assert made is not None
+        assert made.counts == {"looked": 12, "files": 2, "put_aside": 1}
+
+
+def test_members_that_read_something_else_beside_the_same_first_one_make_another_position(files: Files) -> None:
+    """A later attempt of one member must not rewrite the position that an earlier package names."""
+    first, second = member(files, 0, "a"), member(files, 1, "b")
+    made = whole_checkpoint(files, "loads", [first, second])
+    path = "_staging/job/load.1/2-n-c/events.position"
+    again = FilesPosition({"/in/b": "1 v", "/in/c": "1 v"}, {"/in/b": 1, "/in/c": 1})
+    later = replace(second, path=path, bytes=write_position(files, path, again))
+    remade = whole_checkpoint(files, "loads", [first, later])
+    assert made is not None
+    assert remade is not None
+    assert made.path != remade.path
+    before, after = (read_position(files, one.path) for one in (made, remade))
+    assert isinstance(before, FilesPosition)
+    assert isinstance(after, FilesPosition)
+    assert (len(before.seen), len(after.seen)) == (3, 4)
+
+
 def test_a_stream_that_begins_adds_to_nothing_and_a_position_that_is_whole_stays(files: Files) -> None:
     made = whole_checkpoint(files, "loads", [member(files, 0, "a", adds_to="")])
     assert made is not None

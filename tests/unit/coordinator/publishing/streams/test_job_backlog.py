@@ -32,6 +32,14 @@ def test_an_offset_has_waited_since_the_look_that_saw_it_until_the_position_is_b
     assert after(topic(0, 10), topic(10, 10)).since == 0.0
 
 
+def test_offsets_have_waited_until_the_position_of_each_partition_is_behind_them() -> None:
+    both = Look(new=20, looked=2, lag={0: 10, 1: 10}, next={0: 0, 1: 0})
+    one_left = Look(new=15, looked=2, lag={0: 10, 1: 5}, next={0: 10, 1: 5})
+    none_left = Look(new=20, looked=2, lag={0: 10, 1: 10}, next={0: 10, 1: 10})
+    assert after(both, one_left).since == 1000.0
+    assert after(both, one_left, none_left).since == 1120.0
+
+
 def test_an_object_without_a_time_has_waited_since_the_look_that_saw_it() -> None:
     assert after(Look(new=1, looked=3), Look(new=2, looked=4)).since == 1000.0
     assert after(Look(new=1, looked=3), Look(new=1, looked=4)).since == 1060.0

@@ -33,7 +33,7 @@ from unstuck.tasks.streams.arrived.stream_look import Look
 from unstuck.tasks.warehouse.compact import compact
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import SNAPSHOT_EVERY, Warehouse
-from unstuck.tasks.warehouse.log_entry import Change, DatasetState
+from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry
 from unstuck.tasks.warehouse.marker import (
     Checkpoint,
     DataFile,
@@ -328,6 +328,39 @@ def test_a_version_names_the_files_from_which_it_was_loaded_until_a_vacuum(landi
     (gone,) = sources_of(warehouse, "loads", warehouse.existing_entry(1))
     assert gone.source == f"{landing.folder}: a vacuum has removed the list of files"
     assert sources_of(warehouse, "loads", warehouse.existing_entry(2)) == two
+
+
+def test_each_dataset_of_a_version_names_the_files_of_its_own_stream(loads: Loads) -> None:
+    made = {}
+    for name in ("a", "b"):
+        path = f"_staging/job/{name}/1-n-c/events.position"
+        position = FilesPosition({f"/in/{name}.json": "2 v"}, {f"/in/{name}.json": 3})
+        checkpoint = Checkpoint(path, write_position(loads.files, path, position), f"/in/{name}", 1, "")
+        made[name] = replace(CHANGE, checkpoint=checkpoint)
+    loads.warehouse.create_entry(1, Entry(1, 0, "job", "package", "job", "x", 1.0, datasets={**made, "c": CHANGE}))
+    entry = loads.warehouse.existing_entry(1)
+    found = {name: [one.source for one in sources_of(loads.warehouse, name, entry)] for name in ("a", "b", "c", "d")}
+    assert found == {"a": ["/in/a.json"], "b": ["/in/b.json"], "c": ["/in/a.json"], "d": []}
+
+
+def test_what_a_bounded_run_has_left_counts_once_whatever_number_of_outputs_note_it(loads: Loads) -> None:
+    staging = "_staging/one/load/1-n-c"
+    path = f"{staging}/events.position"
+    size = write_position(loads.files, path, FilesPosition({"/in/a": "1 v"}, {"/in/a": 3}))
+    held = Checkpoint(path, size, "/in", 1, "", counts={"looked": 5, "files": 1, "left": 4})
+    outputs = {}
+    for name, checkpoint in (("loads", held), ("log", replace(held, held_by="loads"))):
+        file = f"{staging}/{name}/part-0.parquet"
+        data = DataFile(file, 3, loads.bytes(file))
+        outputs[name] = StagedOutput([data], 3, FLIGHTS, checkpoint=checkpoint)
+    write_marker(loads.files, staging, Marker("one/load", "same", outputs, {}, {}, 1.0))
+    request = PublishRequest(
+        *(loads.root, loads.known, "one", "one", "load", 0, 1000.0),
+        sources={"load": (staging,)},
+        published_by={"load"},
+        outputs={name: OutputSpec(mode="append") for name in outputs},
+    )
+    assert publish(request).left == 4
 
 
 def test_a_file_that_is_skipped_counts_as_read_and_the_history_says_who_skipped_it(landing: Landing) -> None:

@@ -493,6 +493,35 @@ def test_what_is_not_closed_in_a_statement_is_refused_with_its_place(
         spec.with_sql_files(tmp_path)
 
 
+def reading(sql: str, **more: Any) -> JobSpec:
+    """A job whose group ``b`` runs ``sql`` as its last step, beside a group that makes ``orders``."""
+    makes = {"name": "load", "steps": [{"sql": "SELECT 1 AS id", "output": "orders"}]}
+    steps = [*more.pop("before", ()), {"sql": sql, "output": "big"}]
+    return JobSpec.model_validate(minimal(groups=[makes, {"name": "b", "steps": steps, **more}]))
+
+
+@pytest.mark.parametrize("sql", ["SELECT * FROM orders", "SELECT 1 FROM x JOIN `Orders` o ON o.id = x.id"])
+def test_a_statement_that_reads_an_output_without_its_need_is_refused(sql: str) -> None:
+    """It read the rows that yesterday's job had published."""
+    with pytest.raises(SpecError, match=r"groups\[1\]\.steps\[0\]\.sql: orders is an output of group load") as error:
+        reading(sql)
+    assert "add needs: [load]" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"needs": ["load"]},
+        {"inputs": {"orders": "orders"}},
+        {"before": [{"sql": "CREATE TABLE orders AS SELECT 1 AS id"}]},
+        {"before": [{"python": "steps:makes_views"}]},
+    ],
+    ids=["need", "input", "its own table", "maybe a view of Python"],
+)
+def test_a_statement_may_read_what_its_group_has_under_that_name(more: dict[str, Any]) -> None:
+    assert reading("SELECT * FROM orders", **more)
+
+
 STATIC = """\
 name: x
 defaults: {conf: {spark.sql.shuffle.partitions: "2"%s}}

@@ -15,7 +15,6 @@ from starlette.testclient import TestClient
 from tests.cli.conftest import ByHand
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.views.jobs.job_logs import TAIL, tail_of
-from unstuck.coordinator.web.pages import job as job_screens
 from unstuck.coordinator.web.pages import job_model
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.token import Token
@@ -169,10 +168,9 @@ def test_a_log_is_shown_by_its_end_without_what_a_terminal_would_obey(browser: T
     assert "No log of attempt 7" in browser.get(f"/jobs/{job}/groups/a/log?attempt=7").text
 
 
-def test_a_log_that_hangs_is_said_to_and_the_rest_of_the_screen_stands(
-    browser: TestClient, hand: ByHand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(job_screens, "_LOGS", CircuitBreaker(0.2))
+def test_a_log_that_hangs_is_said_to_and_the_rest_of_the_screen_stands(browser: TestClient, hand: ByHand) -> None:
+    app: Any = browser.app
+    app.state.log_breaker = CircuitBreaker(0.2)
     job = hand.submit({"name": "a"})
     hand.decide(job)
     path = write_log(hand, hand.claim(job, "a"), b"")

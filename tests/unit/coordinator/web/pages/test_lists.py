@@ -26,6 +26,7 @@ from unstuck.coordinator.web.app import create_app
 from unstuck.coordinator.web.pages import fleet, schedules
 from unstuck.coordinator.web.safety import Access
 from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.warehouse.dataset_owner import Owner
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, Entry
 from unstuck.tasks.warehouse.marker import DataFile
@@ -119,8 +120,10 @@ def publish(hand: ByHand, *names: str, inputs: dict[str, list[int]] | None = Non
     n = place.head() + 1
     made = [DataFile(f"_staging/job/load/1-n-c/{n}-{i}.parquet", 7, 100, {"day": f"d{n}"}) for i in range(len(names))]
     schema = '{"type": "struct", "fields": [{"name": "x", "type": "long"}]}'
-    changes = {name: Change("append", [file], [], 7, schema) for name, file in zip(names, made, strict=True)}
-    entry = Entry(n, n - 1, f"job-{n}", "package", f"job-{n}", "night", time.time(), {}, changes, inputs=inputs or {})
+    owner = Owner("night", ["load_*"])
+    lineage: dict[str, Any] = {"inputs": inputs or {}, "owner": owner, "taken_from": "before"}
+    changes = {name: Change("append", [file], [], 7, schema, **lineage) for name, file in zip(names, made, strict=True)}
+    entry = Entry(n, n - 1, f"job-{n}", "package", f"job-{n}", "night", time.time(), {}, changes)
     assert place.create_entry(n, entry)
     return n
 
@@ -152,6 +155,8 @@ def test_a_dataset_shows_its_versions_by_pages_and_what_each_was_made_from(brows
     one = browser.get("/datasets/flights").text
     assert [int(link[9:]) for link in links(one, "?version=")] == list(range(25, 5, -1))
     assert "7 rejected rows" in one
+    assert "Owned by job night, which shares it with load_*." in one
+    assert "taken over from job before" in browser.get("/datasets/flights?version=1").text
     assert "24 partitions" in one
     (older,) = links(one, "?from=")
     assert [int(link[9:]) for link in links(browser.get(f"/datasets/flights{older}").text, "?version=")] == [5, 4, 3, 1]

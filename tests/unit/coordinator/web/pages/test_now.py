@@ -24,6 +24,7 @@ from unstuck.coordinator.reconcile.expected_jobs import ExpectedJobs
 from unstuck.coordinator.spec.notify_spec import FleetRule
 from unstuck.coordinator.store.answers import CommitAnswer
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
+from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.coordinator.views.fleet_view import QueueView
 from unstuck.coordinator.views.jobs.job_views import ListedJob
@@ -170,12 +171,36 @@ def test_a_damaged_record_of_an_expected_job_hides_no_other_and_is_begun_anew(
     assert [one.name for one in hand.client.late_jobs()] == ["export"]
 
 
-def test_a_failed_run_is_told_by_its_schedule_and_one_of_a_backfill_by_itself(hand: ByHand) -> None:
-    def told(**more: Any) -> list[str]:
-        newest = [listed(5, Status.FAILED, **more), listed(3, Status.FINISHED, schedule="night")]
-        return [one.kind for one in troubles(seen(hand, at=1_000_010.0, newest=newest)) if one.kind == "job"]
+def failed(hand: ByHand, name: str) -> str:
+    job = hand.submit(ALONE, name=name)
+    hand.decide(job)
+    hand.fail(job, "load", "no source")
+    return job
 
-    assert (told(schedule="night"), told(schedule="night", backfill="b"), told()) == ([], ["job"], ["job"])
+
+def test_a_failed_job_is_listed_until_another_job_of_its_name_is_submitted(hand: ByHand) -> None:
+    def problems() -> list[str]:
+        return [one.job.id for one in troubles(Seen.of(hand.client)) if one.kind == "job" and one.job is not None]
+
+    first = failed(hand, "first")
+    jobs = [hand.submit(ALONE, name=f"later{number}") for number in range(now.LATELY + 5)]
+    assert first not in [job.id for job in hand.client.jobs(limit=now.LATELY)]
+    assert problems() == [first]
+    again = hand.submit(ALONE, name="first")
+    assert problems() == []
+    hand.decide(again)
+    second = failed(hand, "first")
+    assert problems() == [second]
+    hand.succeed(again, "load")
+    assert problems() == [second], "an older job of the name that finishes later says nothing of it"
+    assert len(jobs) == now.LATELY + 5
+
+
+def test_a_failed_job_that_leaves_the_store_leaves_the_index_of_failed_jobs(hand: ByHand, client: redis.Redis) -> None:
+    kept, left = failed(hand, "kept"), failed(hand, "left")
+    client.zadd(Keys().ended, {left: 1.0})
+    assert Store(hand.settings, client).forget_ended(2.0) == 1
+    assert client.hgetall(Keys().failed) == {"kept": kept}
 
 
 def test_a_schedule_that_cannot_be_read_hides_nothing(browser: TestClient, hand: ByHand, client: redis.Redis) -> None:

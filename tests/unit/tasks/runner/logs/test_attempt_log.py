@@ -73,7 +73,7 @@ def test_a_library_that_listens_in_the_same_way_goes_on_after_the_attempt(log: A
             logging.Logger.callHandlers = listen  # type: ignore[method-assign, assignment]
             log.logger.info("in the first")
         log.logger.warning("between")
-        second = AttemptLog(log._files, "_staging/j/job.logs/g.2-n-c.log")
+        second = AttemptLog(Files(str(tmp_path)), "_staging/j/job.logs/g.2-n-c.log")
         with second.open():
             second.logger.info("in the second")
         assert logging.Logger.callHandlers is listen

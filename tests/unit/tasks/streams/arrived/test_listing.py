@@ -8,9 +8,8 @@ import re
 import subprocess
 import sys
 import unicodedata
-from collections.abc import Iterator
+import uuid
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ import pytest
 from tests.support.network.s3_server import S3Server
 from unstuck.tasks.errors import FileChanged, FileNameInvalid, SourceUnavailable
 from unstuck.tasks.spec.inputs import StreamInput
-from unstuck.tasks.streams.arrived.listing import arrivals, listing
+from unstuck.tasks.streams.arrived.listing import arrivals, listing, some_names
 from unstuck.tasks.streams.read.files_read import read_files
 from unstuck.tasks.warehouse.files import Files
 
@@ -48,14 +47,48 @@ def test_one_place_is_one_stream_however_it_is_spelled(spelled: str) -> None:
     assert stream_of("/in/a://b").stream == "/in/a:/b", "a colon is a letter"
 
 
-def test_names_that_are_written_still_do_not_count_and_are_counted_apart(tmp_path: Path) -> None:
-    arrive(tmp_path, "b.json", "a.json", "c.json.part", "d.tmp", "_SUCCESS", ".e.json", "_tmp/f.json", "sub/g.json")
+UNFINISHED = ["part", "partial", "filepart", "tmp", "inprogress", "_COPYING_", "crdownload", "swp", "bak", "x7Kq2"]
+
+
+@pytest.mark.parametrize(
+    ("form", "names"),
+    [
+        ("csv", ["a.csv", "A.CSV", "a.tsv", "a.csv.gz", "a.csv.zst", "a.csv.zip"]),
+        ("json", ["a.json", "a.jsonl", "a.ndjson.bz2"]),
+        ("text", ["a.txt", "a.log.lz4"]),
+        ("parquet", ["a.parquet", "a.snappy.parquet"]),
+        ("orc", ["a.orc"]),
+    ],
+)
+def test_a_file_counts_once_its_name_ends_as_those_of_its_format_do(
+    tmp_path: Path, form: str, names: list[str]
+) -> None:
+    def counted() -> list[str]:
+        return names_in(tmp_path, StreamInput(stream=str(tmp_path), format=form, schema="id STRING"))
+
+    unfinished = [f"{name}.{ending}" for name in names for ending in UNFINISHED] + [f"{name}~" for name in names]
+    arrive(tmp_path, *unfinished)
+    assert counted() == []
+    for name in names:
+        (tmp_path / f"{name}.filepart").rename(tmp_path / name)
+    assert counted() == sorted(names)
+
+
+def test_files_that_do_not_count_are_listed_as_ignored(tmp_path: Path) -> None:
+    arrive(tmp_path, "b.json", "c.json.part", "d.dat", "_SUCCESS", ".e.json", "_tmp/f.json", "sub/g.json", "sub/h.csv")
     found = listing(stream_of(tmp_path))
-    assert sorted(Path(path).name for path in found.files) == ["a.json", "b.json", "g.json"]
-    assert found.not_counted == 4
-    assert "c.json.part" in names_in(tmp_path, stream_of(tmp_path, ignore=[]))
-    (tmp_path / "c.json.part").rename(tmp_path / "c.json")
-    assert "c.json" in names_in(tmp_path)
+    assert sorted(Path(path).name for path in found.files) == ["b.json", "g.json"]
+    assert some_names(found.ignored) == "5 (c.json.part, d.dat, h.csv, …)"
+    assert arrivals(stream_of(tmp_path), {}).ignored == found.ignored
+
+
+def test_a_stream_may_name_the_files_that_count(tmp_path: Path) -> None:
+    arrive(tmp_path, "part-0", "part-1._COPYING_", "part-2.tmp", "a.dat", "b.json", "sub/c.dat")
+    assert names_in(tmp_path, stream_of(tmp_path, files=["part-*", "*.dat"])) == ["a.dat", "part-0", "sub/c.dat"]
+    by_address = stream_of(f"{tmp_path}/*.dat")
+    assert names_in(tmp_path, by_address) == ["a.dat"], "the address names the ending of its files"
+    every = stream_of(tmp_path, files=["*"], ignore=["sub"])
+    assert names_in(tmp_path, every) == ["a.dat", "b.json", "part-0", "part-1._COPYING_", "part-2.tmp"]
 
 
 @pytest.mark.parametrize("name", ["land [x] {y}", "{a,b}"])
@@ -105,13 +138,13 @@ def test_the_locale_of_the_process_changes_no_name(tmp_path: Path, locale: str) 
         ("*.json", ["a.json", "b1.json"]),
         ("b[0-9].json", ["b1.json"]),
         ("{a,b1}.json", ["a.json", "b1.json"]),
-        ("2026-*", ["2026-01/x/d.csv", "2026-02/e.json"]),
+        ("2026-*", ["2026-01/x/d.json", "2026-02/e.json"]),
         ("2026-*/*.json", ["2026-02/e.json"]),
         ("*.xml", []),
     ],
 )
 def test_a_pattern_chooses_files_and_folders_level_by_level(tmp_path: Path, pattern: str, expected: list[str]) -> None:
-    arrive(tmp_path, "a.json", "b1.json", "c.csv", "2026-01/x/d.csv", "2026-02/e.json")
+    arrive(tmp_path, "a.json", "b1.json", "c.csv", "2026-01/x/d.json", "2026-02/e.json")
     assert names_in(tmp_path, stream_of(f"{tmp_path}/{pattern}")) == expected
 
 
@@ -135,29 +168,14 @@ def test_a_folder_that_cannot_be_read_is_an_error_with_its_path_and_an_empty_one
         listing(stream_of(tmp_path / "file"))
 
 
-@pytest.fixture
-def anybody() -> Iterator[Path]:
-    """A folder in which this process has the rights of an ordinary account, also if root runs the tests."""
-    root = os.geteuid() == 0
-    with TemporaryDirectory() as folder:
-        os.chmod(folder, 0o777)
-        if root:
-            os.seteuid(65534)
-        try:
-            yield Path(folder)
-        finally:
-            if root:
-                os.seteuid(0)
-
-
-def test_a_folder_below_that_denies_access_stops_the_stream_with_its_path(anybody: Path) -> None:
-    arrive(anybody, "open/a.json", "closed/b.json")
-    (anybody / "closed").chmod(0)
+def test_a_folder_below_that_denies_access_stops_the_stream_with_its_path(guest: Path) -> None:
+    arrive(guest, "open/a.json", "closed/b.json")
+    (guest / "closed").chmod(0)
     try:
-        with pytest.raises(SourceUnavailable, match=rf"cannot read {anybody}/closed, below {anybody}: Permission"):
-            listing(stream_of(anybody))
+        with pytest.raises(SourceUnavailable, match=rf"cannot read {guest}/closed, below {guest}: Permission"):
+            listing(stream_of(guest))
     finally:
-        (anybody / "closed").chmod(0o755)
+        (guest / "closed").chmod(0o755)
 
 
 def test_a_file_is_new_by_its_path_also_if_its_name_sorts_before_those_that_were_read(tmp_path: Path) -> None:
@@ -199,6 +217,63 @@ def test_objects_are_known_by_their_etag() -> None:
     files.write_durable("in/a.json", b"[]")
     with pytest.raises(FileChanged, match=r"in/a\.json"):
         arrivals(stream, before)
+
+
+TREE = [
+    *("a.json", "b1.json", "b1.csv", "c.csv", "_SUCCESS", ".hidden.json", "d.json.tmp", "old/i.json", "x/old/j.json"),
+    *("2026-01/x/d.csv", "2026-01/x/k.json", "2026-02/e.json", "2026-02/old.json"),
+    *("_temporary/0/f.json", "2026-01/_temporary/0/g.json", ".staging/h.json", "2026-02/.staging/e.json"),
+]
+
+
+@pytest.mark.parametrize("ignore", [["*.tmp"], ["*.tmp", "old*"], []])
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("", None),
+        ("/*.json", ["a.json", "b1.json"]),
+        ("/{a,b1}.{json,csv}", ["a.json", "b1.csv", "b1.json"]),
+        ("/2026-*", ["2026-01/x/k.json", "2026-02/e.json", "2026-02/old.json"]),
+        ("/2026-0[12]/*/*.json", ["2026-01/x/k.json"]),
+        ("/*/_temporary", []),
+    ],
+)
+def test_a_bucket_is_listed_like_a_folder(
+    tmp_path: Path, pattern: str, expected: list[str] | None, ignore: list[str]
+) -> None:
+    """The same names count in both, so files below a hidden or ignored folder of a bucket are not read either."""
+    arrive(tmp_path, *TREE)
+    bucket = f"memory://{uuid.uuid4().hex}"
+    for name in TREE:
+        Files(bucket).write_durable(f"in/{name}", b"{}")
+    local = listing(stream_of(f"{tmp_path}{pattern}", ignore=ignore))
+    stored = listing(stream_of("/in", ignore=ignore).model_copy(update={"stream": f"{bucket}/in{pattern}"}))
+    found = sorted(path.removeprefix(f"{tmp_path}/") for path in local.files)
+    assert found == sorted(path.removeprefix(f"{bucket}/in/") for path in stored.files)
+    ignored = sorted(path.removeprefix(f"{tmp_path}/") for path in local.ignored)
+    assert ignored == sorted(path.removeprefix(f"{bucket}/in/") for path in stored.ignored)
+    assert not any("_temporary" in name or ".staging" in name for name in found)
+    if expected is not None:
+        assert found == [name for name in expected if "old" not in name or "old*" not in ignore]
+
+
+def test_the_oldest_object_is_read_first_whatever_its_name() -> None:
+    place = f"memory://{uuid.uuid4().hex}"
+    files, stream = Files(place), stream_of("/in").model_copy(update={"stream": f"{place}/in"})
+    files.write_durable("in/b.json", b"{}")
+    written = arrivals(stream, {}).new[0].written
+    assert written is not None
+    while (files.write_durable("in/a.json", b"{}"), listing(stream).stored[f"{place}/in/a.json"])[1] <= written:
+        pass  # the clock of the store has not moved on
+    assert [Path(file.path).name for file in arrivals(stream, {}).new] == ["b.json", "a.json"]
+
+
+def test_files_written_at_the_same_time_are_read_in_the_order_of_their_paths(tmp_path: Path) -> None:
+    names = [f"{number * 7 % 40:02}.json" for number in range(40)]
+    arrive(tmp_path, *names)
+    for name in names:
+        os.utime(tmp_path / name, ns=(10**18, 10**18))
+    assert [Path(file.path).name for file in arrivals(stream_of(tmp_path), {}).new] == sorted(names)
 
 
 def test_coordinators_may_list_without_spark_and_without_arrow() -> None:

@@ -23,7 +23,8 @@ class Place:
     """A folder in which files arrive, and what is published of them."""
 
     def __init__(self, home: Path) -> None:
-        self.folder, self.files, self.looks = home / "in", Files(str(home / "warehouse")), Looks()
+        self.folder, self.files = home / "in", Files(str(home / "warehouse"))
+        self.looks = Looks(max_idle=2, files_per_look=2)
         self.folder.mkdir()
         self.datasets: dict[str, DatasetState | None] = {"loads": None}
         self.loads = 0
@@ -73,10 +74,7 @@ def test_after_idle_looks_a_part_that_is_renamed_is_seen_at_once(place: Place) -
     assert place.look().new == 1
 
 
-def test_after_idle_looks_other_content_is_seen_when_the_turn_of_the_file_has_come(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_COMPARED", 2)
+def test_after_idle_looks_other_content_is_seen_when_the_turn_of_the_file_has_come(place: Place) -> None:
     arrive(place.folder, *(f"{n}.json" for n in range(5)))
     place.load()
     assert not place.look().arrived
@@ -85,6 +83,23 @@ def test_after_idle_looks_other_content_is_seen_when_the_turn_of_the_file_has_co
     assert place.look().changed == 1, "and stays so"
     assert place.look(changed="ignore") == Look(looked=5)
     assert place.look(changed="again").arrived
+
+
+@pytest.mark.parametrize("files", [10, 11])
+def test_after_many_idle_looks_other_content_is_still_seen(place: Place, files: int) -> None:
+    """The files are compared in turn, and the turns begin again: whatever their number, each file gets one."""
+    arrive(place.folder, *(f"{n}.json" for n in range(files)))
+    place.load()
+    assert not any(place.look().arrived for _ in range(8))
+    arrive(place.folder, "7.json", text="[1]")
+    assert 1 in [place.look().changed for _ in range(8)]
+
+
+def test_idle_streams_of_one_folder_that_ignore_other_names_are_told_apart(place: Place) -> None:
+    arrive(place.folder, "a.json", "b.json")
+    place.load()
+    assert [place.look().looked, place.look().looked] == [2, 2]
+    assert [place.look(ignore=["a*"]).looked, place.look().looked] == [1, 2]
 
 
 def test_a_look_goes_on_from_what_another_job_has_published(place: Place) -> None:
@@ -122,10 +137,13 @@ def test_a_position_that_is_gone_is_told_and_a_store_that_cannot_be_asked_from_h
 def test_no_more_idle_streams_are_remembered_than_the_process_has_room_for(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_REMEMBERED", 2)
     for generation in range(1, 6):
         assert not place.look(generation=generation).arrived
-    assert len(place.looks._idle) == 2
+    listed: list[int] = []
+    monkeypatch.setattr(module, "listing", lambda stream: listed.append(stream.generation) or listing(stream))
+    for generation in (5, 4, 1):
+        assert not place.look(generation=generation).arrived
+    assert listed == [1], "the last two are remembered"
 
 
 def test_a_name_that_led_to_nothing_is_found_when_it_leads_to_a_file(tmp_path: Path) -> None:

@@ -208,6 +208,19 @@ def test_two_datasets_with_positions_of_one_stream_are_not_loaded_by_one_group(a
     assert attempts.stream(Numbers(3, generation=2), "a", "b").open(datasets).frame == ["/in/0", "/in/1", "/in/2"]
 
 
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+def test_of_two_positions_of_one_stream_that_of_the_newest_generation_counts(
+    attempts: Attempts, names: tuple[str, str]
+) -> None:
+    old, new = attempts.load(1), replace(attempts.load(2), generation=2)
+    published = {"a": old, "b": new}
+    stream, datasets = attempts.stream(Numbers(3, generation=2), *names), Datasets(published)
+    assert stream.open(datasets).frame == ["/in/2"]
+    made = noted(stream, "b", ROWS, datasets).checkpoint
+    assert made is not None
+    assert (made.after, made.held_by) == (new.path, "")
+
+
 def test_a_position_that_is_cut_short_is_an_error_of_the_store(attempts: Attempts) -> None:
     first = attempts.load(100)
     attempts.files.write_durable(first.path, attempts.files.read(first.path)[:-10])

@@ -13,7 +13,6 @@ from tests.support.streams.kafka import Broker, mock_broker
 from unstuck.tasks.errors import BadRecord, OffsetsOutOfRange, SourceUnavailable, Unrecoverable
 from unstuck.tasks.formats.arrived import PutAside
 from unstuck.tasks.spec.streams.kafka_input import KafkaInput
-from unstuck.tasks.streams.arrived import stream_look as look_module
 from unstuck.tasks.streams.arrived.kafka import TopicClient
 from unstuck.tasks.streams.arrived.position import KafkaPosition, write_position
 from unstuck.tasks.streams.arrived.stream_look import Look, Looks
@@ -168,18 +167,18 @@ def test_options_that_the_client_refuses_are_told_at_once(broker: Broker, topic:
 def test_a_look_says_by_partition_how_much_is_new_and_why_a_run_would_fail(
     broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(look_module, "_BROKER_WITHIN", "500")
+    looks = Looks(broker_timeout_ms=500)
     broker.produce(name_of(topic), b"1", b"2", b"3", partition=1)
     files = Files(str(tmp_path))
 
     def look(position: KafkaPosition | None = None, **change: Any) -> Look:
         stream = KafkaInput.model_validate({"stream": topic, "format": "raw", **change})
         if position is None:
-            return Looks().look(stream, {"loads": None}, files)
+            return looks.look(stream, {"loads": None}, files)
         size = write_position(files, "position", position)
         checkpoint = Checkpoint("position", size, stream.identity, 1, "", "kafka")
         state = DatasetState([], "{}", 1, 1.0, "job", "x", checkpoint=checkpoint)
-        return Looks().look(stream, {"loads": state}, files)
+        return looks.look(stream, {"loads": state}, files)
 
     lag, begins = {0: 0, 1: 3, 2: 0, 3: 0}, dict.fromkeys(range(4), 0)
     assert look() == Look(new=3, looked=4, lag=lag, next=begins)

@@ -1,4 +1,4 @@
-"""The suite's own measures: the order of its files, and limits on a slow machine."""
+"""Limits of tests on a slow machine."""
 
 from __future__ import annotations
 
@@ -6,15 +6,6 @@ import pytest
 
 from tests.support import machine
 from tests.support.machine import Limit
-from tests.support.paths import ROOT
-from tests.support.suite.order import durations
-
-
-def test_the_table_of_durations_names_files_that_are_there_longest_first() -> None:
-    table = durations()
-    assert [name for name in table if not (ROOT / name).is_file()] == []
-    assert list(table.values()) == sorted(table.values(), reverse=True)
-    assert len(table) > 20
 
 
 def test_a_limit_is_longer_by_as_much_as_the_machine_is_slower_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,102 @@
+"""Decides whether a problem that a target was notified of has ended without a notice: Redis has forgotten it (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from math import inf
+
+from unstuck.coordinator.model.notice import Notice, Told, notice_id
+from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.model.schedule_record import ScheduleRecord
+from unstuck.coordinator.notices.rules.expected import Expected
+
+
+class Fate(StrEnum):
+    """What became of a problem."""
+
+    OPEN = "OPEN"  # or not known yet
+    ENDED = "ENDED"  # the notice of its end was committed, or nobody waits for it any more
+    FORGOTTEN = "FORGOTTEN"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What Redis knows of a job, a schedule or an expected name.
+
+    Attributes:
+        told: problems on its records, with the same targets in each.
+        well_at: when it was well last, in Unix seconds; 0 while it is not. ``inf``: it has ended.
+        status: in one word.
+    """
+
+    told: Sequence[Told]
+    well_at: float
+    status: str
+
+    @classmethod
+    def of_jobs(cls, jobs: Sequence[JobRecord]) -> Subject | None:
+        """Return what is known of the job of a notice, and of the first job of its chain of retries."""
+        if not jobs:
+            return None
+        told = [told for job in jobs for told in job.told.values()]
+        ended = all(job.terminal for job in jobs)
+        return cls(told, inf if ended else 0.0, str(jobs[0].status))
+
+    @classmethod
+    def of_schedule(cls, record: ScheduleRecord) -> Subject:
+        """Return what is known of a schedule: it is well when a run has ended well and nothing is open."""
+        well = 0.0 if record.last_success is None else record.last_success.at
+        well = inf if record.status.terminal else well
+        unwell = record.problems or record.failures or record.halted
+        return cls(list(record.told.values()), 0.0 if unwell else well, str(record.status))
+
+    @classmethod
+    def of_expected(cls, text: str, deadline: float) -> Subject:
+        """Return what is known of an expected name: it is well if a look at ``deadline`` or a later one found it so."""
+        expected = Expected.from_json(text)
+        judged = max(expected.judged.values(), default=0.0)
+        well = judged >= deadline and not expected.late
+        return cls(list(expected.told.values()), inf if well else 0.0, "IN TIME")
+
+
+def fate_of(target: str, notice: Notice, subject: Subject | None, now: float, retention: float) -> Fate:
+    """Decide what became of the problem of ``notice``, of which ``target`` was notified.
+
+    Args:
+        subject: what Redis knows of it; None: nothing.
+        retention: seconds after which a job leaves the store.
+    """
+    expired = now - notice.at > retention
+    if subject is None:
+        return Fate.ENDED if expired else Fate.FORGOTTEN
+    mine = [told for told in subject.told if target in told.to]
+    if any(not told.over for told in mine):
+        return Fate.OPEN
+    if any(told.over >= notice.at for told in mine):
+        return Fate.ENDED
+    if subject.well_at > notice.at:
+        return Fate.FORGOTTEN
+    return Fate.ENDED if expired else Fate.OPEN
+
+
+def end_of(target: str, notice: Notice, subject: Subject | None, now: float) -> Notice:
+    """Return the notice of the end of a problem that Redis has forgotten."""
+    at = datetime.fromtimestamp(notice.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    stands = "does not know it" if subject is None else f"shows it as {subject.status}"
+    text = f"the problem that was reported at {at} is over: Redis was rolled back since, and {stands}"
+    return Notice(
+        id=notice_id("forgotten", notice.id),
+        to=(target,),
+        event="recovered",
+        kind=notice.kind,
+        name=notice.name,
+        job=notice.job,
+        problem=notice.problem,
+        at=now,
+        since=notice.since,
+        status="UNKNOWN" if subject is None else subject.status,
+        text=text,
+    )

@@ -1,0 +1,28 @@
+"""Digests of the bytes of files, by which a copy of a file is recognized."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from unstuck.tasks.formats.arrived import ArrivedFile
+from unstuck.tasks.formats.file_content import opened
+
+_BLOCK = 1024 * 1024
+_SIZE = 16  # bytes of a digest
+
+
+def digest_of(file: ArrivedFile, *, exact: bool) -> str:
+    """Return the digest of the bytes of ``file``; copies have the same.
+
+    Args:
+        exact: read the bytes of an object, too. If False, its etag is its digest, and some copies have another etag.
+
+    Raises: Gone, SourceUnavailable.
+    """
+    if "://" in file.path and not exact:
+        return file.version
+    digest = blake2b(digest_size=_SIZE)
+    with opened(file) as reader:
+        while block := reader.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
