@@ -81,7 +81,7 @@ class Load:
         if self.spark:
             group |= {"spark": True, "steps": [{"sql": "SELECT * FROM events", "output": "loads"}]}
         return {
-            "name": f"load_{group['spark']}",
+            "name": f"load_{self.home.name}",
             "groups": [{**group, "retry": {"max": 3, "backoff": "1ms"}}],
             "outputs": {"loads": {"mode": "append", **(output or {})}},
         }
@@ -133,6 +133,7 @@ def load(server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest) ->
     with connect(server.url) as store:
         settings = Settings(redis_url=server.url, warehouse=str(tmp_path / "warehouse"))
         yield Load(tmp_path, Client(settings, redis_client=store), request.param)
+    (tmp_path / "gate").unlink(missing_ok=True)
 
 
 @pytest.mark.variant
