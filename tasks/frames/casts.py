@@ -14,7 +14,8 @@ from typing import Any
 
 from unstuck.tasks.errors import OutputInvalid
 from unstuck.tasks.frames.columns import check_spark_schema
-from unstuck.tasks.frames.spark import empty_table, is_frame, java_message, spark_schema
+from unstuck.tasks.frames.refusals import literal, refusal
+from unstuck.tasks.frames.spark import empty_table, is_frame, spark_schema
 from unstuck.tasks.spec.schemas import VOID, Fields, fields_of, schema_of
 from unstuck.tasks.spec.types import field, parse_type, quoted, type_in_sql, type_text
 from unstuck.tasks.spec.types import shown as named
@@ -22,7 +23,6 @@ from unstuck.tasks.spec.types import shown as named
 _NUMBER = re.compile(r"byte|short|integer|long|float|double|decimal\(\d+,\d+\)")
 _TEXT = re.compile(r"string.*|char\(\d+\)|varchar\(\d+\)")
 _TIMES = {"timestamp", "timestamp_ntz", "date"}
-_REFUSED = re.compile(r"\[unstuck: (.*?) :unstuck\]", re.DOTALL)
 _TOO_LONG = "9.223372036854775807E18D"  # as a double, 2^63
 _INEXACT_FROM = {"float": 2.0**24, "double": 2.0**53}  # the first float that several whole numbers are rounded to
 # Text, its type and the one in Arrow to that one; raises pa.ArrowException where a value is none of that type.
@@ -89,12 +89,6 @@ def cast_of_file(table: Any, wanted: Fields, place: Callable[[int], str], parse:
     """
     have = fields_of(schema_of_frame(table))
     return _cast_table(table, _matched(have, wanted, False, "the file"), wanted, place, parse)
-
-
-def refused_value(error: BaseException) -> str:
-    """Why a value did not fit, if ``error`` is of a write that found one; empty for any other error."""
-    found = _REFUSED.search(java_message(error)) or _REFUSED.search(str(error))
-    return found[1] if found else ""
 
 
 _Matched = list[tuple[dict[str, Any] | None, dict[str, Any]]]
@@ -170,7 +164,7 @@ def _cast_spark(frame: Any, matched: _Matched, have: Fields) -> Any:
 
     first = [one["name"] for one in have[:_SHOWN]]
     values = f"left(cast(struct({', '.join(map(quoted, first))}) as string), {_LONG})"
-    row = f"{_literal(f'. The row: {_listed(first)} = ')}, {values}"
+    row = f"{literal(f'. The row: {_listed(first)} = ')}, {values}"
     columns = []
     for its, one in matched:
         value = "null" if its is None else quoted(its["name"])
@@ -191,9 +185,9 @@ def _sql(value: str, kind: Any, wanted: Any, path: str, row: str, depth: int) ->
         return f"cast({value} as {target})"
     if isinstance(kind, dict) and isinstance(wanted, dict) and kind["type"] == wanted["type"]:
         return _sql_inside(value, kind, wanted, path, row, depth)
-    before, after = map(_literal, _why(path, kind, wanted))
-    message = f"{_literal('[unstuck: ')}, {before}, left(cast({value} as string), {_LONG}), {after}, {row}"
-    refused = f"cast(raise_error(concat({message}, {_literal(' :unstuck]')})) as {target})"
+    before, after = map(literal, _why(path, kind, wanted))
+    error = refusal(before, f"left(cast({value} as string), {_LONG})", after, row)
+    refused = f"cast({error} as {target})"
     if not _castable(kind, wanted):
         return f"if({value} is null, cast(null as {target}), {refused})"
     cast = f"try_cast({value} as {target})"
@@ -229,11 +223,6 @@ def _sql_inside(value: str, kind: Any, wanted: Any, path: str, row: str, depth: 
 def _sql_type(kind: Any) -> str:
     """A type in SQL: a conf may give the name ``timestamp`` another meaning."""
     return type_in_sql(kind, timestamp="timestamp_ltz")
-
-
-def _literal(text: str) -> str:
-    """A text in SQL, whatever a conf says of quotes and escapes."""
-    return f"decode(unhex('{text.encode().hex()}'), 'UTF-8')"
 
 
 # -- Arrow -----------------------------------------------------------------------------------------------------

@@ -40,10 +40,10 @@ from unstuck.tasks.frames.partitions import (
     spark_named,
     spark_writer,
 )
+from unstuck.tasks.frames.refusals import java_message
 from unstuck.tasks.frames.spark import (
     empty_table,
     is_frame,
-    java_message,
     read_parquet,
     spark_schema,
     sql_error,

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from unstuck.tasks.errors import OutputInvalid
+from unstuck.tasks.frames.text_bytes import with_checked_text
 from unstuck.tasks.protocol.failure import describe
 from unstuck.tasks.spec.types import quoted
 from unstuck.tasks.warehouse.files import Files
@@ -87,6 +88,7 @@ def write_parquet(frame: Any, uri: str, writer: Callable[[Any], Any] = lambda fr
     from pyspark.sql import Observation
     from pyspark.sql.functions import count, lit
 
+    frame = with_checked_text(frame, plan_of(frame))
     counted = Observation()
     writer(frame.observe(counted, count(lit(1)).alias("rows"))).mode("overwrite").parquet(hadoop_uri(uri))
     return _observed_rows(frame, counted)
@@ -262,16 +264,6 @@ def sql_error(error: BaseException) -> str | None:
     from pyspark.errors import AnalysisException, ParseException
 
     return str(error) if isinstance(error, AnalysisException | ParseException) else None
-
-
-def java_message(error: BaseException) -> str:
-    """Spark's message; for an error that pyspark does not know, as in 3.5, that of its innermost cause in Java."""
-    if type(error).__module__.startswith("pyspark."):
-        return str(error)
-    cause = getattr(error, "java_exception", None)
-    while cause is not None and cause.getCause() is not None:
-        cause = cause.getCause()
-    return "" if cause is None else str(cause.getMessage())
 
 
 def spark_schema(arrow_schema: Any) -> str:

@@ -31,6 +31,7 @@ from unstuck.coordinator.publishing.publish_outputs import change_of
 from unstuck.tasks.driver.driver import Driver
 from unstuck.tasks.frames.output import read_table, stage
 from unstuck.tasks.frames.quality import stage_checked
+from unstuck.tasks.frames.refusals import refused_value
 from unstuck.tasks.spec.outputs import Checks, OutputSpec
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
@@ -235,6 +236,25 @@ def test_a_column_of_our_name_is_refused(write: Write, session: Any, tmp_path: P
     frame = session.createDataFrame([(1, "x")], "id long, _Rejected_By string")
     with pytest.raises(OutputInvalid, match="has a column _Rejected_By"):
         stage_checked(Files(str(tmp_path)), "out", frame, checks, (), session)
+
+
+@pytest.mark.parametrize("rules", [{}, {"known": "value IS NOT NULL"}])
+def test_text_of_a_text_file_that_is_not_utf8_is_refused_with_its_file(
+    session: Any, tmp_path: Path, rules: dict[str, str]
+) -> None:
+    names = tmp_path / "names.txt"
+    names.write_bytes("Zoë\nRené\n".encode("latin-1"))
+    checks = Checks(quality=Quality(rules=rules, max_rejected_ratio=1.0) if rules else None)
+    read = session.read.text(str(names))
+    with pytest.raises(Exception) as error:
+        stage_checked(Files(str(tmp_path)), "names", read, checks, (), session)
+    message = refused_value(error.value)
+    assert "the column value has text that is not UTF-8. Read as ISO-8859-1 it begins with Zoë, in the file" in message
+    assert "names.txt" in message
+
+    decoded = read.selectExpr("decode(cast(value AS BINARY), 'ISO-8859-1') AS value")
+    staged = stage_checked(Files(str(tmp_path)), "names", decoded, checks, (), session)["names"]
+    assert read_table(Files(str(tmp_path)), [staged])["value"].to_pylist() == ["Zoë", "René"]
 
 
 @pytest.mark.variant

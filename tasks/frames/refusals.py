@@ -1,0 +1,33 @@
+"""Values that Spark refuses while it writes: the error is raised in SQL, and its text is found again in the driver."""
+
+from __future__ import annotations
+
+import re
+
+_REFUSED = re.compile(r"\[unstuck: (.*?) :unstuck\]", re.DOTALL)
+
+
+def refusal(*message: str) -> str:
+    """SQL that ends the query with an error. ``message``: expressions of SQL, of text."""
+    return f"raise_error(concat({literal('[unstuck: ')}, {', '.join(message)}, {literal(' :unstuck]')}))"
+
+
+def refused_value(error: BaseException) -> str:
+    """The message of the `refusal` that ``error`` is about; empty for any other error."""
+    match = _REFUSED.search(java_message(error)) or _REFUSED.search(str(error))
+    return match[1] if match else ""
+
+
+def literal(text: str) -> str:
+    """A text in SQL, whatever a conf says of quotes and escapes."""
+    return f"decode(unhex('{text.encode().hex()}'), 'UTF-8')"
+
+
+def java_message(error: BaseException) -> str:
+    """Spark's message; for an error that pyspark does not know, as in 3.5, that of its innermost cause in Java."""
+    if type(error).__module__.startswith("pyspark."):
+        return str(error)
+    cause = getattr(error, "java_exception", None)
+    while cause is not None and cause.getCause() is not None:
+        cause = cause.getCause()
+    return "" if cause is None else str(cause.getMessage())
