@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 import unstuck
 from unstuck.coordinator.client.schedule_client import ScheduleClient
+from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.schedule_record import Backfill, Run
 from unstuck.coordinator.notices.outbox import Notices
 from unstuck.coordinator.schedules.explain import ScheduleExplanation
@@ -26,7 +27,7 @@ from unstuck.coordinator.schedules.schedule_view import BackfillTick, ScheduleVi
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.store.pool_store import Pools, PoolView
 from unstuck.coordinator.views.jobs.job_facts import CommandResult, GroupView, JobFacts
-from unstuck.coordinator.views.jobs.job_views import ForkView, JobView, ListedJob
+from unstuck.coordinator.views.jobs.job_views import ForkView, JobView
 from unstuck.tasks.steps.context import OutputSlot
 
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"

@@ -25,6 +25,7 @@ from unstuck.coordinator.explain.explanation import Explanation, FleetFacts
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.fleet_address import with_local_fleet
 from unstuck.coordinator.model.decision import Environment
+from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Status
@@ -41,6 +42,7 @@ from unstuck.coordinator.spec.model import JobSpec, Spec, fingerprint_of
 from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submitted
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
+from unstuck.coordinator.store.job_queries import Queries
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.pool_store import Pools
 from unstuck.coordinator.store.schedule_store import ScheduleStore
@@ -50,7 +52,7 @@ from unstuck.coordinator.submitter import StandsAlready, Submitter
 from unstuck.coordinator.unreachable import in_sentences
 from unstuck.coordinator.views.fleet_view import FleetView, fleet_of
 from unstuck.coordinator.views.jobs.job_facts import JobFacts
-from unstuck.coordinator.views.jobs.job_views import JobView, ListedJob, Queries, view_of
+from unstuck.coordinator.views.jobs.job_views import JobView, fleet_facts, view_of
 from unstuck.coordinator.views.jobs.late_jobs import LateJob, late_jobs
 from unstuck.coordinator.views.queues import full_pools, nobody_takes, unread_messages
 from unstuck.coordinator.views.running_code import different_code_for, unlike_runners
@@ -280,7 +282,7 @@ class Client(ClientCommands):
         if by_fleet:
             known = self._fleet_facts(state, now)
         else:
-            known = replace(self._queries.facts(state, now), pools=full_pools(self.pools.all()))
+            known = replace(fleet_facts(self._queries, state, now), pools=full_pools(self.pools.all()))
         return view_of(state, now, due, explain(state, self._environment(now), due, members, known))
 
     def _why(self, job: str) -> str:
@@ -309,7 +311,7 @@ class Client(ClientCommands):
     def _fleet_facts(self, state: JobState, now: float) -> FleetFacts:
         fleet = self.fleet(wanted=False)
         return replace(
-            self._queries.facts(state, now),
+            fleet_facts(self._queries, state, now),
             durations=self._queries.durations(state),
             unread=unread_messages(fleet, self.settings.stalled_after),
             busy=nobody_takes(fleet),

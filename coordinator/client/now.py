@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from unstuck.coordinator.client.client import Client
 from unstuck.coordinator.client.waits import waits_of
+from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.store.pool_store import PoolView
 from unstuck.coordinator.views.fleet_view import FleetView
-from unstuck.coordinator.views.jobs.job_views import ListedJob
 from unstuck.coordinator.views.jobs.late_jobs import LateJob
 from unstuck.coordinator.views.queues import nobody_takes, unfit_runners, unread_messages
 from unstuck.coordinator.views.words import count_of

@@ -11,6 +11,7 @@ from typing import Any
 
 from unstuck.coordinator.commands.job_commands import Answer
 from unstuck.coordinator.errors import BadRequest, Damaged, DatasetOwned, NoSuchSchedule, Refused
+from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.schedule_record import Redo, ScheduleRecord
 from unstuck.coordinator.model.size import compile_to_store
 from unstuck.coordinator.model.tick import Tick, tick_text
@@ -40,9 +41,10 @@ from unstuck.coordinator.spec.checks.unused import doubts
 from unstuck.coordinator.spec.model import JobSpec, Spec
 from unstuck.coordinator.spec.schedule_spec import SEQUENTIAL, instant
 from unstuck.coordinator.store.answers import CommitAnswer
+from unstuck.coordinator.store.job_queries import Queries
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.coordinator.submitter import Submitter
-from unstuck.coordinator.views.jobs.job_views import ListedJob, Queries
+from unstuck.coordinator.views.jobs.job_views import idle
 from unstuck.tasks.errors import UnstuckError
 from unstuck.tasks.identity import user_here
 from unstuck.tasks.protocol.processes import ProcessRegistry
@@ -397,7 +399,7 @@ class ScheduleClient:
         """Explain where a schedule stands, and what would help. Raises: NoSuchSchedule."""
         view = self.show(name)
         jobs = {run.job: self._why_job(run.job) for run in view.schedule.going_on if run.job}
-        return explain_schedule(view, self._queries.idle(view.at), jobs)
+        return explain_schedule(view, idle(self._queries, view.at), jobs)
 
     def events(self, name: str, most: int = 100) -> list[dict[str, Any]]:
         """The newest events of a schedule, also of a removed one, the oldest first. Raises: NoSuchSchedule."""

@@ -10,7 +10,7 @@ import redis
 
 from unstuck.coordinator.client.client import Client
 from unstuck.coordinator.errors import NewerJob, NoSuchJob, Unreachable
-from unstuck.coordinator.views.jobs.job_views import ListedJob
+from unstuck.coordinator.model.listed_job import ListedJob
 
 EXPLAIN_WITHIN = 2.0  # seconds for the reasons of a listing; a job of ten thousand groups takes a while to read
 

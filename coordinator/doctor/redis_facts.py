@@ -12,10 +12,10 @@ import redis
 
 from unstuck.coordinator.model.records import JOB_SCHEMA
 from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.store.job_queries import Queries
 from unstuck.coordinator.store.job_store import REPORT_GROUP
 from unstuck.coordinator.store.pool_store import Pools
 from unstuck.coordinator.store.schedule_store import ScheduleStore
-from unstuck.coordinator.views.jobs.job_views import Queries
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
 
 JOBS_EXAMINED = 200  # open jobs, the newest, that are looked at

@@ -8,11 +8,12 @@ from pydantic import ConfigDict
 
 from unstuck.coordinator.documents.document import Document, Time, Word, iso
 from unstuck.coordinator.explain.explanation import Explanation
+from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.records import AlteredValue, Reason
 from unstuck.coordinator.model.status import GroupState, Intent, Phase, Status
 from unstuck.coordinator.store.answers import Submitted
 from unstuck.coordinator.views.jobs.job_facts import CommandResult, GroupView
-from unstuck.coordinator.views.jobs.job_views import ForkView, JobView, ListedJob
+from unstuck.coordinator.views.jobs.job_views import ForkView, JobView
 from unstuck.tasks.protocol.replaced import Replaced
 from unstuck.tasks.protocol.report import Failure
 from unstuck.tasks.protocol.step_stack import Frame, SparkStage

@@ -10,13 +10,13 @@ from pydantic import ConfigDict
 from unstuck.coordinator.documents.document import Document, Time, Word
 from unstuck.coordinator.documents.job_documents import ListedJobDocument
 from unstuck.coordinator.model.backlog import Backlog
+from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.model.schedule_record import Backfill, Redo, ScheduleIntent, ScheduleStatus
 from unstuck.coordinator.model.tick import TickOutcome
 from unstuck.coordinator.schedules.explain import ScheduleExplanation
 from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
 from unstuck.coordinator.schedules.schedule_view import BackfillTick, ScheduleView
-from unstuck.coordinator.views.jobs.job_views import ListedJob
 
 
 class RunFailureDocument(Document):

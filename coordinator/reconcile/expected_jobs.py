@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.notices.rules.expected import Came, Expected, judge, looks_back_to, names_of, stored_rules
 from unstuck.coordinator.notices.rules.job_rules import Subscriptions, subscriptions
 from unstuck.coordinator.spec.notify_spec import FleetRule, NotifyRule
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
-from unstuck.coordinator.views.jobs.job_views import read_line
 from unstuck.tasks.protocol.report import in_short
 
 LOOK_EVERY = 30.0  # seconds between looks of one coordinator
@@ -100,7 +100,7 @@ class ExpectedJobs:
             known = self._known[name]
             newest = sorted((job for job, at in known.items() if at >= since), key=known.__getitem__, reverse=True)
             for line in self._store.lines([name], newest):
-                job = read_line(line)
+                job = ListedJob.from_json(line)
                 why = job.reason.text if job.reason is not None else ""
                 found[name].append(Came(job.id, job.status, job.submitted_at, why))
         return found
@@ -120,7 +120,7 @@ class ExpectedJobs:
         submitted = self._store.submitted(begin, MOST)
         times = dict(submitted)
         for line in self._store.lines(self._known, list(times)):
-            job = read_line(line)
+            job = ListedJob.from_json(line)
             if job.name in self._known and not job.schedule:
                 self._known[job.name][job.id] = times[job.id]
         if submitted:

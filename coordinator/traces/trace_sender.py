@@ -17,8 +17,8 @@ import redis
 from celery import bootsteps
 
 from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.store.job_queries import Queries
 from unstuck.coordinator.traces.spans import JobSpan, spans_of
-from unstuck.coordinator.views.jobs.job_views import Queries
 from unstuck.tasks.host import how_to_install
 from unstuck.tasks.log_lines import about
 from unstuck.tasks.protocol.keys import Keys

@@ -15,7 +15,7 @@ import redis
 from unstuck.coordinator.errors import NewerJob
 from unstuck.coordinator.model.loading import bare_state
 from unstuck.coordinator.model.status import GroupState, Status
-from unstuck.coordinator.views.jobs.job_views import Queries
+from unstuck.coordinator.store.job_queries import Queries
 from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
 from unstuck.tasks.protocol.processes import COORDINATOR_SILENCE, CoordinatorStatus, ProcessRegistry, RunnerStatus
 

@@ -34,13 +34,14 @@ from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.coordinator.spec.notify_spec import FleetRule
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 from unstuck.coordinator.store.indexes import Indexes
+from unstuck.coordinator.store.job_queries import Queries
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.reports import ReportStream
 from unstuck.coordinator.store.schedule_store import ScheduleStore
 from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.coordinator.submitter import Submitter
-from unstuck.coordinator.views.jobs.job_views import JobView, Queries
+from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.in_process.at_once import AtOnce
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus

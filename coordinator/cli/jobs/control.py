@@ -49,10 +49,10 @@ from unstuck.coordinator.documents.fleet_documents import DeadLetterAnswerDocume
 from unstuck.coordinator.documents.job_documents import JobAnswerDocument
 from unstuck.coordinator.errors import BadRequest, NoSuchGroup, NoSuchJob
 from unstuck.coordinator.exits import ExitCode
+from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.spec.problems import SpecError
 from unstuck.coordinator.views.jobs.job_facts import CommandResult
-from unstuck.coordinator.views.jobs.job_views import ListedJob
 from unstuck.tasks.errors import UnstuckError
 
 Jobs = Annotated[

@@ -46,10 +46,11 @@ from unstuck.coordinator.documents.job_documents import (
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.stack_words import stack_lines
+from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.views.jobs.job_facts import altered_while_running
 from unstuck.coordinator.views.jobs.job_pictures import graph_of_job
-from unstuck.coordinator.views.jobs.job_views import JobView, ListedJob, folded
+from unstuck.coordinator.views.jobs.job_views import JobView, folded
 from unstuck.coordinator.views.words import count_of, first_line, one_line, shortened
 from unstuck.tasks.duration import format_duration
 from unstuck.tasks.errors import UnstuckError

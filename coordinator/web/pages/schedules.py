@@ -16,10 +16,10 @@ from unstuck.coordinator.errors import Damaged
 from unstuck.coordinator.graph.run_strip import StripRun, run_strip
 from unstuck.coordinator.graph.svg import Svg
 from unstuck.coordinator.model.backlog import Backlog
+from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.schedule_record import ScheduleStatus
 from unstuck.coordinator.schedules.schedule_view import ScheduleView
 from unstuck.coordinator.views.dataset_views import Datasets, PutAside
-from unstuck.coordinator.views.jobs.job_views import ListedJob
 from unstuck.coordinator.web.actions import schedule_actions
 from unstuck.coordinator.web.paging import part_of
 from unstuck.coordinator.web.rendering import client_of, page

@@ -28,8 +28,8 @@ from unstuck import Client, Settings
 from unstuck.coordinator.local.local_fleet import LocalFleet
 from unstuck.coordinator.local.process import SupervisedProcess
 from unstuck.coordinator.local.programs import Size, program_list
+from unstuck.coordinator.store.job_queries import Queries
 from unstuck.coordinator.views.fleet_view import fleet_of
-from unstuck.coordinator.views.jobs.job_views import Queries
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.transport.redis_client import connect
 

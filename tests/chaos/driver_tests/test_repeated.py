@@ -13,6 +13,7 @@ import pytest
 from tests.chaos.driver.judging.repeated import FoundSchedule, judge_schedules
 from tests.chaos.driver.schedules import ARRIVES, FOLLOWS, HELD, PAST, TICKS, specs
 from unstuck import JobSpec, Status
+from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.schedule_record import (
     Backfill,
     Quiet,
@@ -22,7 +23,6 @@ from unstuck.coordinator.model.schedule_record import (
     ScheduleStatus,
 )
 from unstuck.coordinator.model.tick import tick_text
-from unstuck.coordinator.views.jobs.job_views import ListedJob
 
 BEGAN = 1_800_000_000.0  # a tick of every three seconds, and of every two
 WANTED = [BEGAN // 86400 * 86400 - 86400, BEGAN // 86400 * 86400]  # of the past

@@ -21,13 +21,13 @@ from unstuck import Status
 from unstuck.coordinator.cli.jobs.look import print_listing
 from unstuck.coordinator.cli.jobs.watch import waiting
 from unstuck.coordinator.cli.render.terminal import clock
+from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.notice import Told
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.notices.rules.expected import Expected
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 from unstuck.coordinator.store.reports import ReportStream
 from unstuck.coordinator.views.jobs.job_logs import shown_line
-from unstuck.coordinator.views.jobs.job_views import ListedJob
 from unstuck.tasks.protocol.failure import CUT
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind

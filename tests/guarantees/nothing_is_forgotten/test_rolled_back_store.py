@@ -12,7 +12,7 @@ from tests.support.coordinator import Coordinator, failed, group
 from tests.support.servers import wait_until
 from unstuck import Refused, Status
 from unstuck.coordinator.model.decision import Acks
-from unstuck.coordinator.views.jobs.job_views import Queries
+from unstuck.coordinator.store.job_queries import Queries
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.warehouse.log import Warehouse
 

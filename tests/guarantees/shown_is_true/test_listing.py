@@ -11,7 +11,7 @@ import pytest
 from tests.support.coordinator import Coordinator, group
 from tests.support.servers import wait_until
 from unstuck import Client, Status
-from unstuck.coordinator.views.jobs.job_views import ListedJob
+from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.tasks.transport.redis_client import connect
 
 JOBS = 300

@@ -35,10 +35,10 @@ from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.spec.problems import SpecError
 from unstuck.coordinator.store.answers import Submission
+from unstuck.coordinator.store.job_queries import Queries
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.coordinator.submitter import Submitter
-from unstuck.coordinator.views.jobs.job_views import Queries
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.warehouse.dataset_owner import OwnersAt
 from unstuck.tasks.warehouse.files import Files

@@ -32,10 +32,10 @@ from unstuck.coordinator.schedules.decide_schedule import LogSeen
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, SpecError
 from unstuck.coordinator.store.answers import CommitAnswer, Submitted
+from unstuck.coordinator.store.job_queries import Queries
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.coordinator.submitter import OfSchedule, StandsAlready, Submitter
-from unstuck.coordinator.views.jobs.job_views import Queries
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.settings import Settings

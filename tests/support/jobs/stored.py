@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from unstuck import Client
 from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.store.job_queries import Queries
 from unstuck.coordinator.store.job_store import Store
-from unstuck.coordinator.views.jobs.job_views import Queries
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.transport.redis_client import connect

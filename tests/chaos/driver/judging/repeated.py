@@ -19,12 +19,12 @@ import pyarrow.parquet
 from tests.chaos.driver.fleet import ChaosFleet
 from tests.chaos.driver.schedules import ARRIVES, FOLLOWS, HELD, NAMES, PAST, TICKS, Schedules, explained
 from unstuck import Status, UnstuckError, published_files
+from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.schedule_record import ScheduleRecord
 from unstuck.coordinator.model.tick import tick_text
 from unstuck.coordinator.schedules.decide_schedule import policy_of
 from unstuck.coordinator.schedules.trigger import ticks
 from unstuck.coordinator.store.schedule_store import ScheduleStore
-from unstuck.coordinator.views.jobs.job_views import ListedJob
 from unstuck.tasks.warehouse.log import Warehouse
 
 _SPAN = re.compile(r"(\S+?Z)(?: to (\S+?Z))?: ")

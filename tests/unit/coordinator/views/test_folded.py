@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.views.jobs.job_views import ListedJob, folded
+from unstuck.coordinator.views.jobs.job_views import folded
 
 
 def job(name: str, status: Status = Status.FINISHED, schedule: str = "", backfill: str = "") -> ListedJob:

@@ -17,11 +17,11 @@ from tests.cli.conftest import ByHand
 from tests.guarantees.nothing_is_forgotten.test_hanging_warehouse import silent
 from tests.unit.coordinator.web.conftest import HOST
 from unstuck.coordinator.doctor.examine import Doctor
+from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.schedule_record import Run
 from unstuck.coordinator.model.status import Status
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.views.dataset_views import Datasets
-from unstuck.coordinator.views.jobs.job_views import ListedJob
 from unstuck.coordinator.web.app import create_app
 from unstuck.coordinator.web.pages import fleet, schedules
 from unstuck.coordinator.web.safety import Access

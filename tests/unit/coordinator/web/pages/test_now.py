@@ -16,6 +16,7 @@ from tests.support.servers import RedisServer
 from unstuck.coordinator.client import now
 from unstuck.coordinator.client.now import MOST, Seen, ended_lately, troubles
 from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
+from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.notice import Told
 from unstuck.coordinator.model.schedule_record import RunSuccess
 from unstuck.coordinator.model.status import Status
@@ -27,7 +28,6 @@ from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
 from unstuck.coordinator.views.fleet_view import QueueView
-from unstuck.coordinator.views.jobs.job_views import ListedJob
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import CoordinatorStatus, ProcessRegistry, RunnerStatus
 

@@ -1,0 +1,173 @@
+"""Reads jobs, their events and their summaries; nothing here writes."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import redis
+
+from unstuck.coordinator.model.listed_job import ListedJob
+from unstuck.coordinator.model.loading import state_of
+from unstuck.coordinator.model.records import GroupRecord
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.step_stack import StepStack
+from unstuck.tasks.transport.stack_store import StackStore
+
+EARLIER = 500  # jobs, of any name, that are searched for earlier jobs of one name
+SAME_NAME = 20  # of these, how many are read
+
+
+class Queries:
+    """Read-only views on one Redis. ``client`` must decode responses."""
+
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self._redis = client
+        self._keys = keys
+
+    def state(self, job: str) -> tuple[JobState, float, float | None] | None:
+        """The state of a job as a decision sees it, the time of Redis, and when the job is due.
+
+        Also of a damaged job; see ``JobState.damage``.
+        """
+        keys = self._keys.of(job)
+        pipe = self._redis.pipeline(transaction=True)
+        for key in (keys.job, keys.groups, keys.forks, keys.attempts):
+            pipe.hgetall(key)
+        pipe.hkeys(keys.inputs)
+        pipe.zscore(self._keys.due, job)
+        pipe.time()
+        fields, groups, forks, attempts, frozen, due, (seconds, micros) = pipe.execute()
+        if not fields:
+            return None
+        state = state_of(job, fields, groups, forks, attempts, frozen)
+        return state, seconds + micros / 1e6, None if due is None else float(due)
+
+    def jobs(
+        self,
+        status: Sequence[Status] = (),
+        name: str | None = None,
+        since: float | None = None,
+        limit: int | None = None,
+    ) -> list[ListedJob]:
+        """Jobs, the newest first. The arguments mean what they mean for ``Client.jobs``."""
+        low = "-inf" if since is None else since
+        indexes = [self._keys.status(one) for one in status] or [self._keys.jobs]
+        number = -1 if name or limit is None else limit
+        # At one moment: a job that moves from one status to another would else be found twice, or not at all.
+        pipe = self._redis.pipeline(transaction=True)
+        for index in indexes:
+            pipe.zrevrangebyscore(index, "+inf", low, start=0, num=number, withscores=True)
+        found: list[tuple[str, float]] = [item for items in pipe.execute() for item in items]
+        found.sort(key=lambda item: item[1], reverse=True)
+        listed: list[ListedJob] = []
+        for start in range(0, len(found), 500):
+            ids = [job for job, _ in found[start : start + 500]]
+            for line in self.listed(ids):
+                if name is None or fnmatch.fnmatchcase(line.name, name):
+                    listed.append(line)
+                if len(listed) == limit:
+                    return listed
+        return listed
+
+    def listed(self, jobs: Sequence[str]) -> list[ListedJob]:
+        """Those of these jobs that are in the store, in their order."""
+        texts = cast(list[str | None], self._redis.hmget(self._keys.summary, jobs)) if jobs else []
+        return [ListedJob.from_json(text) for text in texts if text is not None]
+
+    def failed(self) -> list[ListedJob]:
+        """The jobs of the index of failed jobs, the last failure first."""
+        jobs = cast(list[str], self._redis.hvals(self._keys.failed))
+        return sorted(self.listed(jobs), key=lambda job: -job.ended_at)
+
+    def events(self, job: str, after: str = "-", count: int = 10_000) -> list[tuple[str, dict[str, Any]]]:
+        """The job's event log from the entry after ``after`` (``-``: from its beginning), the oldest first."""
+        low = "-" if after == "-" else f"({after}"
+        entries = cast(
+            list[tuple[str, dict[str, str]]], self._redis.xrange(self._keys.of(job).events, min=low, count=count)
+        )
+        return [(entry_id, _event(entry_id, fields)) for entry_id, fields in entries]
+
+    def newest_events(self, job: str, count: int, before: str = "+") -> list[tuple[str, dict[str, Any]]]:
+        """At most ``count`` entries of the job's event log before the entry ``before``, the newest first."""
+        high = "+" if before == "+" else f"({before}"
+        entries = cast(
+            list[tuple[str, dict[str, str]]], self._redis.xrevrange(self._keys.of(job).events, max=high, count=count)
+        )
+        return [(entry_id, _event(entry_id, fields)) for entry_id, fields in entries]
+
+    def every_event(self, job: str) -> Iterator[dict[str, Any]]:
+        """The whole event log of a job, the oldest first."""
+        after = "-"
+        while page := self.events(job, after):
+            yield from (event for _, event in page)
+            after = page[-1][0]
+
+    def last_sweep(self) -> tuple[float, float]:
+        """When a coordinator last looked at due jobs, and how often it does, in seconds; 0: not known."""
+        looked, period = cast(list[str | None], self._redis.hmget(self._keys.alive, ["at", "period"]))
+        return float(looked or 0), float(period or 0)
+
+    def durations(self, state: JobState) -> dict[str, list[float]]:
+        """Seconds that groups which run now took when they succeeded in earlier jobs of the same name.
+
+        Only of jobs among the last ``EARLIER`` before this one, and of at most 500 groups.
+        """
+        groups = [group for group in state.active if state.record(group).state is GroupState.RUNNING][:500]
+        if not groups:
+            return {}
+        low = f"({state.job.submitted_at!r}"
+        ids = cast(list[str], self._redis.zrevrangebyscore(self._keys.jobs, low, "-inf", start=0, num=EARLIER))
+        summaries = cast(list[str | None], self._redis.hmget(self._keys.summary, ids)) if ids else []
+        name = state.job.name
+        same = [
+            other for other, text in zip(ids, summaries, strict=True) if text and ListedJob.from_json(text).name == name
+        ]
+        pipe = self._redis.pipeline(transaction=False)
+        for other in same[:SAME_NAME]:
+            pipe.hmget(self._keys.of(other).groups, groups)
+        durations: dict[str, list[float]] = {}
+        for texts in pipe.execute():
+            for group_id, text in zip(groups, texts, strict=True):
+                record = GroupRecord.readable(text) if text else None
+                if record is not None and record.state is GroupState.SUCCEEDED and not record.adopted:
+                    durations.setdefault(group_id, []).append(max(0.0, record.since - record.started_at))
+        return durations
+
+    def stacks(self, state: JobState) -> dict[str, StepStack]:
+        """Where the steps of groups stand that run long, by group."""
+        running = [*state.by_state[GroupState.RUNNING], *state.by_state[GroupState.CANCELING]]
+        seen = StackStore(self._redis, self._keys).of_job(state.job.id) if running else {}
+        stacks = {}
+        for group in running if seen else ():
+            attempt = state.attempts.get(group)
+            if (
+                attempt is not None
+                and (token := f"{state.record(group).offer(state.job.id, group)}/{attempt.claimant}") in seen
+            ):
+                stacks[group] = seen[token]
+        return stacks
+
+    def versions(self, job: str) -> dict[str, str]:
+        """The minor versions of Python and Spark of the job's first claims, by name."""
+        return cast(dict[str, str], self._redis.hgetall(self._keys.of(job).versions))
+
+    def counters(self) -> dict[str, int]:
+        """How many reports were APPLIED, DUPLICATE, STALE, …"""
+        return {name: int(n) for name, n in cast(dict[str, str], self._redis.hgetall(self._keys.counters)).items()}
+
+
+def _event(entry: str, fields: Mapping[str, str]) -> dict[str, Any]:
+    """An event as it is stored; one that is damaged hides no other."""
+    try:
+        event = dict(json.loads(fields["event"]))
+        float(event["at"]), str(event["kind"])
+        return event
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        at = int(entry.partition("-")[0]) / 1000
+        text = f"the stored event {entry} cannot be read ({type(error).__name__}: {error})"
+        return {"kind": "EVENT_UNREADABLE", "at": at, "text": text}
