@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+import redis
 from celery import Task
 
-from unstuck.coordinator.client.client import Client
-from unstuck.coordinator.client.job_handle import JobHandle
-from unstuck.coordinator.client.schedule_client import ScheduleClient
+from unstuck.coordinator.commands.job_commands import Commanded
 from unstuck.coordinator.notices.setting import notify_setting
+from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.reconcile.bootsteps import (
     CoordinatorStallDetector,
     NoticeSender,
@@ -25,11 +25,17 @@ from unstuck.coordinator.reconcile.bootsteps import (
     hide_from_log,
 )
 from unstuck.coordinator.reconcile.wiring import consumer
+from unstuck.coordinator.requests.job_requests import JobRequests, connect_for_requests
+from unstuck.coordinator.requests.schedule_requests import ScheduleRequests
+from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.problems import Problem, SpecError, shorten
+from unstuck.coordinator.store.answers import Submitted
+from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.traces.trace_sender import TraceStep, wanted
+from unstuck.coordinator.unreachable import unreachable
 from unstuck.tasks.errors import SettingsInvalid, UnstuckError
-from unstuck.tasks.protocol.keys import CONTROL_QUEUE
+from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
 from unstuck.tasks.redis_url import tls_options, without_options
 from unstuck.tasks.settings import leave, settings
 from unstuck.tasks.transport.celery_app import celery_app, refuse_other_pools
@@ -40,6 +46,7 @@ NO_SPEC = (
     "neither a spec nor its text. The task unstuck.submit takes a mapping, or the text of a YAML or JSON file, and "
     "never opens a file by its path: `unstuck submit FILE` and Client().submit(PATH) do, where they are called"
 )
+_BREAKER = CircuitBreaker()  # of this process: what hangs in a warehouse outlives the request
 _settings = settings()
 try:
     notify_setting(_settings)
@@ -111,18 +118,19 @@ def _spec(given: Any) -> JobSpec:
     return JobSpec.from_text(given)
 
 
-def _keep_refused(client: Client, task: Task, values: Mapping[str, Any], error: Exception) -> None:
+def _keep_refused(client: redis.Redis, task: Task, values: Mapping[str, Any], error: Exception) -> None:
     """Make a dead letter of a submit in vain. The error is in the log of this coordinator as well."""
     asked = {name: one if isinstance(one, str) else json.dumps(one, default=str) for name, one in values.items()}
-    with suppress(UnstuckError):  # the store is away
+    with suppress(redis.RedisError):  # the store is away
         code = f"{error.code}: " if isinstance(error, UnstuckError) else ""
-        client.dead_letters.add_refused(task.name, f"{code}{error}", {**asked, "task_id": task.request.id or ""})
+        dead_letters = DeadLetters(client, Keys(_settings.prefix))
+        dead_letters.add_refused(task.name, f"{code}{error}", {**asked, "task_id": task.request.id or ""})
 
 
-def _task(name: str, method: Callable[..., Any], of: Callable[[Client], Any] = lambda client: client) -> None:
+def _task(name: str, method: Callable[..., Any]) -> None:
     """``unstuck.submit`` …, for apps that have nothing of ours installed. At most once: Celery may lose the message.
 
-    A task takes the arguments of its method of the client, or of the part ``of`` it. Its result, for the log of the
+    A task takes the arguments of a ``method`` of `JobRequests` or `ScheduleRequests`. Its result, for the log of the
     coordinator, is the id of the job, or the answer with its text.
     """
 
@@ -137,28 +145,41 @@ def _task(name: str, method: Callable[..., Any], of: Callable[[Client], Any] = l
         if "by" in names:
             values["by"] = values.get("by") or (f"a Celery task from {origin}" if origin else "a Celery task")
         has_spec = name == "submit" or values.get("spec") is not None
-        with Client(settings()) as client:
+        with connect_for_requests(_settings) as client:
             try:
                 asked = {**values, "spec": _spec(values.get("spec"))} if has_spec else values
-                result = getattr(of(client), method.__name__)(**asked)
+                return _in_words(_request(client, method, asked))
             except Exception as error:
                 if has_spec:  # what was to be stored is nowhere else, and nobody awaits the result
                     _keep_refused(client, self, values, error)
                 raise
-        if isinstance(result, JobHandle):
-            return result.id if result.new else f"{result.id}: {result.submitted.told}"
-        return result if isinstance(result, str) else f"{result.answer}: {result.text}"
 
     app.task(ask, name=f"unstuck.{name}", bind=True)
 
 
+def _request(client: redis.Redis, method: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """Raises: Unreachable, and as ``method``."""
+    requests = JobRequests.at(_settings, client, _BREAKER)
+    try:
+        room = requests if method.__qualname__.startswith(JobRequests.__name__) else requests.schedules
+        return method(room, **values)
+    except redis.RedisError as error:
+        raise unreachable(_settings.redis_url, error) from error
+
+
+def _in_words(result: Submitted | Commanded | ScheduleResult | str) -> str:
+    if isinstance(result, Submitted):
+        return result.id if result.new else f"{result.id}: {result.told}"
+    return result if isinstance(result, str) else f"{result.answer}: {result.text}"
+
+
 for _method in (
-    *(Client.submit, Client.retry, Client.alter, Client.skip, Client.rerun),
-    *(Client.pause, Client.resume, Client.stop, Client.cancel, Client.force_stop),
+    *(JobRequests.submit, JobRequests.retry, JobRequests.alter, JobRequests.skip, JobRequests.rerun),
+    *(JobRequests.pause, JobRequests.resume, JobRequests.stop, JobRequests.cancel, JobRequests.force_stop),
 ):
     _task(_method.__name__, _method)
 for _of_schedule in (
-    *(ScheduleClient.set, ScheduleClient.pause, ScheduleClient.resume, ScheduleClient.run),
-    *(ScheduleClient.stop, ScheduleClient.remove),
+    *(ScheduleRequests.set, ScheduleRequests.pause, ScheduleRequests.resume, ScheduleRequests.run),
+    *(ScheduleRequests.stop, ScheduleRequests.remove),
 ):
-    _task(f"{_of_schedule.__name__}_schedule", _of_schedule, lambda client: client.schedules)
+    _task(f"{_of_schedule.__name__}_schedule", _of_schedule)

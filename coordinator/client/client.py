@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import redis
 
-from unstuck.coordinator.client.client_commands import ClientCommands
 from unstuck.coordinator.client.job_handle import JobHandle
 from unstuck.coordinator.client.schedule_client import ScheduleClient
-from unstuck.coordinator.commands.apply import CommandApplier
-from unstuck.coordinator.commands.job_commands import (
-    RETRY_LEGAL,
-    against_damage,
-    against_retry,
-)
-from unstuck.coordinator.commands.retry_job import retried
-from unstuck.coordinator.errors import BadKey, BadRequest, KeyConflict, NewerJob, NoSuchJob, Refused
+from unstuck.coordinator.commands.job_commands import Command
+from unstuck.coordinator.errors import NewerJob, NoSuchJob
 from unstuck.coordinator.explain.explanation import Explanation, FleetFacts
 from unstuck.coordinator.explain.job import explain
 from unstuck.coordinator.fleet_address import with_local_fleet
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.listed_job import ListedJob
-from unstuck.coordinator.model.records import JobRecord
 from unstuck.coordinator.model.state import JobState
 from unstuck.coordinator.model.status import Status
-from unstuck.coordinator.model.tick import belongs_to_tick, is_by_hand, tick_of_key, tick_text
-from unstuck.coordinator.notices.known_targets import unknown_targets
 from unstuck.coordinator.notices.outbox import Notices
 from unstuck.coordinator.publishing.breaker import CircuitBreaker
 from unstuck.coordinator.publishing.restore import Restored, restore
 from unstuck.coordinator.publishing.streams.skip_file import SkippedFile, skip_file
-from unstuck.coordinator.spec.checks.sql_tables import check_tables
-from unstuck.coordinator.spec.checks.unused import doubts
-from unstuck.coordinator.spec.job_params import check_key
-from unstuck.coordinator.spec.model import JobSpec, Spec, fingerprint_of
-from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submitted
+from unstuck.coordinator.requests.job_requests import JobRequests, connect_for_requests
+from unstuck.coordinator.spec.model import Spec
+from unstuck.coordinator.store.answers import Submitted
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 from unstuck.coordinator.store.job_queries import Queries
@@ -48,10 +35,10 @@ from unstuck.coordinator.store.pool_store import Pools
 from unstuck.coordinator.store.schedule_store import ScheduleStore
 from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.coordinator.store.submissions import Submissions
-from unstuck.coordinator.submitter import StandsAlready, Submitter
+from unstuck.coordinator.submitter import Submitter
 from unstuck.coordinator.unreachable import in_sentences
 from unstuck.coordinator.views.fleet_view import FleetView, fleet_of
-from unstuck.coordinator.views.jobs.job_facts import JobFacts
+from unstuck.coordinator.views.jobs.job_facts import CommandResult, JobFacts
 from unstuck.coordinator.views.jobs.job_views import JobView, fleet_facts, view_of
 from unstuck.coordinator.views.jobs.late_jobs import LateJob, late_jobs
 from unstuck.coordinator.views.queues import full_pools, nobody_takes, unread_messages
@@ -62,14 +49,12 @@ from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.settings import settings as default_settings
-from unstuck.tasks.transport.redis_client import REPLY_WITHIN, connect
 from unstuck.tasks.warehouse.log import Warehouse
 
-T = TypeVar("T")
 _BREAKER = CircuitBreaker()  # of this process: what hangs in a warehouse outlives the client that asked
 
 
-class Client(ClientCommands):
+class Client:
     """Submit jobs, give them commands, and ask about them.
 
     Settings come from ``UNSTUCK_*`` unless given; where these name no Redis, it is that of the fleet which `unstuck up`
@@ -92,25 +77,17 @@ class Client(ClientCommands):
         Raises: SettingsInvalid: those of the environment.
         """
         self.settings = settings or with_local_fleet(default_settings())
-        # WAITAOF and WAIT take up to five seconds.
-        within = REPLY_WITHIN if self.settings.durability == "everysec" else 6.0
-        self._redis = redis_client or connect(self.settings.redis_url, timeout=within)
-        self._store = Store(self.settings, self._redis)
+        self._redis = redis_client or connect_for_requests(self.settings)
         self._keys, url = (keys := Keys(self.settings.prefix)), self.settings.redis_url
-        self._queries = Queries(self._redis, keys)
+        self._store, self._queries = Store(self.settings, self._redis), Queries(self._redis, keys)
         self.pools = in_sentences(Pools(self._redis, keys), url)
         self.notices = in_sentences(Notices(self._redis, keys), url)
         self.dead_letters = in_sentences(DeadLetters(self._redis, keys), url)
-        self._submitter = Submitter(self.settings, self._redis, Submissions(self._redis, keys), breaker)
-        schedules = ScheduleClient(
-            ScheduleStore(self._redis, keys),
-            ProcessRegistry(self._redis, keys),
-            self._submitter,
-            self._queries,
-            self._why,
-        )
+        registry = ProcessRegistry(self._redis, keys)
+        submitter = Submitter(self.settings, self._redis, Submissions(self._redis, keys), breaker)
+        schedules = ScheduleClient(ScheduleStore(self._redis, keys), registry, submitter, self._queries, self._why)
         self.schedules = in_sentences(schedules, url)
-        self._applier = CommandApplier(self._store, lambda: secrets.token_hex(8), time.monotonic, time.sleep)
+        self._requests = JobRequests(self._store, registry, submitter, self._queries, schedules)
         in_sentences(self, url)
 
     def close(self) -> None:
@@ -125,7 +102,7 @@ class Client(ClientCommands):
 
     def job(self, job: str) -> JobHandle:
         """A handle of a job that was submitted before. Raises: NoSuchJob."""
-        record = self._job_record(job)
+        record = self._requests.job_record(job)
         return JobHandle(
             self, Submitted(record.id, new=False, found_as=record.status, halted=record.halted is not None)
         )
@@ -168,41 +145,8 @@ class Client(ClientCommands):
         >>> job.new, client.submit(spec, key="sales-2026-01-02").id == job.id
         (True, True)
         """
-        if key is not None:
-            check_key(key)
-            if belongs_to_tick(key):
-                name = key.rpartition("@")[0]
-                raise BadKey(
-                    f"the key {key!r} has the form of the run of a tick, which only schedule {name} submits; choose "
-                    f"another key, or run the tick with `unstuck schedule backfill {name} --from TICK --to TICK`"
-                )
-        elif retry:
-            raise BadRequest("retry is for a submit under a key: it retries the last job of the key")
-        job_spec, other = JobSpec.of(spec, params or {}), False
-        doubtful = check_tables(job_spec, self.settings, self._submitter.published_names)
-        try:
-            place, fields = self.settings.warehouse, {"take_over": take_over}
-            why = "takes over what it publishes" if take_over else ""
-            found = self._submitter.store_job(job_spec, place, key or "", by, why, fields=fields)
-        except KeyTaken as taken:
-            found, other = Submitted(str(taken), new=False), True
-        unknown = unknown_targets(job_spec.notify, ProcessRegistry(self._redis, self._keys))
-        warnings = tuple(map(str, (*doubts(job_spec), *doubtful, *unknown)))
-        if found.new:
-            return JobHandle(self, replace(found, warnings=warnings))
-        job = self._job_record(found.id)
-        if retry and job.status in RETRY_LEGAL:
-            again = self.retry(found.id, spec=job_spec, take_over=take_over, by=by).submitted
-            found = replace(again, retried=found.id)
-            job = self._job_record(found.id)
-        elif other:
-            mend = ", or this one with --retry"
-            raise KeyConflict(
-                f"the key {key!r} belongs to job {found.id}, which is {job.status}, with another spec or other "
-                f"parameters; use another key, or submit that spec unchanged{mend * (job.status in RETRY_LEGAL)}"
-            )
-        found = replace(found, found_as=job.status, halted=job.halted is not None, warnings=warnings)
-        return JobHandle(self, found)
+        how: dict[str, Any] = {"key": key, "params": params, "retry": retry, "take_over": take_over}
+        return JobHandle(self, self._requests.submit(spec, **how, by=by))
 
     def retry(
         self,
@@ -238,33 +182,71 @@ class Client(ClientCommands):
             SpecError: the parameters are wrong, or the spec names a version that the warehouse does not have yet.
             Unreachable: Redis could not be asked; asking again is safe.
         """
-        state = self._state(job)[0]
-        old = state.job
-        if state.damage:
-            raise Refused(against_damage(old, state.damage).text)
-        if old.status not in RETRY_LEGAL:
-            raise Refused(against_retry(old))
-        if old.schedule and not is_by_hand(old.key) and self.schedules.goes_on(old.schedule):
-            raise Refused(
-                f"job {job} is a run of schedule {old.schedule}, which retries its runs by itself; "
-                f"`unstuck schedule run {old.schedule}` tries at once, and an older tick is run again by "
-                f"`{_redo(old)}`"
-            )
-        try:
-            mended = JobSpec.of(old.written() if spec is None else spec, params or {})
-            if spec is not None:
-                check_tables(mended, self.settings, self._submitter.published_names)
-            changed = mended.fingerprint != fingerprint_of(old.spec)
-            word = secrets.token_hex(8)
-            again = retried(state, rerun, adopt_all, word, changed=changed, take_over=take_over)
-            return JobHandle(self, self._submitter.store_job(mended, old.warehouse, "", by, reason, again))
-        except NotEnded as error:
-            raise Refused(against_retry(replace(old, status=error.status))) from None
-        except StandsAlready as error:
-            raise Refused(
-                f"job {job} was retried before, as job {error.job}, which published version {error.result.version}. "
-                f"Redis has forgotten that job in a rollback. `unstuck retry {job} --rerun GROUP` publishes once more"
-            ) from None
+        how: dict[str, Any] = {"spec": spec, "params": params, "rerun": rerun, "adopt_all": adopt_all}
+        return JobHandle(self, self._requests.retry(job, **how, take_over=take_over, reason=reason, by=by))
+
+    def command(
+        self, job: str, given: Command, *, reason: str = "", by: str | None = None, now: bool = False
+    ) -> CommandResult:
+        """Pause, resume, stop, cancel or force-stop a job. Durable and idempotent: repeating it changes nothing.
+
+        Args:
+            reason: why, for the event log.
+            by: who asks; the OS user by default.
+            now: of a pause: interrupt what is running.
+
+        Returns: DONE, ALREADY or REFUSED, with a sentence that says what holds and what can be done.
+
+        Raises:
+            NoSuchJob: there is no such job.
+            Unreachable: Redis could not be asked; asking again is safe.
+        """
+        return CommandResult.of(self._requests.command(job, given, reason=reason, by=by, now=now))
+
+    def alter(self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None) -> CommandResult:
+        """Change values of a job's spec, all or none. See `command`, and `commands.alter` for what may change when.
+
+        Args:
+            values: by path: ``{"groups.clean.timeout": "2h", "params.year": 2014}``. None takes a value out.
+
+        Raises:
+            SpecError: a path leads nowhere, or the spec would be wrong; nothing was changed.
+        """
+        return CommandResult.of(self._requests.alter(job, values, reason=reason, by=by))
+
+    def skip(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> CommandResult:
+        """Skip a group, a fork or one member that has not ended; what comes after decides by its join rule.
+
+        Raises: NoSuchGroup; see also `command`.
+        """
+        return CommandResult.of(self._requests.skip(job, group, reason=reason, by=by))
+
+    def rerun(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> CommandResult:
+        """Run a group, a fork or one member again, and everything after it.
+
+        Raises: NoSuchGroup; see also `command`.
+        """
+        return CommandResult.of(self._requests.rerun(job, group, reason=reason, by=by))
+
+    def pause(self, job: str, *, reason: str = "", by: str | None = None, now: bool = False) -> CommandResult:
+        """Start nothing more; what runs may end (``now``: is interrupted, and charged to nobody). See `command`."""
+        return CommandResult.of(self._requests.pause(job, reason=reason, by=by, now=now))
+
+    def resume(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
+        """Go on with a paused job, with its full retry budget. See `command`."""
+        return CommandResult.of(self._requests.resume(job, reason=reason, by=by))
+
+    def stop(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
+        """Start nothing more, let what runs end, and end the job. See `command`."""
+        return CommandResult.of(self._requests.stop(job, reason=reason, by=by))
+
+    def cancel(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
+        """Interrupt what runs and end the job; at the deadline it ends without its workers. See `command`."""
+        return CommandResult.of(self._requests.cancel(job, reason=reason, by=by))
+
+    def force_stop(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
+        """End the job at once, whatever its workers do. See `command`."""
+        return CommandResult.of(self._requests.force_stop(job, reason=reason, by=by))
 
     def show(self, job: str, *, why: bool = False, members: int | None = None, by_fleet: bool = False) -> JobView:
         """Everything there is to know of one job.
@@ -276,7 +258,7 @@ class Client(ClientCommands):
 
         Raises: NoSuchJob, NewerJob.
         """
-        state, now, due = self._state(job)
+        state, now, due = self._requests.state(job)
         if not why:
             return view_of(state, now, due)
         if by_fleet:
@@ -294,18 +276,18 @@ class Client(ClientCommands):
 
     def facts(self, job: str) -> JobFacts:
         """The job without its groups, which cost nothing then. Raises: NoSuchJob, NewerJob."""
-        return JobFacts.of(self._job_record(job))
+        return JobFacts.of(self._requests.job_record(job))
 
     def written(self, job: str) -> dict[str, Any]:
         """The stored spec of a job, with the values of its parameters. Raises: NoSuchJob."""
-        return self._job_record(job).written()
+        return self._requests.job_record(job).written()
 
     def explain(self, job: str) -> list[Explanation]:
         """Explain why the job, and each of its groups that is not done, waits; the job comes first.
 
         Raises: NoSuchJob.
         """
-        state, now, due = self._state(job)
+        state, now, due = self._requests.state(job)
         return explain(state, self._environment(now), due, fleet=self._fleet_facts(state, now))
 
     def _fleet_facts(self, state: JobState, now: float) -> FleetFacts:
@@ -319,22 +301,6 @@ class Client(ClientCommands):
             code=different_code_for(state, fleet.runners),
             unlike=unlike_runners({} if state.job.mixed else self._queries.versions(state.job.id), fleet.runners),
         )
-
-    def _state(self, job: str) -> tuple[JobState, float, float | None]:
-        """Raises: NoSuchJob."""
-        return self._found(job, self._queries.state(job))
-
-    def _job_record(self, job: str) -> JobRecord:
-        """The record alone: force-stop needs nothing else, so it works however damaged the rest is.
-
-        Raises: NoSuchJob.
-        """
-        return self._found(job, self._store.job(job))
-
-    def _found(self, job: str, found: T | None) -> T:
-        if found is None:
-            raise NoSuchJob(f"no job {job} is in the store at {self.settings.prefix}; `unstuck list` shows what is")
-        return found
 
     def _environment(self, now: float) -> Environment:
         """The environment of a decision, as far as explaining needs it."""
@@ -434,7 +400,7 @@ class Client(ClientCommands):
             NoSuchJob: there is no such job.
         """
         began = time.monotonic()
-        while not (record := self._job_record(job)).at_rest:  # a view of ten thousand groups takes its time
+        while not (record := self._requests.job_record(job)).at_rest:  # a view of ten thousand groups takes its time
             if timeout is not None and time.monotonic() - began >= timeout:
                 raise TimeoutError(f"job {job} is still {record.status}; it goes on without you")
             time.sleep(every)
@@ -448,9 +414,3 @@ class Client(ClientCommands):
             if view.job.terminal:
                 return
             time.sleep(every)
-
-
-def _redo(run: JobRecord) -> str:
-    """The command that runs the tick of ``run`` again."""
-    tick = tick_text(tick_of_key(run.key) or 0.0)
-    return f"unstuck schedule backfill {run.schedule} --from {tick} --to {tick} --redo failed"

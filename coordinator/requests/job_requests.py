@@ -1,0 +1,261 @@
+"""Requests about jobs: submit, retry and command them. Each is on record when it returns."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import redis
+
+from unstuck.coordinator.commands.alter import alter
+from unstuck.coordinator.commands.apply import CommandApplier
+from unstuck.coordinator.commands.group_commands import rerun, skip
+from unstuck.coordinator.commands.job_commands import (
+    RETRY_LEGAL,
+    Answer,
+    Command,
+    Commanded,
+    against_damage,
+    against_retry,
+    command,
+)
+from unstuck.coordinator.commands.retry_job import retried
+from unstuck.coordinator.errors import BadKey, BadRequest, KeyConflict, NoSuchJob, Refused
+from unstuck.coordinator.model.records import JobRecord
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.tick import belongs_to_tick, is_by_hand, tick_of_key, tick_text
+from unstuck.coordinator.notices.known_targets import unknown_targets
+from unstuck.coordinator.publishing.breaker import CircuitBreaker
+from unstuck.coordinator.requests.schedule_requests import ScheduleRequests
+from unstuck.coordinator.spec.checks.sql_tables import check_tables
+from unstuck.coordinator.spec.checks.unused import doubts
+from unstuck.coordinator.spec.job_params import check_key
+from unstuck.coordinator.spec.model import JobSpec, Spec, fingerprint_of
+from unstuck.coordinator.store.answers import KeyTaken, NotEnded, Submitted
+from unstuck.coordinator.store.job_queries import Queries
+from unstuck.coordinator.store.job_store import Store
+from unstuck.coordinator.store.schedule_store import ScheduleStore
+from unstuck.coordinator.store.submissions import Submissions
+from unstuck.coordinator.submitter import StandsAlready, Submitter
+from unstuck.tasks.identity import user_here
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.processes import ProcessRegistry
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.transport.redis_client import REPLY_WITHIN, connect
+
+T = TypeVar("T")
+
+
+def connect_for_requests(settings: Settings) -> redis.Redis:
+    """A connection on which a request may wait until its write is durable: WAIT and WAITAOF take up to 5 seconds."""
+    return connect(settings.redis_url, timeout=REPLY_WITHIN if settings.durability == "everysec" else 6.0)
+
+
+class JobRequests:
+    """Submit jobs, retry them, and give them commands."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: ProcessRegistry,
+        submitter: Submitter,
+        queries: Queries,
+        schedules: ScheduleRequests,
+    ) -> None:
+        """``registry``: names the targets of notices that coordinators have."""
+        self.settings = submitter.settings
+        self._store, self._registry, self._submitter = store, registry, submitter
+        self._queries, self.schedules = queries, schedules
+        self._applier = CommandApplier(store, lambda: secrets.token_hex(8), time.monotonic, time.sleep)
+
+    @classmethod
+    def at(cls, settings: Settings, client: redis.Redis, breaker: CircuitBreaker) -> JobRequests:
+        """Requests to the fleet of ``settings``, by a connection that decodes responses."""
+        keys = Keys(settings.prefix)
+        registry, queries = ProcessRegistry(client, keys), Queries(client, keys)
+        submitter = Submitter(settings, client, Submissions(client, keys), breaker)
+        schedules = ScheduleRequests(ScheduleStore(client, keys), registry, submitter, queries)
+        return cls(Store(settings, client), registry, submitter, queries, schedules)
+
+    def submit(
+        self,
+        spec: Spec,
+        *,
+        key: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        retry: bool = False,
+        take_over: bool = False,
+        by: str | None = None,
+    ) -> Submitted:
+        """Store a job, or find the one that its key has stored; see `Client.submit`."""
+        if key is not None:
+            check_key(key)
+            if belongs_to_tick(key):
+                name = key.rpartition("@")[0]
+                raise BadKey(
+                    f"the key {key!r} has the form of the run of a tick, which only schedule {name} submits; choose "
+                    f"another key, or run the tick with `unstuck schedule backfill {name} --from TICK --to TICK`"
+                )
+        elif retry:
+            raise BadRequest("retry is for a submit under a key: it retries the last job of the key")
+        job_spec, other = JobSpec.of(spec, params or {}), False
+        doubtful = check_tables(job_spec, self.settings, self._submitter.published_names)
+        try:
+            place, fields = self.settings.warehouse, {"take_over": take_over}
+            why = "takes over what it publishes" if take_over else ""
+            found = self._submitter.store_job(job_spec, place, key or "", by, why, fields=fields)
+        except KeyTaken as taken:
+            found, other = Submitted(str(taken), new=False), True
+        unknown = unknown_targets(job_spec.notify, self._registry)
+        warnings = tuple(map(str, (*doubts(job_spec), *doubtful, *unknown)))
+        if found.new:
+            return replace(found, warnings=warnings)
+        job = self.job_record(found.id)
+        if retry and job.status in RETRY_LEGAL:
+            again = self.retry(found.id, spec=job_spec, take_over=take_over, by=by)
+            found = replace(again, retried=found.id)
+            job = self.job_record(found.id)
+        elif other:
+            mend = ", or this one with --retry"
+            raise KeyConflict(
+                f"the key {key!r} belongs to job {found.id}, which is {job.status}, with another spec or other "
+                f"parameters; use another key, or submit that spec unchanged{mend * (job.status in RETRY_LEGAL)}"
+            )
+        return replace(found, found_as=job.status, halted=job.halted is not None, warnings=warnings)
+
+    def retry(
+        self,
+        job: str,
+        *,
+        spec: Spec | None = None,
+        params: Mapping[str, Any] | None = None,
+        rerun: Sequence[str] = (),
+        adopt_all: bool = False,
+        take_over: bool = False,
+        reason: str = "",
+        by: str | None = None,
+    ) -> Submitted:
+        """Store a job that runs what an ended job did not finish; see `Client.retry`."""
+        state = self.state(job)[0]
+        old = state.job
+        if state.damage:
+            raise Refused(against_damage(old, state.damage).text)
+        if old.status not in RETRY_LEGAL:
+            raise Refused(against_retry(old))
+        if old.schedule and not is_by_hand(old.key) and self.schedules.goes_on(old.schedule):
+            raise Refused(
+                f"job {job} is a run of schedule {old.schedule}, which retries its runs by itself; "
+                f"`unstuck schedule run {old.schedule}` tries at once, and an older tick is run again by "
+                f"`{_redo(old)}`"
+            )
+        try:
+            mended = JobSpec.of(old.written() if spec is None else spec, params or {})
+            if spec is not None:
+                check_tables(mended, self.settings, self._submitter.published_names)
+            changed = mended.fingerprint != fingerprint_of(old.spec)
+            word = secrets.token_hex(8)
+            again = retried(state, rerun, adopt_all, word, changed=changed, take_over=take_over)
+            return self._submitter.store_job(mended, old.warehouse, "", by, reason, again)
+        except NotEnded as error:
+            raise Refused(against_retry(replace(old, status=error.status))) from None
+        except StandsAlready as error:
+            raise Refused(
+                f"job {job} was retried before, as job {error.job}, which published version {error.result.version}. "
+                f"Redis has forgotten that job in a rollback. `unstuck retry {job} --rerun GROUP` publishes once more"
+            ) from None
+
+    def state(self, job: str) -> tuple[JobState, float, float | None]:
+        """The state of a job, the time of Redis, and when the job is due. Raises: NoSuchJob."""
+        return self._found(job, self._queries.state(job))
+
+    def job_record(self, job: str) -> JobRecord:
+        """The record alone: force-stop needs nothing else, so it works however damaged the rest is.
+
+        Raises: NoSuchJob.
+        """
+        return self._found(job, self._store.job(job))
+
+    def _found(self, job: str, found: T | None) -> T:
+        if found is None:
+            raise NoSuchJob(f"no job {job} is in the store at {self.settings.prefix}; `unstuck list` shows what is")
+        return found
+
+    def command(
+        self, job: str, given: Command, *, reason: str = "", by: str | None = None, now: bool = False
+    ) -> Commanded:
+        """See `Client.command`."""
+        who = by or user_here()
+        text = reason if not now else f"now, interrupting what runs{f': {reason}' if reason else ''}"
+
+        def judge(record: JobRecord) -> Commanded:
+            return command(record, given, now=now, by=who, why=reason)
+
+        if given is not Command.FORCE_STOP:
+            return self._apply(job, given, lambda state: judge(state.job), text, who)
+        return self._write(job, given, lambda: ((record := self.job_record(job)), judge(record)), text, who)
+
+    def alter(self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None) -> Commanded:
+        """See `Client.alter`."""
+        who = by or user_here()
+        return self._apply(job, "alter", lambda state: alter(state, values, time.time(), who, reason), reason, who)
+
+    def skip(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> Commanded:
+        """See `Client.skip`."""
+        return self._apply(job, "skip", lambda state: skip(state, group), reason, by or user_here(), group)
+
+    def rerun(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> Commanded:
+        """See `Client.rerun`."""
+        word = self._applier.mint()
+        return self._apply(job, "rerun", lambda state: rerun(state, group, word), reason, by or user_here(), group)
+
+    def _apply(
+        self, job: str, word: str, judge: Callable[[JobState], Commanded], reason: str, by: str, group: str = ""
+    ) -> Commanded:
+        def judge_undamaged() -> tuple[JobRecord, Commanded]:
+            state = self.state(job)[0]
+            return state.job, against_damage(state.job, state.damage) if state.damage else judge(state)
+
+        return self._write(job, word, judge_undamaged, reason, by, group)
+
+    def _write(
+        self,
+        job: str,
+        word: str,
+        judge: Callable[[], tuple[JobRecord, Commanded]],
+        reason: str,
+        by: str,
+        group: str = "",
+    ) -> Commanded:
+        result = self._applier.apply(word, judge, reason, by, group, wait=not isinstance(word, Command))
+        if result.answer is Answer.DONE:
+            self._submitter.make_durable(f"job {job}")
+        return result
+
+    def pause(self, job: str, *, reason: str = "", by: str | None = None, now: bool = False) -> Commanded:
+        """See `Client.pause`."""
+        return self.command(job, Command.PAUSE, reason=reason, by=by, now=now)
+
+    def resume(self, job: str, *, reason: str = "", by: str | None = None) -> Commanded:
+        """See `Client.resume`."""
+        return self.command(job, Command.RESUME, reason=reason, by=by)
+
+    def stop(self, job: str, *, reason: str = "", by: str | None = None) -> Commanded:
+        """See `Client.stop`."""
+        return self.command(job, Command.STOP, reason=reason, by=by)
+
+    def cancel(self, job: str, *, reason: str = "", by: str | None = None) -> Commanded:
+        """See `Client.cancel`."""
+        return self.command(job, Command.CANCEL, reason=reason, by=by)
+
+    def force_stop(self, job: str, *, reason: str = "", by: str | None = None) -> Commanded:
+        """See `Client.force_stop`."""
+        return self.command(job, Command.FORCE_STOP, reason=reason, by=by)
+
+
+def _redo(run: JobRecord) -> str:
+    """The command that runs the tick of ``run`` again."""
+    tick = tick_text(tick_of_key(run.key) or 0.0)
+    return f"unstuck schedule backfill {run.schedule} --from {tick} --to {tick} --redo failed"

@@ -1,0 +1,360 @@
+"""Requests about schedules: set, command and remove them. Each is on record when it returns."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from unstuck.coordinator.commands.job_commands import Answer
+from unstuck.coordinator.errors import BadRequest, Damaged, DatasetOwned, NoSuchSchedule, Refused
+from unstuck.coordinator.model.schedule_record import Redo, ScheduleRecord
+from unstuck.coordinator.model.size import compile_to_store
+from unstuck.coordinator.model.tick import Tick, tick_text
+from unstuck.coordinator.notices.known_targets import unknown_targets
+from unstuck.coordinator.notices.rules.schedule_rules import told_of_removal
+from unstuck.coordinator.publishing.last_run import last_run
+from unstuck.coordinator.schedules.backfill import NO_TICKS, Bound, Ticks, Wanted
+from unstuck.coordinator.schedules.decide_schedule import EMPTY_LOG, policy_of, settled
+from unstuck.coordinator.schedules.schedule_commands import (
+    BackfillCommand,
+    ScheduleCommand,
+    ScheduleCommanded,
+    backfill_command,
+    begin_backfill,
+    command,
+    goes_on,
+    run_by_hand,
+    set_again,
+    skip,
+)
+from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
+from unstuck.coordinator.schedules.tick_params import run_spec
+from unstuck.coordinator.spec.checks.sql_tables import check_tables
+from unstuck.coordinator.spec.checks.unused import doubts
+from unstuck.coordinator.spec.model import JobSpec, Spec
+from unstuck.coordinator.spec.schedule_spec import SEQUENTIAL, instant
+from unstuck.coordinator.store.answers import CommitAnswer
+from unstuck.coordinator.store.job_queries import Queries
+from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
+from unstuck.coordinator.submitter import Submitter
+from unstuck.tasks.errors import UnstuckError
+from unstuck.tasks.identity import user_here
+from unstuck.tasks.protocol.processes import ProcessRegistry
+from unstuck.tasks.warehouse.log import Warehouse
+
+
+class ScheduleRequests:
+    """Set schedules and give them commands."""
+
+    def __init__(
+        self,
+        store: ScheduleStore,
+        registry: ProcessRegistry,
+        submitter: Submitter,
+        queries: Queries,
+    ) -> None:
+        """``registry``: names the targets of notices that coordinators have."""
+        self._queries = queries
+        self._submitter, self._settings = submitter, submitter.settings
+        self._store, self._registry = store, registry
+
+    def set(self, spec: Spec, *, take_over: bool = False, reason: str = "", by: str | None = None) -> ScheduleResult:
+        """Make a schedule of a job spec, under its name, or change the one that there is. The same spec is no change.
+
+        A schedule that is not there goes on from its last run that the warehouse knows: Redis may have lost it.
+
+        Args:
+            spec: a JobSpec, a Job, a mapping, or the path of a YAML or JSON file; its ``schedule:`` says when it runs.
+            take_over: publish also datasets that another job owns. The job owns them once a run has published them.
+            reason: why, for the event log of the schedule.
+            by: who asks; the OS user by default.
+
+        Returns: DONE; ALREADY: it is unchanged; REFUSED: the schedule has ended. ``warnings``: as of a submit.
+
+        Raises:
+            SpecError: the spec is wrong; nothing was stored.
+            DatasetOwned: another job owns a dataset that the job publishes; nothing was stored.
+            Unreachable: Redis could not be asked; asking again is safe.
+
+        >>> client.schedules.set({**spec, "schedule": {"cron": "0 2 * * *", "zone": "UTC"}}).answer
+        <Answer.DONE: 'DONE'>
+        >>> client.schedules.names()
+        ['sales']
+        """
+        job_spec = JobSpec.of(spec, {}, scheduled=True).in_zone(self._settings.time_zone)
+        compile_to_store(job_spec)
+        job_spec.check_zone(self._settings.time_zone)
+        doubtful = check_tables(job_spec, self._settings, self._submitter.published_names)
+        text = job_spec.to_json()
+        new = ScheduleRecord(
+            name=job_spec.name,
+            commit="",
+            spec=text,
+            policy=json.dumps(json.loads(text).get("schedule") or {}),
+            warehouse=self._settings.warehouse,
+            builds_on=job_spec.builds_on,
+            set_by=by or user_here(),
+            take_over=take_over,
+        )
+        # It counts from now: what is published already makes no run.
+        standing = self._store.published(new.warehouse, new.follows)
+        new = replace(new, seen={name: version for name, (version, _) in standing.items()})
+        trouble, old = "", self._store.load(new.name)
+        if not (take_over or (old is not None and old.take_over)):
+            self._check_owners(job_spec, new.warehouse)
+        if old is None:
+            new, trouble = self._after_its_last_run(new)
+        result = self._write(lambda now: set_again(self._store.load(new.name), new, now, reason))
+        warnings = (*doubts(job_spec), *doubtful, *unknown_targets(job_spec.notify, self._registry))
+        return replace(result, text=result.text + trouble, warnings=tuple(map(str, warnings)))
+
+    def _check_owners(self, job_spec: JobSpec, place: str) -> None:
+        """Look whether another job owns a dataset of the job, if the warehouse answers. Raises: DatasetOwned."""
+        try:
+            self._submitter.check_owners(job_spec, place, f"schedule {job_spec.name} is not set")
+        except DatasetOwned:
+            raise
+        except (UnstuckError, OSError):
+            return  # the submit of each run looks again
+
+    def _after_its_last_run(self, new: ScheduleRecord) -> tuple[ScheduleRecord, str]:
+        """``new`` with its last run that the warehouse knows of: Redis may have lost the schedule.
+
+        Returns: also what to say of that run, or if the warehouse could not be asked.
+        """
+        place = new.warehouse
+        try:
+            found = self._submitter.breaker.call(place, "it", lambda: last_run(Warehouse(place), new.name))
+        except (UnstuckError, OSError) as error:
+            return new, f"; its ticks count from now, whatever it ran before: {error}"
+        if found is None:
+            return new, ""
+        told = (
+            f"; it goes on from its last run, job {found.job}, which has published version {found.version} of {place}. "
+            "If another fleet made it, remove this one and choose another name: no two may have one name in a warehouse"
+        )
+        return replace(new, last_success=found), told
+
+    def command(self, name: str, given: ScheduleCommand, *, reason: str = "", by: str | None = None) -> ScheduleResult:
+        """Pause, resume, run or stop a schedule. Durable and idempotent: repeating it changes nothing.
+
+        Returns: DONE, ALREADY or REFUSED, with a sentence that says what holds and what can be done.
+
+        Raises:
+            NoSuchSchedule: there is no such schedule.
+            Unreachable: Redis could not be asked; asking again is safe.
+        """
+        if given is ScheduleCommand.RESUME:
+            return self._resume(name, reason, by or user_here())
+        return self._write(lambda now: command(self._record(name), given, now, by or user_here(), reason))
+
+    def _resume(self, name: str, reason: str, by: str) -> ScheduleResult:
+        """Resume a schedule. Ticks that have a package in the warehouse log are done, and not skipped."""
+        record, log, trouble = self._record(name), EMPTY_LOG, ""
+        try:
+            log = self._submitter.log_seen(record, record.cursor, self._store)
+        except (UnstuckError, OSError) as error:
+            trouble = f"; its past ticks are reported as skipped without a look at the warehouse log: {error}"
+        result = self._write(lambda now: command(self._record(name), ScheduleCommand.RESUME, now, by, reason, log))
+        return replace(result, text=result.text + trouble)
+
+    def pause(self, name: str, *, reason: str = "", by: str | None = None) -> ScheduleResult:
+        """Start no run any more, until `resume`; one that goes on may end. See `command`."""
+        return self.command(name, ScheduleCommand.PAUSE, reason=reason, by=by)
+
+    def resume(self, name: str, *, reason: str = "", by: str | None = None) -> ScheduleResult:
+        """Go on with a schedule that is PAUSED or HALTED, with its full retry budget. See `command`."""
+        return self.command(name, ScheduleCommand.RESUME, reason=reason, by=by)
+
+    def run(
+        self, name: str, *, params: Mapping[str, Any] | None = None, reason: str = "", by: str | None = None
+    ) -> ScheduleResult:
+        """Run now: what has failed is tried at once, or a run is made that belongs to no tick. See `command`.
+
+        Args:
+            params: values for parameters; with these, a run is made that belongs to no tick in any case.
+
+        Raises: SpecError: the parameters are wrong; nothing was stored. Else as `command`.
+        """
+        if params is None:
+            return self.command(name, ScheduleCommand.RUN, reason=reason, by=by)
+
+        def judge(now: float) -> ScheduleCommanded:
+            record = self._record(name)
+            spec = JobSpec.from_values(json.loads(record.spec), None)
+            values = run_spec(spec, datetime.fromtimestamp(now, UTC), params).values
+            chosen = {param: values[param] for param in params}
+            return run_by_hand(record, chosen, now, by or user_here(), reason)
+
+        return self._write(judge)
+
+    def stop(self, name: str, *, reason: str = "", by: str | None = None) -> ScheduleResult:
+        """End a schedule for good; a run that goes on may end. See `command`."""
+        return self.command(name, ScheduleCommand.STOP, reason=reason, by=by)
+
+    def backfill(
+        self,
+        name: str,
+        first: Bound,
+        last: Bound | None = None,
+        *,
+        parallel: int = 1,
+        redo: Redo = "none",
+        backwards: bool = False,
+        from_here: bool = False,
+        reason: str = "",
+        by: str | None = None,
+    ) -> ScheduleResult:
+        """Run the ticks of a time that is past. Coordinators do so; giving it again changes nothing.
+
+        Args:
+            first, last: times with their offset, or dates, which are days in the zone of the schedule; ends included.
+                Without ``last``, up to the newest tick that has come.
+            parallel: how many runs may go on at once.
+            redo: of ticks that had a run before: ``none``, the ``failed``, or ``all`` are run again.
+            backwards: begin with the newest tick.
+            from_here: of a job whose runs build on each other: run ``first`` and all later ticks again, in order. The
+                first of these runs reads the dataset as the tick before it left it.
+
+        Returns: DONE, ALREADY or REFUSED, with a sentence.
+
+        Raises:
+            BadRequest: ``first`` or ``last`` is no time.
+            NoSuchSchedule: there is no such schedule.
+            Unreachable: Redis could not be asked; asking again is safe.
+        """
+
+        def judge(now: float) -> ScheduleCommanded:
+            record = self._record(name)
+            how: dict[str, Any] = {"parallel": parallel, "redo": "all" if from_here else redo, "backwards": backwards}
+            wanted = wanted_ticks(record, first, None if from_here else last, **how, from_here=from_here)
+            ticks = self._store.ticks(name, 0.0) if record.builds_on else NO_TICKS
+            reads, problem = self._state_before(record, wanted, ticks) if from_here else (None, "")
+            if problem:
+                return ScheduleCommanded(Answer.REFUSED, record, f"schedule {name} cannot be backfilled: {problem}")
+            return begin_backfill(record, wanted, ticks, now, by or user_here(), reason, reads)
+
+        return self._write(judge)
+
+    def _state_before(self, record: ScheduleRecord, wanted: Wanted, ticks: Ticks) -> tuple[int | None, str]:
+        """The version for the first run of ``wanted`` to read, as the tick before it left it; None: the newest.
+
+        Returns: also why that is not known.
+        """
+        dataset, first, place = record.builds_on, wanted.first.timestamp(), record.warehouse
+        published = [tick for tick in ticks.values() if tick.version]
+        if dataset == SEQUENTIAL:
+            return None, ""
+        if before := [tick.version for tick in published if tick.at < first]:
+            return before[-1], ""
+        # Nothing was there before the schedule's first version: the log proves it, which outlives the ticks.
+        oldest = min((tick.version - 1 for tick in published), default=None)
+        standing = self._submitter.breaker.call(
+            place,
+            f"schedule {record.name} is not backfilled",
+            lambda: Warehouse(place).state(oldest, removed=True).get(dataset),
+        )
+        if standing is None:
+            return (None if oldest is None else 0), ""
+        return None, (
+            f"version {standing.changed} of {dataset} is not the result of a known tick before "
+            f"{tick_text(first)}, so the first run cannot read it as it was then; give an earlier --from"
+        )
+
+    def skip(self, name: str, tick: Bound, *, reason: str = "", by: str | None = None) -> ScheduleResult:
+        """Leave a tick out: it gets no run any more, and a backfill or retry that waits for it continues.
+
+        Args:
+            tick: a time with its offset.
+            reason: why, for the event log of the schedule.
+
+        Returns: DONE, ALREADY or REFUSED, with a sentence.
+
+        Raises:
+            BadRequest: ``tick`` is no time.
+            NoSuchSchedule: there is no such schedule.
+            Unreachable: Redis could not be asked; asking again is safe.
+        """
+        try:
+            at = instant(tick).timestamp()
+        except ValueError as error:
+            raise BadRequest(str(error)) from None
+
+        def judge(now: float) -> ScheduleCommanded:
+            record, known = self._record(name), self._store.ticks(name, at, at)
+            unnoted = [run.job_id(name) for run in record.going_on if run.tick == at and not run.job]
+            stored = {job.id for job in self._queries.listed(unnoted)}
+            return skip(record, known.get(at, Tick(at)), stored, now, by or user_here(), reason)
+
+        return self._write(judge)
+
+    def command_backfill(
+        self, name: str, given: BackfillCommand, *, reason: str = "", by: str | None = None
+    ) -> ScheduleResult:
+        """Pause, resume or cancel the backfill of a schedule; runs that go on may end. See `command`."""
+        return self._write(lambda now: backfill_command(self._record(name), given, now, by or user_here(), reason))
+
+    def remove(self, name: str, *, reason: str = "", by: str | None = None) -> str:
+        """Forget a schedule; the jobs of its runs stay. Returns a text.
+
+        Its event log, which says by whom and why, stays for the time of retention: `events` reads it.
+
+        Raises:
+            NoSuchSchedule: there is no such schedule.
+            Refused: a run goes on, or is being submitted. Set again, the schedule would run beside it.
+        """
+        while True:
+            now, who = self._store.now(), by or user_here()
+            try:
+                record = self._record(name)
+            except Damaged:  # nobody can say whether a run goes on, and without this it could never be set again
+                told, commit = [], self._store.last_commit(name)
+            else:
+                if why := goes_on(record):
+                    raise Refused(why)
+                told, commit = [notice.to_json() for notice in told_of_removal(record, who, now)], record.commit
+            event = {"kind": "USER_REMOVE", "at": now, "by": who} | ({"text": reason} if reason else {})
+            if self._store.remove(name, commit, event, self._settings.retention, told) is not CommitAnswer.CONFLICT:
+                return f"schedule {name} is removed; the jobs of its runs stay"
+
+    def goes_on(self, name: str) -> bool:
+        """Whether there is such a schedule, and it has not ended."""
+        record = self._store.load(name)
+        return record is not None and not record.status.terminal
+
+    def _record(self, name: str) -> ScheduleRecord:
+        if (record := self._store.load(name)) is None:
+            text = (
+                f"no schedule {name} is in the store at {self._settings.prefix}; `unstuck schedule list` shows what is"
+            )
+            for event in self._store.events(name, 1):
+                why = f": {event['text']}" if event.get("text") else ""
+                text = f"{event.get('by', 'somebody')} removed schedule {name} at {tick_text(int(event['at']))}{why}"
+            raise NoSuchSchedule(text)
+        return record
+
+    def _write(self, judge: Callable[[float], ScheduleCommanded]) -> ScheduleResult:
+        """Judge and write a command until it is on record or refused, with one id for all tries."""
+        command_id = secrets.token_hex(8)
+        while True:
+            now = self._store.now()
+            result = judge(now)
+            if result.answer is not Answer.DONE:
+                return ScheduleResult.of(result)
+            record = settled(result.record, now)
+            change = ScheduleChange(command_id, record.commit, record, result.events, due=now, commanded=True)
+            if self._store.commit(change) is CommitAnswer.APPLIED:
+                self._submitter.make_durable(f"schedule {record.name}")
+                return ScheduleResult.of(replace(result, record=record))
+
+
+def wanted_ticks(record: ScheduleRecord, first: Bound, last: Bound | None, **more: Any) -> Wanted:
+    """The ticks that a backfill from ``first`` to ``last`` is to run. Raises: BadRequest: one of them is no time."""
+    try:
+        return Wanted.between(policy_of(record.policy), first, last, **more)
+    except ValueError as error:
+        raise BadRequest(f"{error}; or a date such as 2026-12-31, which is a day in the zone of the schedule") from None
