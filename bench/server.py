@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import redis
 
-from unstuck.coordinator.local.home import free_port
+from unstuck.local.home import free_port
 
 
 class Server:

@@ -1,1 +1,1 @@
-"""The coordinator side: jobs, decisions, publishing, commands and the command line."""
+"""The coordinator side: jobs, decisions, publishing and the requests of clients."""

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import BaseModel
 
 import unstuck
-from unstuck.coordinator.client.schedule_client import ScheduleClient
+from unstuck.client.schedule_client import ScheduleClient
 from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.schedule_record import Backfill, Run
 from unstuck.coordinator.notices.outbox import Notices
@@ -26,9 +26,9 @@ from unstuck.coordinator.schedules.schedule_facts import ScheduleFacts, Schedule
 from unstuck.coordinator.schedules.schedule_view import BackfillTick, ScheduleView
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.store.pool_store import Pools, PoolView
-from unstuck.coordinator.views.jobs.job_facts import CommandResult, GroupView, JobFacts
-from unstuck.coordinator.views.jobs.job_views import ForkView, JobView
 from unstuck.tasks.steps.context import OutputSlot
+from unstuck.views.jobs.job_facts import CommandResult, GroupView, JobFacts
+from unstuck.views.jobs.job_views import ForkView, JobView
 
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 HEAD = """\

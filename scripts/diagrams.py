@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from scripts.drawing import Drawing, Point
-from unstuck.coordinator.graph.svg import on_paper
-from unstuck.coordinator.metrics.catalog import CATALOG
 from unstuck.coordinator.model.schedule_record import SCHEDULE_MOVES, ScheduleStatus
 from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, PHASE_MOVES, GroupState
 from unstuck.coordinator.spec.model import JobSpec
 from unstuck.coordinator.spec.plan import compile_plan
-from unstuck.coordinator.views.jobs.job_pictures import graph_of_plan
+from unstuck.graph.svg import on_paper
+from unstuck.metrics.catalog import CATALOG
+from unstuck.views.jobs.job_pictures import graph_of_plan
 
 DOCS = Path(__file__).parents[1] / "docs"
 IMAGES = DOCS / "images"

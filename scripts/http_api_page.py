@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from unstuck.coordinator.web.api.api_app import PREFIX, api_app
+from unstuck.web.api.api_app import PREFIX, api_app
 
 PAGE = Path(__file__).parents[1] / "docs" / "http-api.md"
 THREE_DAYS = '{"from": "2026-01-01", "to": "2026-01-03"}'

@@ -135,7 +135,7 @@ def record(folder: Path) -> list[Frame]:
         "UNSTUCK_SPARK_PREWARM": "true",
         "COLUMNS": str(COLUMNS),
     }
-    unstuck = [sys.executable, "-m", "unstuck.coordinator.cli"]
+    unstuck = [sys.executable, "-m", "unstuck.cli"]
     with (folder / "up.log").open("wb") as log:
         fleet = subprocess.Popen(
             [*unstuck, "up", "--workers", "2", "--light", "0"], cwd=folder, env=env, stdout=log, stderr=log

@@ -22,7 +22,7 @@ from unstuck import Client, Settings
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 WIDTH, HEIGHT = 1100, 640
-UNSTUCK = (sys.executable, "-m", "unstuck.coordinator.cli")
+UNSTUCK = (sys.executable, "-m", "unstuck.cli")
 STEPS = """\
 import time
 from pathlib import Path

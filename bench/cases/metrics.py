@@ -12,10 +12,10 @@ from prometheus_client import generate_latest
 from bench.case import Case, Size, Stage
 from bench.server import Server
 from unstuck import Client, Settings
-from unstuck.coordinator.metrics.scrape import Exporter
 from unstuck.coordinator.model.records import GroupRecord
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.store.totals import MOST_NAMES
+from unstuck.metrics.scrape import Exporter
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 from unstuck.tasks.protocol.token import Offer

@@ -23,7 +23,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-UNSTUCK = (sys.executable, "-m", "unstuck.coordinator.cli")
+UNSTUCK = (sys.executable, "-m", "unstuck.cli")
 WITHIN = 150.0  # seconds in which a notice must have come
 SHOWN = ("unstuck_jobs_ended_total", "unstuck_attempts_ended_total", "unstuck_notices", "unstuck_schedule_failures")
 

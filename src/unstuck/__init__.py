@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unstuck.coordinator.client.client import Client as Client
-    from unstuck.coordinator.client.job_handle import JobHandle as JobHandle
+    from unstuck.client.client import Client as Client
+    from unstuck.client.job_handle import JobHandle as JobHandle
     from unstuck.coordinator.errors import BadKey as BadKey
     from unstuck.coordinator.errors import BadRequest as BadRequest
     from unstuck.coordinator.errors import DatasetOwned as DatasetOwned
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from unstuck.coordinator.errors import Refused as Refused
     from unstuck.coordinator.errors import Unreachable as Unreachable
     from unstuck.coordinator.errors import WarehouseSilent as WarehouseSilent
-    from unstuck.coordinator.job_builder import Expect as Expect
-    from unstuck.coordinator.job_builder import Group as Group
-    from unstuck.coordinator.job_builder import Job as Job
-    from unstuck.coordinator.job_builder import Join as Join
-    from unstuck.coordinator.job_builder import Output as Output
-    from unstuck.coordinator.job_builder import Quality as Quality
-    from unstuck.coordinator.job_builder import Retry as Retry
-    from unstuck.coordinator.job_builder import Step as Step
     from unstuck.coordinator.model.status import Status as Status
     from unstuck.coordinator.spec.model import JobSpec as JobSpec
     from unstuck.coordinator.spec.problems import SpecError as SpecError
+    from unstuck.job_builder import Expect as Expect
+    from unstuck.job_builder import Group as Group
+    from unstuck.job_builder import Job as Job
+    from unstuck.job_builder import Join as Join
+    from unstuck.job_builder import Output as Output
+    from unstuck.job_builder import Quality as Quality
+    from unstuck.job_builder import Retry as Retry
+    from unstuck.job_builder import Step as Step
     from unstuck.tasks.errors import DatasetNotFound as DatasetNotFound
     from unstuck.tasks.errors import ExpectationFailed as ExpectationFailed
     from unstuck.tasks.errors import HostUnfit as HostUnfit
@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from unstuck.tasks.warehouse.published import published_files as published_files
 
 _NAMES = {
-    "unstuck.coordinator.client.client": "Client",
-    "unstuck.coordinator.job_builder": "Expect Group Job Join Output Quality Retry Step",
-    "unstuck.coordinator.client.job_handle": "JobHandle",
+    "unstuck.client.client": "Client",
+    "unstuck.job_builder": "Expect Group Job Join Output Quality Retry Step",
+    "unstuck.client.job_handle": "JobHandle",
     "unstuck.coordinator.model.status": "Status",
     "unstuck.coordinator.spec.model": "JobSpec",
     "unstuck.coordinator.spec.problems": "SpecError",

@@ -23,9 +23,9 @@ from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.programs.processes import below, command_line
 from tests.support.servers import free_port, wait_until
 from unstuck import Client, Settings, Status
-from unstuck.coordinator.local.local_fleet import LocalFleet
-from unstuck.coordinator.local.programs import Size
 from unstuck.coordinator.model.status import GroupState
+from unstuck.local.local_fleet import LocalFleet
+from unstuck.local.programs import Size
 from unstuck.tasks.protocol.processes import RunnerStatus
 
 EXAMPLES = ROOT / "examples"

@@ -13,8 +13,8 @@ from tests.support.network.proxy import Proxy
 from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status, Unreachable
-from unstuck.coordinator.local.local_fleet import LocalFleet
-from unstuck.coordinator.local.programs import Size
+from unstuck.local.local_fleet import LocalFleet
+from unstuck.local.programs import Size
 
 pytestmark = pytest.mark.variant
 

@@ -27,11 +27,11 @@ from tests.support.paths import PYTHONPATH
 from tests.support.programs.processes import below, command_line
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status
-from unstuck.coordinator.local.local_fleet import LocalFleet
-from unstuck.coordinator.local.programs import Size
-from unstuck.coordinator.views.jobs.job_facts import GroupView
+from unstuck.local.local_fleet import LocalFleet
+from unstuck.local.programs import Size
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.token import Offer
+from unstuck.views.jobs.job_facts import GroupView
 
 KEYS = Keys("unstuck")
 LEASE_TTL = 4.0

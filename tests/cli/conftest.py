@@ -26,14 +26,14 @@ from unstuck.coordinator.publishing.background_tries import Warehouses
 from unstuck.coordinator.reconcile.reconciler import PassResult, Reconciler
 from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.coordinator.store.job_store import Store
-from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.in_process.at_once import AtOnce
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Failure, Outcome, OutcomeKind
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.transport.lease import Lease
+from unstuck.views.jobs.job_views import JobView
 
-COMMAND = (sys.executable, "-m", "unstuck.coordinator.cli")
+COMMAND = (sys.executable, "-m", "unstuck.cli")
 
 
 class ByHand:

@@ -15,7 +15,7 @@ from typer.main import get_command
 from tests.cli.conftest import COMMAND, ByHand, Cli
 from tests.support.machine import Limit, slowness
 from tests.support.servers import RedisServer, free_port
-from unstuck.coordinator.cli.app import app
+from unstuck.cli.app import app
 from unstuck.tasks.redis_url import without_password
 
 GOOD = """\
@@ -269,9 +269,9 @@ ASKS_NOBODY = {"run", "validate", "datasets", "stream", "demo", "web"}
 # Eight at once, for most of it is waiting: each in a process forked from one that has given a command already.
 _ALL_AT_ONCE = """
 import json, os, sys, time
-import unstuck.coordinator.client.client, unstuck.coordinator.doctor.installation_checks  # most of what a command costs
-import unstuck.coordinator.local.local_fleet
-from unstuck.coordinator.cli import main
+import unstuck.client.client, unstuck.doctor.installation_checks  # most of what a command costs
+import unstuck.local.local_fleet
+from unstuck.cli import main
 
 def give(line, out):
     sys.argv = ["unstuck", *line.split()]
@@ -366,10 +366,10 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(cli: Cli) -> None:
 
 def test_help_imports_neither_spark_nor_what_only_workers_need(cli: Cli) -> None:
     code = (
-        "import sys, unstuck.coordinator.cli.app as c\n"
+        "import sys, unstuck.cli.app as c\n"
         "try: c.app(['--help'])\n"
         "except SystemExit: pass\n"
-        "heavy = ('pyspark', 'pyarrow', 'pandas', 'unstuck.coordinator.local.local_fleet')\n"
+        "heavy = ('pyspark', 'pyarrow', 'pandas', 'unstuck.local.local_fleet')\n"
         "print([m for m in heavy if m in sys.modules])"
     )
     done = subprocess.run(

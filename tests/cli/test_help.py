@@ -14,7 +14,7 @@ from typer.main import get_command
 from tests.cli.conftest import ByHand, Cli
 from tests.cli.test_exit_codes import GOOD
 from tests.support.servers import free_port
-from unstuck.coordinator.cli.app import app
+from unstuck.cli.app import app
 
 UNSTUCK: Any = get_command(app)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from unstuck.coordinator.cli.render.terminal import PrintedConsole
+from unstuck.cli.render.terminal import PrintedConsole
 
 
 class _Terminal(io.StringIO):

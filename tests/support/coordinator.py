@@ -41,7 +41,6 @@ from unstuck.coordinator.store.schedule_store import ScheduleStore
 from unstuck.coordinator.store.staging_index import StagingIndex
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.coordinator.submitter import Submitter
-from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.in_process.at_once import AtOnce
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
@@ -50,6 +49,7 @@ from unstuck.tasks.protocol.token import Offer, Token
 from unstuck.tasks.spec.work_order import WorkOrder
 from unstuck.tasks.transport.lease import Claim, FinishAnswer, Lease
 from unstuck.tasks.transport.redis_client import connect
+from unstuck.views.jobs.job_views import JobView
 
 NOOP = [{"python": "examples.noop:noop"}]
 SUCCEEDED = Outcome(OutcomeKind.SUCCEEDED)

@@ -13,7 +13,7 @@ import redis
 from celery import Celery
 
 from tests.support.machine import Limit
-from unstuck.coordinator.local.home import free_port, ping
+from unstuck.local.home import free_port, ping
 
 __all__ = ["RedisServer", "answers", "app_of_strangers", "free_port", "server_binary", "wait_until"]
 

@@ -23,16 +23,16 @@ from tests.support import fleet
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, free_port, wait_until
 from unstuck import Client, JobSpec, Settings, Status
-from unstuck.coordinator.cli.app import app
+from unstuck.cli.app import app
 from unstuck.coordinator.model.notice import Told
 from unstuck.coordinator.notices.rules.expected import Expected
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
-from unstuck.coordinator.web.api import job_resources
-from unstuck.coordinator.web.api.api_app import PREFIX
-from unstuck.coordinator.web.app import create_app
-from unstuck.coordinator.web.safety import Access
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.transport.redis_client import connect
+from unstuck.web.api import job_resources
+from unstuck.web.api.api_app import PREFIX
+from unstuck.web.app import create_app
+from unstuck.web.safety import Access
 
 STEPS = "tests.support.steps.small_steps"
 TOKEN = "a-token-of-the-test"

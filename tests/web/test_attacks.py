@@ -19,9 +19,9 @@ from tests.support.page.web_page import ServedPage, page_of
 from tests.support.servers import RedisServer
 from unstuck import Client, Settings
 from unstuck.coordinator.commands.job_commands import Command
-from unstuck.coordinator.web.api.api_app import PREFIX, api_app
-from unstuck.coordinator.web.app import create_app
-from unstuck.coordinator.web.safety import Access
+from unstuck.web.api.api_app import PREFIX, api_app
+from unstuck.web.app import create_app
+from unstuck.web.safety import Access
 
 TOKEN = "a-token-of-thirty-two-characters"
 SPEC = {"name": "sales", "groups": [{"name": "load", "spark": False, "steps": [{"python": "steps:load"}]}]}

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.page.web_page import page_of
 from tests.support.servers import RedisServer
-from unstuck.coordinator.local.home import Home
+from unstuck.local.home import Home
 from unstuck.tasks.identity import user_here
 
 if TYPE_CHECKING:

@@ -30,7 +30,6 @@ from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.reports import StreamEntry
 from unstuck.coordinator.store.submissions import Submissions
 from unstuck.coordinator.submitter import Submitter
-from unstuck.coordinator.views.jobs.job_views import JobView, view_of
 from unstuck.in_process.at_once import AtOnce
 from unstuck.in_process.store import ReferenceStore
 from unstuck.in_process.stored import Fields
@@ -40,6 +39,7 @@ from unstuck.tasks.protocol.processes import RunnerStatus
 from unstuck.tasks.protocol.token import Token
 from unstuck.tasks.settings import Settings, whoami
 from unstuck.tasks.transport.lease import Claim
+from unstuck.views.jobs.job_views import JobView, view_of
 
 SHOWN = 10  # members of each fork whose wait is explained
 

@@ -16,8 +16,6 @@ from unstuck.coordinator.spec.model import JobSpec, Spec
 from unstuck.coordinator.spec.plan import compile_plan
 from unstuck.coordinator.spec.problems import suggestion
 from unstuck.coordinator.spec.selection import Selection, select
-from unstuck.coordinator.validation.validate import check_tables_by_code
-from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.in_process.attempts import Failing, RunnerHere
 from unstuck.in_process.coordinator import Coordinator, JumpingClock
 from unstuck.in_process.leftovers import remove_leftovers, staging_of_run
@@ -31,6 +29,8 @@ from unstuck.tasks.protocol.token import Token, split_member
 from unstuck.tasks.settings import Settings
 from unstuck.tasks.transport.lease import FinishAnswer
 from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.validation.validate import check_tables_by_code
+from unstuck.views.jobs.job_views import JobView
 
 PUBLISH_TRIES = 5  # until a warehouse that cannot be written is given up: no person is waited for
 SHOWING = 0.5, 0.2  # seconds, and a part of the time, that may be spent to show a job

@@ -8,12 +8,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from unstuck.coordinator.job_builder import load_job
 from unstuck.coordinator.schedules.tick_params import run_spec
 from unstuck.coordinator.schedules.trigger import previous_tick, ticks
 from unstuck.coordinator.spec.model import JobSpec, Spec
 from unstuck.coordinator.spec.schedule_spec import ScheduleSpec
 from unstuck.coordinator.spec.selection import select
+from unstuck.job_builder import load_job
 
 When = str | datetime.datetime
 

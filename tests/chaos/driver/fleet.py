@@ -25,13 +25,13 @@ from tests.chaos.driver.server import Server
 from tests.support.failpoints import arming
 from tests.support.programs.processes import below, command_line
 from unstuck import Client, Settings
-from unstuck.coordinator.local.local_fleet import LocalFleet
-from unstuck.coordinator.local.process import SupervisedProcess
-from unstuck.coordinator.local.programs import Size, program_list
 from unstuck.coordinator.store.job_queries import Queries
-from unstuck.coordinator.views.fleet_view import fleet_of
+from unstuck.local.local_fleet import LocalFleet
+from unstuck.local.process import SupervisedProcess
+from unstuck.local.programs import Size, program_list
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.transport.redis_client import connect
+from unstuck.views.fleet_view import fleet_of
 
 QUICK = {
     "UNSTUCK_LEASE_TTL": "3s",

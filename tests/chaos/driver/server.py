@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 from tests.support.servers import answers, free_port, server_binary, wait_until
-from unstuck.coordinator.local.parent_death import tied
+from unstuck.local.parent_death import tied
 
 
 class Server:

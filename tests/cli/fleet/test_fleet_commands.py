@@ -24,9 +24,9 @@ from tests.support.machine import seconds
 from tests.support.programs.processes import command_line, lives
 from tests.support.servers import wait_until
 from unstuck import published_files
-from unstuck.coordinator.cli.demo.demo import missing
-from unstuck.coordinator.cli.demo.demo_stream import compared
-from unstuck.coordinator.exits import ExitCode
+from unstuck.cli.demo.demo import missing
+from unstuck.cli.demo.demo_stream import compared
+from unstuck.exits import ExitCode
 from unstuck.tasks.host import java_version
 
 

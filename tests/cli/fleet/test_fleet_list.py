@@ -13,10 +13,10 @@ from tests.cli.conftest import Cli
 from tests.support.coordinator import Coordinator, group
 from tests.support.servers import wait_until
 from unstuck import Status
-from unstuck.coordinator.doctor.finding import Level
-from unstuck.coordinator.doctor.fleet_checks import of_fleet
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
+from unstuck.doctor.finding import Level
+from unstuck.doctor.fleet_checks import of_fleet
 from unstuck.tasks.identity import RunsOn
 from unstuck.tasks.protocol.processes import FORGOTTEN, CoordinatorStatus, ProcessRegistry
 from unstuck.tasks.transport.redis_client import connect

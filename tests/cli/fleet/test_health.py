@@ -17,7 +17,7 @@ from tests.support.fleet import make_offer
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Settings
-from unstuck.coordinator.doctor.process_health import health_of, judged, process_age
+from unstuck.doctor.process_health import health_of, judged, process_age
 from unstuck.tasks.protocol.processes import CoordinatorStatus, RunnerStatus
 
 HOST = os.uname().nodename

@@ -46,7 +46,7 @@ groups:
   - {name: fails, spark: false, steps: [{python: "told:fails"}]}
   - {name: stays, spark: false, timeout: 1s, steps: [{python: "told:stays"}]}
 """
-CLI = (sys.executable, "-c", "from unstuck.coordinator.cli import main; main()")
+CLI = (sys.executable, "-c", "from unstuck.cli import main; main()")
 
 
 class JsonFleet:

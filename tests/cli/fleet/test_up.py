@@ -24,13 +24,13 @@ from tests.support.paths import PYTHONPATH
 from tests.support.programs.foreground import IGNORES_SIGTERM, PLAIN, Up
 from tests.support.servers import free_port, wait_until
 from unstuck import Client, Settings
-from unstuck.coordinator.cli.demo.demo import further
-from unstuck.coordinator.cli.render.terminal import program
+from unstuck.cli.demo.demo import further
+from unstuck.cli.render.terminal import program
 from unstuck.coordinator.fleet_address import with_local_fleet
-from unstuck.coordinator.local.home import Home
-from unstuck.coordinator.local.local_fleet import LocalFleet
-from unstuck.coordinator.local.process import FIRST_DELAY, LONGEST_DELAY, restart_delay
-from unstuck.coordinator.local.programs import Size, program_list
+from unstuck.local.home import Home
+from unstuck.local.local_fleet import LocalFleet
+from unstuck.local.process import FIRST_DELAY, LONGEST_DELAY, restart_delay
+from unstuck.local.programs import Size, program_list
 
 
 @pytest.mark.variant

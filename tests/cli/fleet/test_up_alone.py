@@ -26,8 +26,8 @@ from tests.support.paths import ROOT
 from tests.support.programs.foreground import PLAIN, Up
 from tests.support.servers import free_port, wait_until
 from unstuck.coordinator.errors import FleetRunning
-from unstuck.coordinator.local.home import Home
-from unstuck.coordinator.local.process import Program, SupervisedProcess
+from unstuck.local.home import Home
+from unstuck.local.process import Program, SupervisedProcess
 
 pytestmark = pytest.mark.variant
 
@@ -251,7 +251,7 @@ def test_ctrl_c_is_heard_while_a_redis_is_loading(up: Callable[..., Up]) -> None
 def test_the_command_waits_for_a_redis_that_is_loading(tmp_path: Path) -> None:
     with loading(lambda: LOADING) as url:
         env = {**os.environ, "UNSTUCK_REDIS_URL": url, "UNSTUCK_WAREHOUSE": str(tmp_path), "PYTHONPATH": str(ROOT)}
-        command = (sys.executable, "-m", "unstuck.coordinator.cli", "up", "--home", str(tmp_path / "home"))
+        command = (sys.executable, "-m", "unstuck.cli", "up", "--home", str(tmp_path / "home"))
         with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
             assert process.stdout is not None
             lines = iter(process.stdout.readline, "")

@@ -18,16 +18,15 @@ from tests.cli.conftest import ByHand, Cli
 from tests.support.a_terminal import terminal
 from tests.support.servers import wait_until
 from unstuck import Status
-from unstuck.coordinator.cli.jobs.look import print_listing
-from unstuck.coordinator.cli.jobs.watch import waiting
-from unstuck.coordinator.cli.render.terminal import clock
+from unstuck.cli.jobs.look import print_listing
+from unstuck.cli.jobs.watch import waiting
+from unstuck.cli.render.terminal import clock
 from unstuck.coordinator.model.listed_job import ListedJob
 from unstuck.coordinator.model.notice import Told
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.notices.rules.expected import Expected
 from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
 from unstuck.coordinator.store.reports import ReportStream
-from unstuck.coordinator.views.jobs.job_logs import shown_line
 from unstuck.tasks.protocol.failure import CUT
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
@@ -39,6 +38,7 @@ from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, Entry
 from unstuck.tasks.warehouse.marker import Checkpoint, DataFile
+from unstuck.views.jobs.job_logs import shown_line
 
 SCHEMA = json.dumps({"type": "struct", "fields": [{"name": "n", "type": "long", "nullable": True, "metadata": {}}]})
 

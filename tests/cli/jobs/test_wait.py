@@ -24,11 +24,11 @@ from rich.text import Text
 from tests.cli.conftest import ByHand, Cli
 from tests.support.machine import Limit
 from tests.support.servers import RedisServer, wait_until
-from unstuck.coordinator.cli.jobs import watch
+from unstuck.cli.jobs import watch
 from unstuck.coordinator.explain import job as explain_job
-from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.views.jobs.job_views import JobView
 
 SPEC = """\
 name: waited

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 
 from tests.cli.conftest import ByHand, Cli
-from unstuck.coordinator.cli.render.terminal import clock
-from unstuck.coordinator.views.jobs.job_facts import GroupView
+from unstuck.cli.render.terminal import clock
+from unstuck.views.jobs.job_facts import GroupView
 
 
 def blocks(out: str) -> dict[str, list[tuple[str, str]]]:

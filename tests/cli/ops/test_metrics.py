@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from tests.cli.conftest import COMMAND, Cli
-from unstuck.coordinator.metrics.catalog import CATALOG
+from unstuck.metrics.catalog import CATALOG
 
 
 def test_metrics_are_printed_in_the_text_format(cli: Cli, client: redis.Redis) -> None:

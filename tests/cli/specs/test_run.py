@@ -16,7 +16,7 @@ from tests.support.programs.in_terminal import HANG_UP, in_terminal
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.published import read_arrow
 
-RUN = (sys.executable, "-m", "unstuck.coordinator.cli", "run")
+RUN = (sys.executable, "-m", "unstuck.cli", "run")
 STEPS = """
 import glob, logging, threading, time
 import pyarrow as pa

@@ -69,7 +69,7 @@ class Place:
         """A command of a person, in a process of its own: its exit code and all that it says."""
         environ = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
         environ |= {**self.environ(user), "UNSTUCK_REDIS_URL": self.redis_url, "UNSTUCK_WAREHOUSE": uri, **more}
-        run = [sys.executable, "-m", "unstuck.coordinator.cli", *arguments]
+        run = [sys.executable, "-m", "unstuck.cli", *arguments]
         done = subprocess.run(run, env=environ, capture_output=True, text=True, check=False)
         return done.returncode, " ".join((done.stdout + done.stderr).split())
 

@@ -17,15 +17,15 @@ from tests.support.coordinator import Coordinator, group
 from tests.support.programs.runner import SingleRunner, single_runner
 from tests.support.servers import wait_until
 from tests.support.steps import hanging_steps
-from unstuck.coordinator.cli.jobs.look import stacks_of
-from unstuck.coordinator.documents.document import plain
-from unstuck.coordinator.documents.job_documents import ExplanationDocument
+from unstuck.cli.jobs.look import stacks_of
 from unstuck.coordinator.explain.explanation import Explanation
 from unstuck.coordinator.explain.stack_words import stage_told
-from unstuck.coordinator.views.jobs.job_lines import lines_of
+from unstuck.documents.document import plain
+from unstuck.documents.job_documents import ExplanationDocument
 from unstuck.tasks.process.tree import is_watchdog
 from unstuck.tasks.protocol.step_stack import Frame, SparkStage, StepStack
 from unstuck.tasks.transport.stack_store import StackStore
+from unstuck.views.jobs.job_lines import lines_of
 
 STEPS = Path(hanging_steps.__file__)
 EVERY = {"UNSTUCK_STACK_EVERY": "200ms", "PW": "hunter2-and-more"}

@@ -24,12 +24,12 @@ from tests.support.machine import Limit
 from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer, free_port, wait_until
 from unstuck import Settings, Status
-from unstuck.coordinator.doctor import redis_facts
-from unstuck.coordinator.doctor.examine import Doctor
-from unstuck.coordinator.doctor.finding import Level
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
 from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
+from unstuck.doctor import redis_facts
+from unstuck.doctor.examine import Doctor
+from unstuck.doctor.finding import Level
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.probe import WarehouseProbe
 

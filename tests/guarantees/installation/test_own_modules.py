@@ -79,5 +79,5 @@ def test_no_program_imports_the_folders_at_the_top_of_the_repository_by_their_ow
     imported = {line.rpartition("|")[2].strip() for line in logs.splitlines() if line.startswith("import time:")}
     of_each_process = {"runner.attempt", "watchdog.policy", "worker.shutdown"}
     assert {f"unstuck.tasks.{name}" for name in of_each_process} <= imported
-    assert {"unstuck.coordinator.reconcile.reconciler", "unstuck.coordinator.client.client", "unstuck"} <= imported
+    assert {"unstuck.coordinator.reconcile.reconciler", "unstuck.client.client", "unstuck"} <= imported
     assert not [name for name in imported if name.partition(".")[0] in ("tasks", "coordinator")]

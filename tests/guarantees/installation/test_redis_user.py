@@ -17,8 +17,8 @@ from tests.support import fleet as fleets
 from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status
-from unstuck.coordinator.local.local_fleet import LocalFleet
-from unstuck.coordinator.local.programs import Size
+from unstuck.local.local_fleet import LocalFleet
+from unstuck.local.programs import Size
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.transport.rights import COMMANDS, DOCTOR, lacking_rights

@@ -20,8 +20,8 @@ from tests.support.network.tls import Authority, TlsServer
 from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status
-from unstuck.coordinator.local.local_fleet import LocalFleet
-from unstuck.coordinator.local.programs import Size
+from unstuck.local.local_fleet import LocalFleet
+from unstuck.local.programs import Size
 from unstuck.tasks.settings import describe_invalid
 
 PASSWORD = "p%w@s/?&#"

@@ -130,7 +130,7 @@ def test_a_submit_through_celery_that_is_refused_stands_under_dead_with_its_erro
         app.send_task("unstuck.submit", kwargs={"spec": text, "key": "night", "by": "anna"}, queue="control")
         wait_until(lambda: one.client.dead_letters.all(), 30, "the dead letter")
     (letter,) = one.client.dead_letters.all()
-    shown = json.loads(one.asks("unstuck.coordinator.cli", "dead", "show", letter.id, "--json"))
+    shown = json.loads(one.asks("unstuck.cli", "dead", "show", letter.id, "--json"))
     assert shown["reason"] == "SPEC_INVALID: <text>:3:15: groups[0].neds: unknown field 'neds'; did you mean 'needs'?"
     assert shown["task"].pop("task_id")
     assert shown["task"] == {"name": "unstuck.submit", "spec": text, "key": "night", "by": "anna"}
@@ -143,7 +143,7 @@ def test_a_submit_through_celery_that_is_refused_stands_under_dead_with_its_erro
 def test_each_sees_only_its_own(fleets: list[Fleet], redis_server: RedisServer) -> None:
     for one, other in (fleets, fleets[::-1]):
         wait_until(lambda one=one: len(one.client.fleet().runners) == 2, 30, "its runners to be shown")
-        shown = json.loads(one.asks("unstuck.coordinator.cli", "fleet", "--json"))
+        shown = json.loads(one.asks("unstuck.cli", "fleet", "--json"))
         own = {runner.pid for runner in one.worker.runners}
         assert {runner["pid"] for runner in shown["runners"]} == own
         assert {queue["name"]: queue["listeners"] for queue in shown["queues"]} == {"control": 1, "light": 2}

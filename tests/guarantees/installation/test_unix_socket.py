@@ -13,8 +13,8 @@ from tests.cli.conftest import Cli
 from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status
-from unstuck.coordinator.local.local_fleet import LocalFleet
-from unstuck.coordinator.local.programs import Size
+from unstuck.local.local_fleet import LocalFleet
+from unstuck.local.programs import Size
 from unstuck.tasks.transport.redis_client import broker_url, connect
 
 

@@ -112,7 +112,7 @@ def test_the_wheel_holds_every_file_of_the_product_and_nothing_beside_the_one_pa
     ).stdout.split()
     there = {f"unstuck/{name.removeprefix('src/unstuck/')}" for name in listed if not (ROOT / name).is_dir()}
     assert names == {name for name in there if (ROOT / "src" / name).is_file()}
-    page = {name for name in names if name.startswith("unstuck/coordinator/web/") and not name.endswith(".py")}
+    page = {name for name in names if name.startswith("unstuck/web/") and not name.endswith(".py")}
     assert {Path(name).suffix for name in names - page} == {".py", ".lua", ".json", ".typed"}
     assert {Path(name).suffix for name in page} == {".html", ".css", ".js", ".svg", ".txt", ".LICENSE"}
 

@@ -20,8 +20,8 @@ from tests.support.coordinator import Coordinator, group
 from tests.support.servers import RedisServer, wait_until
 from unstuck import SpecError, Status
 from unstuck.coordinator.commands.job_commands import Command
-from unstuck.coordinator.doctor.redis_facts import record_facts
 from unstuck.coordinator.publishing.background import Background
+from unstuck.doctor.redis_facts import record_facts
 from unstuck.tasks.log_lines import JsonFormatter
 from unstuck.tasks.warehouse.log import Warehouse
 

@@ -334,7 +334,7 @@ def test_the_command_line_says_that_a_warehouse_hangs_and_ends(coordinator: Coor
     job, cli = canceled(coordinator), Cli(coordinator.settings.redis_url, tmp_path)
     (cli.folder / "nightly.json").write_text(json.dumps(SPEC))
 
-    main = [sys.executable, "-c", IMPATIENT + "from unstuck.coordinator.cli import main; main()"]
+    main = [sys.executable, "-c", IMPATIENT + "from unstuck.cli import main; main()"]
     told = {"env": cli.env, "cwd": cli.folder, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with silent(Path(coordinator.settings.warehouse)):
         both = [subprocess.Popen([*main, *words], **told) for words in (("submit", "nightly.json"), ("retry", job))]

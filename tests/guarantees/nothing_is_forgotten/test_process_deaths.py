@@ -27,12 +27,12 @@ from tests.unit.coordinator.publishing.test_publish_outputs import two_outputs
 from unstuck import Client, Settings, Status, published_files
 from unstuck.coordinator.model.decision import Environment
 from unstuck.coordinator.model.status import GroupState
-from unstuck.coordinator.views.jobs.job_facts import GroupView
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind
 from unstuck.tasks.transport.lease import Lease
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.views.jobs.job_facts import GroupView
 
 SLOTS = 6  # one more than runners are frozen at a time
 SOON = {

@@ -12,7 +12,7 @@ from tests.guarantees.one_at_a_time.test_attempts import lapse, queued
 from tests.support.coordinator import SUCCEEDED, Coordinator, failed
 from tests.support.network.lost_replies import LosesReplies, losing_reply
 from unstuck import Status
-from unstuck.coordinator.cli.jobs.watch import event_text
+from unstuck.cli.jobs.watch import event_text
 from unstuck.coordinator.decide.receipts import Delivered
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind, Report
 from unstuck.tasks.protocol.token import Token

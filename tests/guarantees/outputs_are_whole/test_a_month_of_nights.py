@@ -32,7 +32,7 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from tests.support.spark.jvm import end_jvm
 from unstuck import Client, JobSpec, Settings, Status, published_files
-from unstuck.coordinator.cli.app import app
+from unstuck.cli.app import app
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 

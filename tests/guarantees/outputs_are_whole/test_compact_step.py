@@ -13,8 +13,8 @@ from tests.support import fleet
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status, published_files
-from unstuck.coordinator.views.jobs.job_facts import GroupView
-from unstuck.coordinator.views.jobs.job_views import JobView
+from unstuck.views.jobs.job_facts import GroupView
+from unstuck.views.jobs.job_views import JobView
 
 STEPS = "tests.support.steps.fleet_steps"
 

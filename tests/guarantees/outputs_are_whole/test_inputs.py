@@ -17,11 +17,11 @@ from tests.support.jobs.stored import record_of
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, JobSpec, Settings, SpecError, Status, published_files
-from unstuck.coordinator.cli.app import app
+from unstuck.cli.app import app
 from unstuck.coordinator.model.tick import tick_text
 from unstuck.coordinator.store.submissions import Submissions
-from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.views.jobs.job_views import JobView
 
 STEPS = """
 import pathlib

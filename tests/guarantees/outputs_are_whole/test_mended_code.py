@@ -18,7 +18,7 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, NoSuchGroup, Settings, Status, published_files
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.views.jobs.job_views import JobView
+from unstuck.views.jobs.job_views import JobView
 
 STEPS = """
 import pyarrow as pa

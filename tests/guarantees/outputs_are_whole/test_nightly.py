@@ -17,7 +17,7 @@ from tests.support.paths import ROOT
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status, published_files
-from unstuck.coordinator.cli.app import app
+from unstuck.cli.app import app
 from unstuck.tasks.warehouse.log import Warehouse
 
 pytestmark = pytest.mark.variant

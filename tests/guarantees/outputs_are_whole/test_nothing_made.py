@@ -16,7 +16,7 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status, published_files
 from unstuck.coordinator.model.records import Reason
-from unstuck.coordinator.views.jobs.job_views import JobView
+from unstuck.views.jobs.job_views import JobView
 
 STEPS = """
 from pathlib import Path

@@ -15,7 +15,7 @@ from tests.support.network.s3_server import SECRET, S3Server
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, JobSpec, Settings, Status, published_files
-from unstuck.coordinator.cli.app import app
+from unstuck.cli.app import app
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.log import Warehouse
 

@@ -23,10 +23,10 @@ from tests.support.network.s3_server import S3Server
 from tests.support.programs.coordinator_processes import CoordinatorProcesses, coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status, published_files
-from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.views.jobs.job_views import JobView
 
 STEPS = """
 from pathlib import Path

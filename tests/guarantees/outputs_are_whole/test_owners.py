@@ -14,7 +14,7 @@ from tests.guarantees.shown_is_true.test_states import staged
 from tests.support.coordinator import Coordinator, group
 from tests.support.servers import wait_until
 from unstuck import DatasetOwned, Status
-from unstuck.coordinator.cli.app import app
+from unstuck.cli.app import app
 
 DATASET = "flights"
 

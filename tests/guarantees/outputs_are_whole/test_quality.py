@@ -15,9 +15,9 @@ from tests.support import fleet
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status, published_files
-from unstuck.coordinator.cli.app import app
-from unstuck.coordinator.views.jobs.job_views import JobView
+from unstuck.cli.app import app
 from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.views.jobs.job_views import JobView
 
 RULES = {"has_distance": "distance > 0", "known_carrier": "carrier is not null"}
 STEPS = "tests.support.steps.frame_steps.quality"

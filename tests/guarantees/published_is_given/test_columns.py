@@ -17,7 +17,6 @@ from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, SpecError, Status, published_files
 from unstuck.coordinator.publishing.publish_outputs import change_of
 from unstuck.coordinator.spec.plan import plan_of
-from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.tasks.errors import SchemaMismatch
 from unstuck.tasks.frames.output import read_table, stage
 from unstuck.tasks.protocol.token import Token
@@ -30,6 +29,7 @@ from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Entry
 from unstuck.tasks.warehouse.marker import StagedOutput
+from unstuck.views.jobs.job_views import JobView
 
 STEPS = "tests.support.steps.frame_steps.columns"
 Columns = dict[str, list[Any]]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.guarantees.outputs_are_whole import test_quality
 from unstuck import Client, Settings, Status, published_files
-from unstuck.coordinator.views.jobs.job_views import JobView
+from unstuck.views.jobs.job_views import JobView
 
 STEP = "tests.support.steps.frame_steps.partitions:load"
 BY_DAY = {"mode": "partition_overwrite", "partition_by": ["day"], "partitions": {"day": ":day"}}

@@ -128,7 +128,7 @@ def test_the_command_shows_rows_for_people_and_for_machines_and_bare_paths_in_a_
         command = [
             sys.executable,
             "-m",
-            "unstuck.coordinator.cli",
+            "unstuck.cli",
             "datasets",
             "flights",
             "--warehouse",

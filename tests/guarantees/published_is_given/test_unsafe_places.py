@@ -17,9 +17,9 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.programs.s3_gateway import Gateway, s3_gateway
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings, Status, WarehouseUnsafe, published_files
-from unstuck.coordinator.doctor.host_facts import warehouse_facts
-from unstuck.coordinator.doctor.installation_checks import of_warehouse
 from unstuck.coordinator.publishing.table_files import TableFiles
+from unstuck.doctor.host_facts import warehouse_facts
+from unstuck.doctor.installation_checks import of_warehouse
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse

@@ -88,7 +88,7 @@ def shop(tmp_path: Path) -> Path:
 def validate(folder: Path, *words: str, **more: str) -> Any:
     """What ``validate --json`` answers, in a process without an address of Redis."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith("UNSTUCK_")} | more
-    command = [sys.executable, "-m", "unstuck.coordinator.cli", "validate", *words, "--json"]
+    command = [sys.executable, "-m", "unstuck.cli", "validate", *words, "--json"]
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
     answer = json.loads(done.stdout)
     assert done.returncode == (0 if answer["ok"] else 2), done.stderr

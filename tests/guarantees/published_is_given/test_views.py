@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from unstuck import published
-from unstuck.coordinator.doctor.host_facts import stale_views
-from unstuck.coordinator.doctor.installation_checks import of_views
+from unstuck.doctor.host_facts import stale_views
+from unstuck.doctor.installation_checks import of_views
 from unstuck.tasks.warehouse.files import Files
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.log_entry import Change, DatasetState, Entry

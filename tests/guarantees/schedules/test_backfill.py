@@ -12,15 +12,15 @@ from tests.support.coordinator import Coordinator, failed, group
 from tests.support.failpoints import Death, Died, armed
 from tests.support.servers import wait_until
 from unstuck import BadKey, Refused, SpecError, Status
-from unstuck.coordinator.client.now import Seen, troubles
+from unstuck.client.now import Seen, troubles
 from unstuck.coordinator.model.schedule_record import Backfill, Redo
 from unstuck.coordinator.model.tick import tick_text
 from unstuck.coordinator.schedules.schedule_commands import BackfillCommand
 from unstuck.coordinator.spec.job_params import UnparsedText
 from unstuck.coordinator.store.schedule_store import FORGET_AFTER, ScheduleStore
-from unstuck.coordinator.views.jobs.job_views import folded
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.views.jobs.job_views import folded
 
 HOUR = 3600
 BEGIN = (time.time() // HOUR - 5) * HOUR

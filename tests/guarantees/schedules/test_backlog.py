@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.support.coordinator import Coordinator
-from unstuck.coordinator.doctor.notice_checks import notice_facts
 from unstuck.coordinator.errors import Damaged
 from unstuck.coordinator.model.backlog import Backlog
+from unstuck.doctor.notice_checks import notice_facts
 
 
 def spec(folder: Path, **schedule: Any) -> dict[str, Any]:

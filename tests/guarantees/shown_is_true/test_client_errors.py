@@ -16,7 +16,7 @@ import redis
 from tests.support.servers import RedisServer, free_port, wait_until
 from tests.unit.coordinator.publishing.test_modes import BY_DAY, Nightly
 from unstuck import Client, JobHandle, Settings, Unreachable, UnstuckError
-from unstuck.coordinator.cli.connection import connected
+from unstuck.cli.connection import connected
 from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.schedules.schedule_commands import BackfillCommand, ScheduleCommand
 from unstuck.coordinator.store.answers import Submitted

@@ -14,7 +14,7 @@ from tests.support.coordinator import Coordinator
 from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from unstuck import Client, DatasetNotFound, Job, NoSuchGroup, Refused, Settings, Status
-from unstuck.coordinator.job_builder import load_job
+from unstuck.job_builder import load_job
 from unstuck.testing import Unstuck
 
 JOBS = """\

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.support.coordinator import SUCCEEDED, Coordinator, group, join
 from unstuck import Status
-from unstuck.coordinator.views.jobs.job_views import JobView
+from unstuck.views.jobs.job_views import JobView
 
 
 def record(view: JobView, name: str) -> Any:

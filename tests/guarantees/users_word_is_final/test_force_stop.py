@@ -13,7 +13,7 @@ from tests.support.coordinator import Coordinator, group
 from unstuck import Refused, Status
 from unstuck.coordinator.commands.job_commands import Command
 from unstuck.coordinator.model.records import JobRecord
-from unstuck.coordinator.views.jobs.job_facts import CommandResult
+from unstuck.views.jobs.job_facts import CommandResult
 
 GARBAGE = '{"'
 OTHERS: dict[str, Callable[[Coordinator, str], CommandResult]] = {

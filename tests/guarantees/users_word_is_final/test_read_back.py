@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from tests.support.coordinator import Coordinator, group
 from unstuck import BadKey, JobSpec, SpecError, Status
-from unstuck.coordinator.cli.jobs.look import diff_lines, errors_of
-from unstuck.coordinator.cli.render.job_tree import job_tree
-from unstuck.coordinator.documents.document import plain
-from unstuck.coordinator.documents.job_documents import DiffDocument, JobDocument, ListedJobDocument
+from unstuck.cli.jobs.look import diff_lines, errors_of
+from unstuck.cli.render.job_tree import job_tree
 from unstuck.coordinator.spec.job_params import MAX_KEY
+from unstuck.documents.document import plain
+from unstuck.documents.job_documents import DiffDocument, JobDocument, ListedJobDocument
 
 pytestmark = pytest.mark.variant
 

@@ -17,7 +17,7 @@ from tests.simulation.schedules.store import ModelSchedules
 from tests.simulation.stage.network import Connection
 from tests.simulation.stage.stage import Life, Stage, Turn
 from tests.simulation.stage.trouble import Trouble
-from unstuck.coordinator.client.schedule_client import ScheduleClient
+from unstuck.client.schedule_client import ScheduleClient
 from unstuck.coordinator.errors import NoSuchSchedule
 from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
 from unstuck.coordinator.model.decision import PublishResult

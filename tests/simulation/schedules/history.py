@@ -21,8 +21,8 @@ from tests.simulation.stage.network import LONGEST_WAIT
 from tests.simulation.stage.stage import Life, Routine, Stage
 from tests.simulation.stage.store_faults import StoreFault, StoreFaultActor, StoreFaults, random_store_faults
 from tests.simulation.stage.trouble import Trouble
-from unstuck.coordinator.client import schedule_client
-from unstuck.coordinator.client.schedule_client import ScheduleClient
+from unstuck.client import schedule_client
+from unstuck.client.schedule_client import ScheduleClient
 from unstuck.coordinator.errors import BadRequest
 from unstuck.coordinator.model.tick import TickOutcome, tick_text
 from unstuck.coordinator.notices.rules import schedule_rules

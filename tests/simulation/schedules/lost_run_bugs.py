@@ -8,7 +8,7 @@ from typing import Any
 from tests.simulation.planted.planted_bug import Patch, PlantedBugs
 from tests.simulation.schedules import rules
 from tests.simulation.schedules.history import simulate_schedules
-from unstuck.coordinator.client import schedule_client
+from unstuck.client import schedule_client
 from unstuck.coordinator.model.schedule_record import Run, ScheduleRecord
 from unstuck.coordinator.reconcile import schedule_sweep
 from unstuck.coordinator.schedules import decide_schedule, schedule_commands, submission

@@ -21,11 +21,11 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer, wait_until
 from tests.support.spark.spark_cluster import SparkProcess, connect_server, standalone
 from unstuck import Client, JobSpec, Settings, Status, published_files
-from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.tasks.spec.inputs import StreamInput
 from unstuck.tasks.streams.arrived.listing import arrivals
 from unstuck.tasks.streams.read.files_read import TaskSizes, read_files
 from unstuck.tasks.warehouse.files import Files
+from unstuck.views.jobs.job_views import JobView
 
 DISTINCT = """
 def distinct(spark, ctx):

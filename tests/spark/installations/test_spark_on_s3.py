@@ -22,8 +22,8 @@ from tests.support.programs.coordinator_processes import coordinator_processes
 from tests.support.servers import RedisServer
 from tests.support.spark.jars import class_path
 from unstuck import Client, JobSpec, Settings, Status
-from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.views.jobs.job_views import JobView
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 

@@ -22,13 +22,13 @@ from unstuck import Client, Settings, Status, published_files
 from unstuck.coordinator.model.records import Reason
 from unstuck.coordinator.publishing.streams.skip_file import skip_file
 from unstuck.coordinator.publishing.vacuum import vacuum
-from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.staging import Staging
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.compact import compact_dataset
 from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.views.jobs.job_views import JobView
 
 SQL = {"sql": "SELECT id, at FROM events WHERE id > 0", "output": "loads"}
 STEPS = """

@@ -21,8 +21,8 @@ from typing import Any
 from aiosmtpd.smtp import SMTP, AuthResult
 
 from tests.support.network.tls import Authority
-from unstuck.coordinator.local.home import free_port
 from unstuck.coordinator.model.notice import Notice
+from unstuck.local.home import free_port
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 """What a receiver does with a request whose body it has read."""

@@ -19,9 +19,9 @@ FOREGROUND = """
 import fcntl, json, os, sys, termios
 if os.isatty(1):
     fcntl.ioctl(1, termios.TIOCSCTTY, 0)  # its terminal, as a window or ssh has one
-from unstuck.coordinator.local import local_fleet as fleet
+from unstuck.local import local_fleet as fleet
 from unstuck.coordinator.errors import FleetFailed, FleetRunning
-from unstuck.coordinator.local.process import Program
+from unstuck.local.process import Program
 
 told = json.loads(sys.argv[1])
 programs = told.pop("programs")

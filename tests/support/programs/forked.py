@@ -32,7 +32,7 @@ _context.set_forkserver_preload(
         "celery.concurrency.prefork",
         "celery.worker.consumer",
         "kombu.transport.redis",
-        "unstuck.coordinator.cli.app",
+        "unstuck.cli.app",
         "unstuck.coordinator.publishing.background_tries",
         "unstuck.coordinator.publishing.staging_gc",
         "unstuck.coordinator.reconcile.heartbeat",

@@ -29,6 +29,6 @@ def run(arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> subpr
 
 def command(arguments: Sequence[str]) -> None:
     sys.argv = ["unstuck", *arguments]
-    from unstuck.coordinator.cli import main
+    from unstuck.cli import main
 
     main()

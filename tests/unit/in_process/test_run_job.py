@@ -16,13 +16,13 @@ from unstuck import Job, JobSpec, Settings, SpecError, Status
 from unstuck.coordinator.errors import BadRequest, NoSuchGroup
 from unstuck.coordinator.model.status import GroupState
 from unstuck.coordinator.spec.selection import select
-from unstuck.coordinator.views.jobs.job_lines import lines_of
-from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.in_process.limits_of_one import told
 from unstuck.in_process.run_job import Ended, InProcess
 from unstuck.tasks.errors import HostUnfit, Unrecoverable
 from unstuck.tasks.warehouse.log import Warehouse
 from unstuck.tasks.warehouse.published import read_arrow
+from unstuck.views.jobs.job_lines import lines_of
+from unstuck.views.jobs.job_views import JobView
 
 STEPS = "tests.support.steps.small_steps"
 

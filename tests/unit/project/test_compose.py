@@ -79,7 +79,7 @@ def test_the_page_starts_by_its_command_asks_for_its_token_and_passes_its_health
     kind, _, *check = page["healthcheck"]["test"]
     assert (program, kind) == ("unstuck", "CMD")
     environ = os.environ | {"UNSTUCK_REDIS_URL": redis_server.url, "UNSTUCK_WAREHOUSE": str(tmp_path)}
-    served = subprocess.Popen([sys.executable, "-m", "unstuck.coordinator.cli", *words], env=environ)
+    served = subprocess.Popen([sys.executable, "-m", "unstuck.cli", *words], env=environ)
 
     def is_well() -> bool:
         assert served.poll() is None

@@ -15,11 +15,11 @@ from promql_parser import AggregateExpr, BinaryExpr, MatrixSelector, VectorSelec
 from typer.main import get_command
 
 from tests.support.paths import ROOT
-from unstuck.coordinator.cli.app import app
-from unstuck.coordinator.doctor.process_health import Role
-from unstuck.coordinator.metrics.catalog import CATALOG
+from unstuck.cli.app import app
 from unstuck.coordinator.model.schedule_record import ScheduleStatus
 from unstuck.coordinator.model.status import Status
+from unstuck.doctor.process_health import Role
+from unstuck.metrics.catalog import CATALOG
 from unstuck.tasks.protocol.report import OutcomeKind
 
 RULES = yaml.safe_load((ROOT / "deploy/prometheus/unstuck.rules.yml").read_text())["groups"][0]["rules"]

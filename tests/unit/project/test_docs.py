@@ -31,8 +31,7 @@ from scripts import diagrams
 from tests.support.paths import ROOT
 from tests.support.servers import RedisServer
 from unstuck import Client, JobSpec, Settings, Status
-from unstuck.coordinator.cli.app import app
-from unstuck.coordinator.exits import ExitCode
+from unstuck.cli.app import app
 from unstuck.coordinator.model.schedule_record import SCHEDULE_MOVES, ScheduleStatus
 from unstuck.coordinator.model.status import GROUP_MOVES, GROUP_MOVES_REQUESTED, JOB_MOVES, TERMINAL, GroupState
 from unstuck.coordinator.spec.job_params import Param
@@ -40,6 +39,7 @@ from unstuck.coordinator.spec.messages import NOT_YET
 from unstuck.coordinator.spec.model import Defaults
 from unstuck.coordinator.spec.notify_spec import EXAMPLES, PLAIN, NotifyRule
 from unstuck.coordinator.spec.schedule_spec import RunRetry, ScheduleSpec
+from unstuck.exits import ExitCode
 from unstuck.tasks.duration import parse_duration
 from unstuck.tasks.protocol import keys
 from unstuck.tasks.spec.group import ForkFrom, GroupSpec, Step
@@ -159,7 +159,7 @@ def test_every_claim_of_the_guarantees_names_its_test() -> None:
 
 def test_the_map_of_the_code_names_files_that_exist() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    for room in ("tasks", "coordinator"):
+    for room in ("tasks", "coordinator", "src/unstuck"):
         table = re.search(rf"^\| in `{room}/` \|.*?\n\n", text, re.MULTILINE | re.DOTALL)
         assert table, room
         named = {name for row in table[0].strip().splitlines()[2:] for name in SPAN.findall(row.split("|")[1])}
@@ -171,7 +171,10 @@ def test_the_map_of_the_code_names_files_that_exist() -> None:
 @pytest.mark.variant
 def test_codes_are_codes_of_the_program() -> None:
     files = [
-        path for room in ("tasks", "coordinator") for end in ("py", "lua") for path in (ROOT / room).rglob(f"*.{end}")
+        path
+        for room in ("tasks", "coordinator", "src/unstuck")
+        for end in ("py", "lua")
+        for path in (ROOT / room).rglob(f"*.{end}")
     ]
     source = "\n".join(path.read_text() for path in files)
     for page in PAGES:

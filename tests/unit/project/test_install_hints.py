@@ -10,9 +10,9 @@ import pytest
 
 from tests.support.paths import ROOT
 from tests.unit.project.test_project_files import PROJECT
-from unstuck.coordinator.cli.demo.demo import missing
+from unstuck.cli.demo.demo import missing
 from unstuck.coordinator.errors import FleetFailed
-from unstuck.coordinator.local.programs import valkey
+from unstuck.local.programs import valkey
 
 COMMAND = re.compile(r"pip install (?:-\S+ )*[\"']([^\"']+)[\"']")
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from unstuck import Client, JobHandle
-from unstuck.coordinator.client.schedule_client import ScheduleClient
+from unstuck.client.schedule_client import ScheduleClient
 from unstuck.coordinator.notices.outbox import Notices
 from unstuck.coordinator.store.dead_letter_store import DeadLetters
 from unstuck.coordinator.store.pool_store import Pools

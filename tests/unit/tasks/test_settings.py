@@ -11,8 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from tests.support.paths import ROOT
-from unstuck.coordinator.doctor.finding import Level
-from unstuck.coordinator.doctor.installation_checks import of_settings
+from unstuck.doctor.finding import Level
+from unstuck.doctor.installation_checks import of_settings
 from unstuck.tasks.settings import Settings, describe_invalid
 
 

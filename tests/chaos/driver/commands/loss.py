@@ -28,7 +28,6 @@ from tests.chaos.driver.judging.reports import Account, Sent, judge, transaction
 from tests.chaos.driver.server import Server
 from tests.support.servers import wait_until
 from unstuck import Client, Settings
-from unstuck.coordinator.local.parent_death import end_with
 from unstuck.coordinator.publishing.background_tries import Warehouses
 from unstuck.coordinator.reconcile.consumer import Consumer
 from unstuck.coordinator.reconcile.heartbeat import Heartbeat
@@ -38,6 +37,7 @@ from unstuck.coordinator.reconcile.wiring import mint
 from unstuck.coordinator.store.job_store import Store
 from unstuck.coordinator.store.reports import ReportStream
 from unstuck.in_process.at_once import AtOnce
+from unstuck.local.parent_death import end_with
 from unstuck.tasks.protocol.keys import Keys
 from unstuck.tasks.protocol.report import Outcome, OutcomeKind, ReportKind
 from unstuck.tasks.transport.lease import Lease

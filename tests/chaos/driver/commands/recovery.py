@@ -24,7 +24,7 @@ from tests.chaos.driver.watch import Watch
 from tests.support.machine import Limit
 from tests.support.servers import wait_until
 from unstuck import Status
-from unstuck.coordinator.local.programs import Size
+from unstuck.local.programs import Size
 from unstuck.tasks.protocol.processes import ProcessRegistry, RunnerStatus
 
 SIZE = Size(workers=0, coordinators=2, light=2)

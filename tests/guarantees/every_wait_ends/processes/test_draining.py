@@ -20,13 +20,13 @@ from tests.support.machine import Limit
 from tests.support.paths import PYTHONPATH
 from tests.support.servers import RedisServer, app_of_strangers, wait_until
 from unstuck import Client, Settings, Status
-from unstuck.coordinator.local.local_fleet import LocalFleet
-from unstuck.coordinator.local.process import Program
-from unstuck.coordinator.local.programs import Size
 from unstuck.coordinator.model.status import GroupState
-from unstuck.coordinator.views.jobs.job_facts import GroupView
+from unstuck.local.local_fleet import LocalFleet
+from unstuck.local.process import Program
+from unstuck.local.programs import Size
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Offer
+from unstuck.views.jobs.job_facts import GroupView
 
 LONG = {"UNSTUCK_DRAIN_GRACE": "150s"}  # what ends well before that has not ended because the grace was over
 SLACK = 5.0  # seconds for what the processes do beside the graces

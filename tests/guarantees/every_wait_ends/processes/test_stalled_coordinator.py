@@ -16,8 +16,8 @@ import redis
 from tests.support.paths import ROOT
 from tests.support.servers import RedisServer, app_of_strangers, wait_until
 from unstuck import Client, Settings
-from unstuck.coordinator.doctor.finding import Level
-from unstuck.coordinator.doctor.fleet_checks import of_fleet
+from unstuck.doctor.finding import Level
+from unstuck.doctor.fleet_checks import of_fleet
 from unstuck.tasks.protocol.keys import Keys
 
 STALLED_AFTER = 1.0

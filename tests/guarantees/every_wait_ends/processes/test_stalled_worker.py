@@ -20,8 +20,8 @@ from tests.support.coordinator import Coordinator
 from tests.support.network.proxy import Proxy
 from tests.support.servers import RedisServer, wait_until
 from unstuck import Client, Settings
-from unstuck.coordinator.doctor.finding import Level
-from unstuck.coordinator.doctor.fleet_checks import of_fleet
+from unstuck.doctor.finding import Level
+from unstuck.doctor.fleet_checks import of_fleet
 from unstuck.tasks.protocol.report import OutcomeKind
 from unstuck.tasks.protocol.token import Offer
 from unstuck.tasks.transport.celery_app import celery_app

@@ -20,10 +20,10 @@ from tests.support.streams.kafka import Broker, mock_broker
 from tests.support.streams.kafka_server import kafka_server
 from tests.support.streams.stream_fleet import StreamFleet, published_ids, stream_fleet
 from unstuck import Client, Status, published_files
-from unstuck.coordinator.cli.app import app
-from unstuck.coordinator.views.jobs.job_views import JobView
+from unstuck.cli.app import app
 from unstuck.tasks.failpoints import Point
 from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.views.jobs.job_views import JobView
 
 STEPS = """
 def load(spark, ctx):

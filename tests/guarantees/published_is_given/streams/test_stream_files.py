@@ -24,9 +24,9 @@ from unstuck import Client, Settings, Status, published_files
 from unstuck.coordinator.model.schedule_record import ScheduleStatus
 from unstuck.coordinator.publishing.streams.skip_file import skip_file
 from unstuck.coordinator.publishing.streams.sources_read import sources_of
-from unstuck.coordinator.views.jobs.job_views import JobView
 from unstuck.tasks.transport.redis_client import connect
 from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.views.jobs.job_views import JobView
 
 STEPS = """
 import pathlib

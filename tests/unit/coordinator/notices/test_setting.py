@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tests.support.paths import ROOT
-from unstuck.coordinator.local.programs import Size, program_list
 from unstuck.coordinator.notices.channels.mail import Mail
 from unstuck.coordinator.notices.channels.webhook import Webhook
 from unstuck.coordinator.notices.setting import NotifySetting, notify_setting
+from unstuck.local.programs import Size, program_list
 from unstuck.tasks.errors import SettingsInvalid
 from unstuck.tasks.settings import Settings
 
@@ -168,6 +168,6 @@ def test_the_workers_of_a_local_fleet_are_not_given_the_setting() -> None:
 
 
 def test_a_command_that_sends_nothing_does_not_load_what_some_channel_needs() -> None:
-    code = "import sys, unstuck.coordinator.cli.app; print(*({'celery', 'apprise', 'smtplib'} & sys.modules.keys()))"
+    code = "import sys, unstuck.cli.app; print(*({'celery', 'apprise', 'smtplib'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "\n"

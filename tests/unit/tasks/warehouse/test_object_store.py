@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.network.s3_server import KEY, SECRET, S3Server
-from unstuck.coordinator.doctor.host_facts import lacks_connector, warehouse_facts
 from unstuck.coordinator.errors import Refused
 from unstuck.coordinator.publishing.streams.skip_file import skip_file
+from unstuck.doctor.host_facts import lacks_connector, warehouse_facts
 from unstuck.tasks.errors import SourceUnavailable, WarehouseMismatch, WarehouseUnsupported
 from unstuck.tasks.frames.output import stage
 from unstuck.tasks.settings import Settings

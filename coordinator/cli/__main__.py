@@ -1,5 +1,0 @@
-"""``python -m unstuck.coordinator.cli`` is the command ``unstuck``."""
-
-from unstuck.coordinator.cli import main
-
-main()

@@ -1,0 +1,103 @@
+"""The list of commands: the function, the panel of the help, and an example for each word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from unstuck.cli.demo.demo import demo
+from unstuck.cli.jobs.control import alter, cancel, force_stop, pause, rerun, resume, retry, skip, stop
+from unstuck.cli.jobs.logs import logs
+from unstuck.cli.jobs.look import list_jobs, show, why
+from unstuck.cli.jobs.now import now
+from unstuck.cli.jobs.schedule import schedule
+from unstuck.cli.jobs.watch import events, watch
+from unstuck.cli.ops.dead_letters import dead
+from unstuck.cli.ops.doctor import doctor
+from unstuck.cli.ops.health import health
+from unstuck.cli.ops.local import up
+from unstuck.cli.ops.metrics import metrics
+from unstuck.cli.ops.notify import notify
+from unstuck.cli.ops.pools import pool
+from unstuck.cli.ops.show_fleet import fleet
+from unstuck.cli.ops.web import web
+from unstuck.cli.specs.run import run
+from unstuck.cli.specs.submit import submit
+from unstuck.cli.specs.validate import validate
+from unstuck.cli.warehouse.datasets import datasets
+from unstuck.cli.warehouse.housekeeping import compact, restore, vacuum
+from unstuck.cli.warehouse.streams import stream
+
+RUN, INSPECT, CONTROL, OPERATE = "Run", "Inspect", "Control", "Operate"
+COMMANDS: tuple[tuple[str, str, Callable[..., None], str], ...] = (
+    (RUN, "run", run, "unstuck run flights.yaml --param year=2013"),
+    (RUN, "submit", submit, "unstuck submit flights.yaml --param year=2013 --wait"),
+    (RUN, "validate", validate, "unstuck validate flights.yaml"),
+    (RUN, "up", up, "unstuck up --workers 2"),
+    (RUN, "demo", demo, "unstuck demo --keep"),
+    (INSPECT, "now", now, "unstuck now --json"),
+    (INSPECT, "list", list_jobs, "unstuck list --status RUNNING --since 2h"),
+    (INSPECT, "show", show, "unstuck show flights"),
+    (INSPECT, "watch", watch, "unstuck watch last"),
+    (INSPECT, "why", why, "unstuck why flights"),
+    (INSPECT, "events", events, "unstuck events last --follow"),
+    (INSPECT, "logs", logs, "unstuck logs flights 'by_month[3]' --follow"),
+    (INSPECT, "datasets", datasets, "unstuck datasets report --files"),
+    (CONTROL, "pause", pause, "unstuck pause flights --now --reason 'the source is being repaired'"),
+    (CONTROL, "resume", resume, "unstuck resume flights"),
+    (CONTROL, "stop", stop, "unstuck stop flights"),
+    (CONTROL, "cancel", cancel, "unstuck cancel --name 'nightly-*' --since 1d --yes"),
+    (CONTROL, "force-stop", force_stop, "unstuck force-stop 20131231T235959-k3f9a2xw"),
+    (CONTROL, "retry", retry, "unstuck retry flights --param year=2014"),
+    (CONTROL, "alter", alter, "unstuck alter flights --set groups.clean.timeout=2h"),
+    (CONTROL, "skip", skip, "unstuck skip flights 'by_month[3]'"),
+    (CONTROL, "rerun", rerun, "unstuck rerun flights clean"),
+    (OPERATE, "fleet", fleet, "unstuck fleet"),
+    (OPERATE, "health", health, "unstuck health worker --max-age 30s"),
+    (OPERATE, "metrics", metrics, "unstuck metrics --serve :9464"),
+    (OPERATE, "web", web, "unstuck web --address 127.0.0.1:8620"),
+    (OPERATE, "vacuum", vacuum, "unstuck vacuum --keep 10 --older-than 30d --dry-run"),
+    (OPERATE, "compact", compact, "unstuck compact flights --target 128"),
+    (OPERATE, "restore", restore, "unstuck restore flights --version 3 --reason 'late rows'"),
+    (OPERATE, "doctor", doctor, "unstuck doctor --json"),
+)
+
+
+app = typer.Typer(
+    name="unstuck",
+    epilog="Exit codes: 0 fine · 1 the job did not finish well · 2 usage or spec · 3 no such job · "
+    "4 refused in this state · 5 Redis unreachable.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"unstuck {version('unstuck')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _unstuck(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Spark pipelines on a fleet of Celery workers: no job gets stuck, and none lies about its state."""
+
+
+for panel, word, command, example in COMMANDS:
+    app.command(word, rich_help_panel=panel, epilog=f"Example: {escape(example)}")(command)
+app.add_typer(schedule, name="schedule", rich_help_panel=RUN, epilog="Example: unstuck schedule set nightly.yaml")
+app.add_typer(stream, name="stream", rich_help_panel=OPERATE, epilog="Example: unstuck stream skip loads broken.json")
+app.add_typer(pool, name="pool", rich_help_panel=OPERATE, epilog="Example: unstuck pool set jdbc 4")
+app.add_typer(notify, name="notify", rich_help_panel=OPERATE, epilog="Example: unstuck notify test ops")
+app.add_typer(dead, name="dead", rich_help_panel=OPERATE, epilog="Example: unstuck dead list")

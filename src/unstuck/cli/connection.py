@@ -1,0 +1,39 @@
+"""The connection of a command to Redis. A command answers, or says that Redis does not, within five seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import redis
+
+from unstuck.client.client import Client
+from unstuck.coordinator.fleet_address import with_local_fleet
+from unstuck.coordinator.unreachable import answering
+from unstuck.tasks.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """The client of a command, and its connection to Redis."""
+
+    client: Client
+    redis: redis.Redis
+
+
+def settings_here() -> Settings:
+    """The settings of this process, with the Redis of the local fleet where none is set."""
+    return with_local_fleet(Settings())
+
+
+@contextmanager
+def connected(settings: Settings | None = None, otherwise: str = "") -> Iterator[Connection]:
+    """A connection, closed at the end. ``otherwise``: the advice if Redis does not answer, instead of the usual.
+
+    Raises:
+        Unreachable: Redis did not answer, or answered with an error, in the block or before it.
+    """
+    settings = settings or settings_here()
+    with answering(settings.redis_url, otherwise) as store, Client(settings, redis_client=store) as client:
+        yield Connection(client, store)

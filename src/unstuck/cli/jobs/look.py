@@ -1,0 +1,336 @@
+"""``unstuck list``, ``show`` and ``why``: the state of jobs, and what they wait for."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from itertools import groupby, islice
+from pathlib import Path
+from textwrap import indent
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from unstuck.cli.connection import connected
+from unstuck.cli.options import (
+    JOB_IN_PYTHON,
+    AsJson,
+    Graph,
+    LookArgument,
+    Named,
+    Since,
+    Statuses,
+    read_spec,
+    write_picture,
+)
+from unstuck.cli.render.job_tree import job_tree
+from unstuck.cli.render.terminal import Listing, clock, coloured, emit, hanging, stderr, stdout, table
+from unstuck.cli.warehouse.datasets import small_files_hint
+from unstuck.client.find_job import find_job
+from unstuck.client.waits import waits_of
+from unstuck.coordinator.commands.alter import in_words
+from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.explain.explanation import Explanation
+from unstuck.coordinator.explain.stack_words import stack_lines
+from unstuck.coordinator.model.listed_job import ListedJob
+from unstuck.coordinator.model.status import Status
+from unstuck.doctor.host_facts import small_files
+from unstuck.documents.job_documents import (
+    DiffDocument,
+    ExplanationDocument,
+    JobDocument,
+    LateJobDocument,
+    ListedJobDocument,
+)
+from unstuck.tasks.duration import format_duration
+from unstuck.tasks.errors import UnstuckError
+from unstuck.tasks.process.call_deadlines import call_in_thread
+from unstuck.tasks.protocol.failure import CUT
+from unstuck.tasks.protocol.step_stack import StepStack
+from unstuck.tasks.terminal_text import printable
+from unstuck.views.jobs.job_facts import altered_while_running
+from unstuck.views.jobs.job_pictures import graph_of_job
+from unstuck.views.jobs.job_views import JobView, folded
+from unstuck.views.words import count_of, first_line, one_line, shortened
+
+FOLDED_OF = 2_000  # jobs among which those are looked for that are shown in one line
+STACKS_SHOWN = 5  # groups of which it is written out where they stand
+FAILED_SHOWN = 5  # groups whose errors are written out
+PARAMS_WIDTH = 40  # characters of the parameters in a listing: they only remind
+REASON_WIDTH = 200  # characters of a reason in a listing; `show` has the whole
+WAREHOUSE_WITHIN = 1.0  # seconds for a look into the warehouse, whose server may be gone
+
+
+def list_jobs(
+    status: Statuses = None,
+    name: Named = None,
+    since: Since = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many.")] = 50,
+    unfold: Annotated[bool, typer.Option("--unfold", help="Show each run of backfills and schedules.")] = False,
+    late: Annotated[
+        bool, typer.Option("--late", help="Names that a rule `late` expects, and of which no job ended well in time.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, the newest first, and what each waits for or how it ended.
+
+    The runs of a backfill are one line, and so are the runs of a schedule that have FINISHED before its newest run.
+    """
+    if late:
+        if status or name or since is not None or unfold:
+            raise BadRequest("--late lists names, not jobs, so of the other options only --json goes with it")
+        _list_late(as_json)
+        return
+    with connected() as connection:
+        most = limit if as_json or unfold else max(limit, FOLDED_OF)
+        jobs = connection.client.jobs(status=status or (), name=name, since=since, limit=most)
+        lines = [[job] for job in jobs] if as_json or unfold else folded(jobs)[:limit]
+        waits = waits_of(connection.client, [line[0] for line in lines])
+    if as_json:
+        emit([ListedJobDocument.of_line(job, waits.get(job.id, "")) for job in jobs])
+        return
+    if not jobs:
+        stderr.print("No jobs." if not (status or name or since is not None) else "No job fits.")
+        return
+    print_listing(stdout, lines, waits, time.time())
+    if len(lines) == limit:
+        stderr.print(f"These are the newest {limit}; --limit shows more.")
+    elif len(jobs) == most:
+        stderr.print(f"These are the newest {most:,} jobs, some of them folded; --unfold --limit shows more.")
+
+
+def _list_late(as_json: bool) -> None:
+    """The names that are late, and that no schedule submits."""
+    with connected() as connection:
+        found = connection.client.late_jobs()
+    if as_json:
+        emit([LateJobDocument.model_validate(one) for one in found])
+        return
+    if not found:
+        stderr.print("No job is late.")
+        return
+    listing = table("NAME", "LATE FOR", "WHY", right=("LATE FOR",))
+    for one in found:
+        lasting = format_duration(max(0.0, time.time() - one.since)) if one.since else ""
+        listing.add_row(one.name, lasting, one.text)
+    stdout.print(listing)
+
+
+def print_listing(console: Console, lines: list[list[ListedJob]], waits: Mapping[str, str], now: float) -> None:
+    """Print jobs as a table, several of them in one line; without key, parameters and reason where none has one."""
+    jobs = [line[0] for line in lines]
+    more = {
+        "KEY": ["" if line[1:] else one_line(line[0].key) for line in lines],
+        "PARAMS": ["" if line[1:] else shortened(one_line(line[0].params), PARAMS_WIDTH) for line in lines],
+        "REASON": [_fold_told(line) if line[1:] else _reason(line[0], waits) for line in lines],
+    }
+    more = {name: texts for name, texts in more.items() if any(texts)}
+    listing = table("ID", "NAME", "STATUS", "DONE", "AGE", "TOOK", *more, right=("DONE", "AGE", "TOOK"))
+    for n, job in enumerate(jobs):
+        duration = (job.ended_at or now) - job.started_at if job.started_at else None
+        listing.add_row(
+            job.id,
+            job.name,
+            "" if len({one.status for one in lines[n]}) > 1 else coloured(job.status),
+            count_of(len(lines[n]), "run") if lines[n][1:] else f"{job.done}/{'?' if job.total is None else job.total}",
+            format_duration(max(0.0, now - job.submitted_at)),
+            "" if duration is None or lines[n][1:] else format_duration(max(0.0, duration)),
+            *(texts[n] for texts in more.values()),
+        )
+    console.print(listing)
+
+
+def _fold_told(line: list[ListedJob]) -> str:
+    counts = Counter(job.status for job in line)
+    told = ", ".join(f"{count:,} {status}" for status, count in counts.items())
+    what = f"the backfill of {line[0].backfill}" if line[0].backfill else "earlier runs"
+    return f"{what}: {told}; --unfold shows each"
+
+
+def _reason(job: ListedJob, waits: Mapping[str, str]) -> str:
+    return shortened(one_line(waits.get(job.id, "")) or first_line(job.trouble), REASON_WIDTH)
+
+
+def show(
+    job: LookArgument,
+    diff: Annotated[bool, typer.Option("--diff", help="What was altered, and which groups ran with what.")] = False,
+    as_yaml: Annotated[
+        bool, typer.Option("--yaml", help="Its spec alone, as YAML; JOB may be a job in Python, as module:job.")
+    ] = False,
+    graph: Graph = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show all there is to know of one job, and the errors of its groups."""
+    if as_yaml:
+        sys.stdout.write(_spec_text(job))
+        return
+    with connected() as connection:
+        view = connection.client.show(find_job(connection.client, job, by_key=True), why=graph is None)
+    if graph is not None:
+        write_picture(graph_of_job(view), graph)
+        return
+    if as_json:
+        emit(DiffDocument.of_view(view) if diff else JobDocument.of_view(view))
+        return
+    if diff:
+        for line in diff_lines(view):
+            stdout.print(line, soft_wrap=True)
+        return
+    stdout.print(job_tree(view, view.at))
+    stdout.print()
+    stdout.print(_facts(view))
+    for text in (*stacks_of(view), *errors_of(view)):
+        stdout.print(text)
+    for hint in _small_inputs(view):
+        stdout.print(hint, soft_wrap=True)
+
+
+def _small_inputs(view: JobView) -> list[str]:
+    """Hints for inputs of the job that are slow to read; none where its warehouse cannot be asked from here."""
+    if not view.reads:
+        return []
+    asked = call_in_thread(partial(small_files, view.job.warehouse), "small files")
+    with suppress(OSError, ValueError, UnstuckError):
+        found = asked.result(WAREHOUSE_WITHIN)
+        return [small_files_hint(name, found[name]) for name in view.reads if name in found]
+    return []
+
+
+def diff_lines(view: JobView) -> Iterator[Text]:
+    """List the altered values, and which groups ran with which revision."""
+    job = view.job
+    if not job.alterations:
+        yield Text(f"job {job.id} was never altered")
+        return
+    for number, one in enumerate(job.alterations, 1):
+        why = f": {one.reason}" if one.reason else ""
+        yield Text.assemble((f"revision {number}", "bold"), f"  {clock(one.at)} by {printable(one.by + why)}")
+        for change in one.changes:
+            old, new = (printable(in_words(change.path, value)) for value in (change.old, change.new))
+            yield Text.assemble(f"  {change.path}  ", (old, "red"), " → ", (new, "green"))
+    for member in view.claimed:
+        revision = member.revision
+        with_ = "as it is now" if revision == job.revision else f"revision {revision}" if revision else "as submitted"
+        if later := altered_while_running(job, member):
+            with_ += f", and since then the timeout of revision {later[-1]}"
+        yield Text.assemble((member.id, "bold"), " ", coloured(member.state), f"  ran with the spec {with_}")
+
+
+def _spec_text(job: str) -> str:
+    """The spec of a job in the store, or in Python, as YAML."""
+    import yaml
+
+    if JOB_IN_PYTHON.fullmatch(job):
+        written = read_spec(Path(job), None, unfinished=True).dumped()
+    else:
+        with connected() as connection:
+            written = connection.client.written(find_job(connection.client, job, by_key=True))
+    return yaml.safe_dump(written, sort_keys=False, allow_unicode=True)
+
+
+def _facts(view: JobView) -> Listing:
+    job = view.job
+    times = {"submitted": job.submitted_at, "started": job.started_at, "ended": job.ended_at}
+    facts = {
+        **{what: clock(at) for what, at in times.items()},
+        "by": job.submitted_by,
+        "key": job.key,
+        "params": ", ".join(f"{name}={value}" for name, value in view.params.items()),
+        "retry of": job.retry_of,
+        "altered": f"{count_of(job.revision, 'time')}: unstuck show {job.id} --diff" if job.revision else "",
+        "intent": str(job.intent),
+        "phase": job.phase,
+        "reason": _rest_of_reason(view),
+        "damage": view.damage,
+        "looked at": _due(view),
+        "warehouse": job.warehouse,
+        "time zone": ", ".join(view.zones),
+        "published": ", ".join(f"{name} ({count_of(rows, 'row')})" for name, rows in sorted(job.published.items())),
+        "version": str(job.version or ""),
+        "replaced": "; ".join(f"{name}: {one.text()}" for name, one in sorted(job.replaced.items())),
+    }
+    listing = table("", "")
+    for what, text in facts.items():
+        if text:
+            listing.add_row(Text(what, "dim"), one_line(text))
+    return listing
+
+
+def _rest_of_reason(view: JobView) -> str:
+    """The whole reason, where neither the line above the tree nor an error below says so much."""
+    text = view.job.reason.text if view.job.reason else ""
+    if view.job.status is Status.FINISHED:  # the line above the tree says nothing of it
+        return text
+    return "" if (first_line(text) == one_line(text) and view.job.terminal) or any(errors_of(view)) else text
+
+
+def _due(view: JobView) -> str:
+    if view.due is None or view.job.terminal:
+        return ""
+    wait = view.due - view.at
+    return f"again in {format_duration(wait)} at the latest" if wait > 0 else f"again now (due for {-wait:.1f}s)"
+
+
+def errors_of(view: JobView) -> Iterator[Text]:
+    """First and last error of every group that failed or is recovering, a few of them in full."""
+    for member in view.failed[:FAILED_SHOWN]:
+        yield Text.assemble("\n", (member.id, "bold"), " ", coloured(member.state), f" in attempt {member.attempt}")
+        for what, error in member.errors.items():
+            text, trace = printable(error.text.rstrip()), printable(error.traceback.rstrip())
+            # Python ends a traceback with the error.
+            text = "" if all(part in trace for part in text.split(CUT)) else f" {text}"
+            yield Text.assemble((f"  {what}: ", "dim"), (error.code, "red"), text)
+            if trace:
+                yield Text(indent(trace, "    "), "dim")
+    if more := view.failed[FAILED_SHOWN:]:
+        yield Text(f"\n… and {len(more)} more groups with errors: unstuck show {view.job.id} --json", "dim")
+
+
+def why(job: LookArgument, as_json: AsJson = False) -> None:
+    """Say what a job waits for: since when, what was tried, what happens next and when, and what would help.
+
+    Neighbouring groups whose explanation is the same, times included, are shown together.
+    """
+    with connected() as connection:
+        found = connection.client.explain(find_job(connection.client, job, by_key=True))
+    if as_json:
+        emit([ExplanationDocument.of_explanation(one) for one in found])
+        return
+    for (state, lines), alike in groupby(found, lambda one: (one.state, _explained(one))):
+        subjects = ", ".join(one.subject for one in alike)
+        stdout.print(Text.assemble((subjects, "bold"), f"  {state}" if state else ""), soft_wrap=True)
+        for label, text in lines:
+            line = Text(f"  {label:<8}{printable(text.strip())}")
+            stdout.print(line if label == "try" else hanging(stdout, line, 10), soft_wrap=True)
+
+
+def stacks_of(view: JobView) -> Iterator[Text]:
+    """Where the steps stand that run long, a few of them."""
+    stacks = {subject: one.stack for subject, one in view.why.items() if one.stack is not None}
+    for subject, stack in islice(stacks.items(), STACKS_SHOWN):
+        yield Text.assemble("\n", (subject, "bold"), f" stands {printable(stands_in_lines(stack))}")
+
+
+def stands_in_lines(stack: StepStack) -> str:
+    """Where a step stands, a line for each frame."""
+    seen = f"as seen {clock(stack.at)}"
+    since = f"at the same lines since {clock(stack.since)}, {seen}" if stack.stood else seen
+    return "\n  ".join([since, *stack_lines(stack)])
+
+
+def _explained(one: Explanation) -> list[tuple[str, str]]:
+    lines = {
+        "why": one.what,
+        "since": clock(one.since),
+        "tried": one.tried,
+        "stands": "" if one.stack is None else stands_in_lines(one.stack),
+        "next": f"{clock(one.next.at)}: {one.next.what}" if one.next.at else one.next.what,
+        "ends": f"{one.ends.what}, at {clock(one.ends.at)}" if one.ends.what and one.ends.at else one.ends.what,
+    }
+    return [*((label, text) for label, text in lines.items() if text), *(("try", command) for command in one.help)]

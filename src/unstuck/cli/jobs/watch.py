@@ -1,0 +1,237 @@
+"""``unstuck watch`` shows a job until it ends; ``unstuck events`` shows its event log.
+
+Both only read: leaving, or losing the store for a while, changes nothing for the job.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import redis
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_fixed
+
+from unstuck.cli.connection import connected
+from unstuck.cli.options import Follow, JsonLines, LookArgument
+from unstuck.cli.render.job_tree import job_tree
+from unstuck.cli.render.terminal import can_live, clock, coloured, emit_line, hanging, stdout
+from unstuck.client.client import Client
+from unstuck.client.find_job import find_job
+from unstuck.coordinator.errors import Unreachable
+from unstuck.coordinator.model.status import TERMINAL, GroupState, Status
+from unstuck.documents.job_documents import EventDocument
+from unstuck.exits import ExitCode
+from unstuck.tasks.duration import format_duration
+from unstuck.views.event_words import told, told_once
+from unstuck.views.jobs.job_facts import JobFacts
+from unstuck.views.jobs.job_lines import MEMBERS
+from unstuck.views.jobs.job_views import JobView
+from unstuck.views.words import FIRST_LINE, count_of, one_line, shortened
+
+EVERY = 0.5  # seconds between two reads
+MOST = 5.0  # seconds between two reads of a job that takes long to read
+OUTAGE = 60.0  # seconds that a watcher waits for a store that was there before
+QUIET = 10.0  # seconds without an event after which a line says what the job waits for
+FRAMES = 4  # per second, so that clocks tick between two reads
+JOB_EVERY = 2.0  # seconds between two reads of the job itself, which may end without an event
+
+Event = dict[str, Any]
+Ask = Callable[[Callable[[], Any]], Any]  # asks Redis, and again while it is away
+Footer = Callable[[], str]
+_ENDS = {str(status) for status in TERMINAL}
+
+
+def events_of(
+    client: Client,
+    job: str,
+    *,
+    follow: bool = True,
+    until: Callable[[JobFacts], bool] | None = None,
+    ask: Ask = lambda question: question(),
+    on_quiet: Callable[[], None] | None = None,
+) -> Iterator[tuple[str, Event]]:
+    """The events of a job, oldest first.
+
+    Args:
+        follow: go on with each event as it comes, until the job has ended.
+        until: that, or something else of the job that ends it.
+        on_quiet: called once in each stretch of ``QUIET`` seconds without an event.
+    """
+    after = "-"
+    read_at = -JOB_EVERY
+    last_event = time.monotonic()
+    ended = not follow
+    until = until or (lambda job: job.terminal)
+    while True:
+        if follow and time.monotonic() - read_at >= JOB_EVERY:
+            # Asked before the events are read, so that the last of them is among those read.
+            ended = until(ask(lambda: client.facts(job)))
+            read_at = time.monotonic()
+        if found := ask(lambda: list(client.events(job, after))):  # noqa: B023 - asked at once
+            after = found[-1][0]
+            last_event = time.monotonic()
+            ended = ended or any("group" not in event and event["kind"] in _ENDS for _, event in found)
+            yield from found
+        if ended:
+            return
+        if on_quiet is not None and time.monotonic() - last_event >= QUIET:
+            on_quiet()
+            last_event = math.inf  # until the next event
+        time.sleep(EVERY)
+
+
+def event_text(event: Mapping[str, Any]) -> Text:
+    """One event as one line."""
+    group, parts, text = str(event.get("group", "")), *told(event)
+    line = Text.assemble(
+        (clock(event["at"]), "dim"),
+        "  ",
+        coloured(event["kind"], f"{event['kind']:<10}"),
+        "  ",
+        f"{group:<20}" if group or parts or text else "",
+        "  ",
+        parts,
+        f"  {text}" if text and parts else text,
+    )
+    line.rstrip()
+    return line
+
+
+def events(job: LookArgument, follow: Follow = False, as_json: JsonLines = False) -> None:
+    """Show what happened to a job, the oldest first."""
+    with connected() as connection:
+        client = connection.client
+        job_id = find_job(client, job, by_key=True)
+        client.facts(job_id)  # a job without events is not the same as no job
+        found = events_of(client, job_id, follow=follow)
+        if not as_json:
+            for event in told_once(found):
+                stdout.print(hanging(stdout, event_text(event), 4))
+            return
+        for entry, event in found:
+            emit_line(EventDocument.of_event(entry, event))
+
+
+def watch(job: LookArgument) -> None:
+    """Watch a job until it ends or is HALTED: a live tree with bars. Exit code 1 if it does not finish well."""
+    with connected() as connection:
+        job_id = find_job(connection.client, job, by_key=True)
+        raise typer.Exit(await_end(connection.client, job_id, stdout))
+
+
+def await_end(client: Client, job_id: str, console: Console, footer: Footer | None = None) -> ExitCode:
+    """Show the job on ``console`` until it has ended, is HALTED, or the person leaves, and say how it stands then.
+
+    Args:
+        footer: a line below the live tree, asked for at every frame.
+
+    Returns: FINE, NOT_WELL, or INTERRUPTED.
+    Raises: NoSuchJob; Unreachable: Redis was away for longer than a minute. The job goes on.
+    """
+    try:
+        view = _live(client, job_id, console, footer) if can_live(console) else _lines(client, job_id, console)
+    except KeyboardInterrupt:
+        console.print(f"You have left; job {job_id} goes on. Come back with: unstuck watch {job_id}", soft_wrap=True)
+        return ExitCode.INTERRUPTED
+    for text in conclusion(view):
+        console.print(text, soft_wrap=True)
+    return ExitCode.FINE if view.job.status is Status.FINISHED else ExitCode.NOT_WELL
+
+
+def conclusion(view: JobView) -> Iterator[Text]:
+    """How the job ended, what was published, and where to look next; the tree or the events have said why."""
+    yield from outcome(view)
+    job = view.job
+    if not job.terminal:
+        yield Text(f"  reason  unstuck why {job.id}\n  go on   unstuck resume {job.id}")
+    elif job.status is not Status.FINISHED:
+        yield Text(f"  errors  unstuck show {job.id}\n  logs    unstuck logs {job.id}")
+
+
+def outcome(view: JobView) -> Iterator[Text]:
+    """How the job ended, and what was published."""
+    job = view.job
+    duration = format_duration(max(0.0, (job.ended_at or view.at) - (job.started_at or job.submitted_at)))
+    yield Text.assemble(f"{job.name} {job.id} ", coloured(job.status), f" after {duration}")
+    for name, rows in sorted(job.published.items()):
+        yield Text(f"  published {name}: {count_of(rows, 'row')}")
+    if job.version:
+        yield Text(f"  version {job.version} of {job.warehouse}")
+
+
+def _through_outages(say: Callable[[str], object]) -> Retrying:
+    """Repeats a question while Redis is away, for a minute at most, and says so once per outage."""
+
+    def announce(state: RetryCallState) -> None:
+        if state.attempt_number == 1:
+            say("Redis does not answer; waiting for it. The job is not affected by this.")
+
+    return Retrying(
+        retry=retry_if_exception(_may_pass),
+        wait=wait_fixed(0.5),
+        stop=stop_after_delay(OUTAGE),
+        before_sleep=announce,
+        reraise=True,
+    )
+
+
+def _may_pass(error: BaseException) -> bool:
+    """An outage may pass by itself; a refusal does not."""
+    error = error.__cause__ if isinstance(error, Unreachable) and error.__cause__ else error
+    return isinstance(error, redis.ConnectionError | redis.TimeoutError) and not isinstance(
+        error, redis.AuthenticationError
+    )
+
+
+def _live(client: Client, job_id: str, console: Console, footer: Footer | None) -> JobView:
+    def read() -> tuple[JobView, float, float]:
+        asked = time.monotonic()
+        view = client.show(job_id, why=True, members=MEMBERS)
+        return view, time.monotonic(), time.monotonic() - asked
+
+    latest = read()  # before the display starts, so that an error stands alone on the screen
+    ask = _through_outages(console.print)
+
+    def frame() -> RenderableType:
+        view, read_at, _ = latest
+        below = [Text(footer(), "dim")] if footer is not None and not view.job.terminal else []
+        at = view.at + time.monotonic() - read_at  # the clock of the store, as it runs on from the read
+        return Group(job_tree(view, at, console.height - 2 - len(below), cut=True), *below)
+
+    try:
+        with Live(console=console, get_renderable=frame, refresh_per_second=FRAMES, transient=True):
+            while not latest[0].job.at_rest:
+                latest = ask(read)
+                # A job of ten thousand groups takes a while to read: spend most of the time not reading it. An outage
+                # is no reading, and the first answer after it may have waited for it.
+                time.sleep(min(max(EVERY, 4 * latest[2]), MOST))
+    finally:
+        console.print(job_tree(latest[0], latest[0].at, console.height - 2))
+    return latest[0]
+
+
+def _lines(client: Client, job_id: str, console: Console) -> JobView:
+    """One line per event from the first on, and one line each time that nothing happens for a while."""
+    client.facts(job_id)  # an error now is an answer, and later an outage to wait out
+    ask = _through_outages(console.print)
+
+    def say_why() -> None:
+        if text := waiting(ask(lambda: client.show(job_id, why=True, members=MEMBERS))):
+            console.print(hanging(console, text, 4))
+
+    for event in told_once(events_of(client, job_id, until=lambda job: job.at_rest, ask=ask, on_quiet=say_why)):
+        console.print(hanging(console, event_text(event), 4))
+    return ask(lambda: client.show(job_id))
+
+
+def waiting(view: JobView) -> Text | None:
+    """The reason why a job waits, as one line; None where something runs, for then the events have said it."""
+    runs = any(group.census.get(state) for group in view.groups for state in (GroupState.RUNNING, GroupState.CANCELING))
+    why = "" if runs or view.job.terminal else view.why_line(view.job.id)
+    return Text(f"{clock(view.at)}  waiting     {shortened(one_line(why), FIRST_LINE)}", "yellow") if why else None

@@ -1,0 +1,139 @@
+"""``unstuck dead`` shows reports that cannot be applied, notices that cannot be sent, and submits that were refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from unstuck.cli.connection import connected
+from unstuck.cli.jobs.control import show_answers
+from unstuck.cli.options import AsJson, Yes, confirm
+from unstuck.cli.render.terminal import Listing, clock, emit, stderr, stdout, table
+from unstuck.coordinator.errors import BadRequest, NoSuchReport
+from unstuck.coordinator.store.dead_letter_store import unreadable
+from unstuck.coordinator.store.reports import DeadLetter
+from unstuck.documents.fleet_documents import (
+    DeadLetterAnswerDocument,
+    DeadLetterDocument,
+    WholeDeadLetterDocument,
+)
+from unstuck.tasks.protocol.failure import shorten
+from unstuck.views.words import one_line
+
+MOST = 200  # characters of one value in a table; `dead show` and --json have it whole
+
+HELP = "Reports that nobody could apply, notices that could not be sent, and Celery submits that were refused."
+dead = typer.Typer(help=HELP, no_args_is_help=True)
+
+Reports = Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Ids, as `unstuck dead list` shows them.")]
+All = Annotated[bool, typer.Option("--all", help="Every dead letter.")]
+
+
+@dead.command("list", epilog="Example: unstuck dead list --limit 20")
+def list_dead(
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many.")] = 100, as_json: AsJson = False
+) -> None:
+    """List dead letters, the newest first, with the reason for each."""
+    with connected() as connection:
+        letters = connection.client.dead_letters.newest(limit)
+    if as_json:
+        emit([DeadLetterDocument.of_letter(one) for one in letters])
+        return
+    if not letters:
+        stderr.print("No dead letters.")
+        return
+    stdout.print(_listing(letters))
+
+
+@dead.command("show", epilog="Example: unstuck dead show 1388530799000-0")
+def show_dead(
+    report: Annotated[str, typer.Argument(metavar="ID", help="Of a dead letter.")], as_json: AsJson = False
+) -> None:
+    """Show one dead letter: why and since when it is one, and, at the end, what the report says, word for word."""
+    with connected() as connection:
+        one = connection.client.dead_letters.get(report)
+    if as_json:
+        emit(WholeDeadLetterDocument.of_whole(one))
+        return
+    why_not, is_report = unreadable(one), not one.notice and not one.task
+    shown = table("", "")
+    for name, value in (
+        ("refused task" if one.task else "notice" if one.notice else "report", one.id),
+        *((("task", one.task),) if one.task else ()),
+        *((("target", one.to),) if one.to else ()),
+        ("dead letter since", clock(one.at)),
+        *((("sent", f"{clock(_at(one.entry))} as {one.entry}" if one.entry else "not recorded"),) * is_report),
+        *((("tries" if one.notice else "deliveries", str(one.deliveries or "not recorded")),) * (not one.task)),
+        *(("" if n else "reason", line) for n, line in enumerate(one.reason.splitlines())),
+        ("replay", f"refused: {why_not}" if why_not else f"unstuck dead replay {one.id}"),
+        *((f"says {name}", value) for name, value in one.fields.items()),
+    ):
+        shown.add_row(Text(_cut(name)), Text(_cut(value)))
+    stdout.print(shown)
+    stdout.print()
+    stdout.print(json.dumps(one.raw, indent=2, ensure_ascii=False), soft_wrap=True)
+
+
+@dead.command("replay", epilog="Example: unstuck dead replay --all")
+def replay(reports: Reports = None, everything: All = False, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Put dead letters back, for a coordinator to apply. Refused for what would only be a dead letter again."""
+    _resolve(reports, everything, yes, as_json, "replay")
+
+
+@dead.command("drop", epilog="Example: unstuck dead drop 1388530799000-0 --yes")
+def drop(reports: Reports = None, everything: All = False, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Remove dead letters for good. Asks first."""
+    _resolve(reports, everything, yes, as_json, "drop")
+
+
+def _resolve(reports: Sequence[str] | None, everything: bool, yes: bool, as_json: bool, word: str) -> None:
+    """Replay or drop each, and show the answers. One that is refused, or is not there, does not stop the others.
+
+    Raises:
+        BadRequest: neither ids nor ``--all``, or both; or nobody is there to confirm.
+        typer.Exit: not all could be done, or a person said no.
+    """
+    if bool(reports) == everything:
+        raise BadRequest(f"unstuck dead {word} takes ids, as `unstuck dead list` shows them, or --all")
+    with connected() as connection:
+        client = connection.client
+        ids = list(dict.fromkeys(reports or ()))
+        known: list[DeadLetter] = client.dead_letters.all() if everything else []
+        for one in ids:
+            with suppress(NoSuchReport):  # its answer says so
+                known.append(client.dead_letters.get(one))
+        if everything or word == "drop":
+            confirm(word, known, "dead letter", _listing, yes)
+        resolve = client.dead_letters.drop if word == "drop" else client.dead_letters.replay
+        results = [resolve(one) for one in (ids or [letter.id for letter in known])]
+    answers = [DeadLetterAnswerDocument.of(one, answer=one.word) for one in results]
+    show_answers(word, answers, as_json, filtered=everything, none="there is no dead letter")
+
+
+def _listing(letters: Sequence[DeadLetter]) -> Listing:
+    listing = table("ID", "WHEN", "KIND", "OF", "DELIVERIES", "REASON", right=("DELIVERIES",))
+    for one in letters:
+        listing.add_row(
+            one.id,
+            clock(one.at),
+            Text(_cut(one.kind)),
+            Text(_cut(one.subject)),
+            "" if one.task else str(one.deliveries or "?"),
+            Text(_cut(one.reason)),
+        )
+    return listing
+
+
+def _cut(text: str) -> str:
+    """A value on one line of a table, without its middle where it is long: a worker may have sent anything."""
+    return one_line(shorten(text, MOST))
+
+
+def _at(entry: str) -> float:
+    """Seconds since the epoch in the id of a stream entry."""
+    return int(entry.partition("-")[0]) / 1000

@@ -1,0 +1,54 @@
+"""``unstuck doctor`` prints what is wrong with an installation, and what to do about it, within five seconds."""
+
+from __future__ import annotations
+
+import typer
+from rich.text import Text
+
+from unstuck.cli.connection import settings_here
+from unstuck.cli.options import AsJson
+from unstuck.cli.render.terminal import emit, stdout, table
+from unstuck.doctor.examine import Doctor, reached
+from unstuck.doctor.finding import Finding, Level
+from unstuck.documents.fleet_documents import ExaminationDocument
+from unstuck.exits import ExitCode
+from unstuck.tasks.redis_url import without_password
+from unstuck.views.words import count_of, one_line
+
+STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Examine Redis, the fleet, the settings, the warehouse and this machine. Changes nothing.
+
+    Exits with 0 if there is no problem (there may be warnings), 1 if there is one, 5 if Redis cannot be reached.
+    """
+    settings = settings_here()
+    findings = Doctor(settings).examine()
+    counts = {level: sum(one.level is level for one in findings) for level in Level}
+    if as_json:
+        emit(ExaminationDocument.of_findings(without_password(settings.redis_url), findings))
+    else:
+        _show(findings)
+        parts = [count_of(counts[level], str(level)) for level in (Level.PROBLEM, Level.WARNING)]
+        stdout.print(f"\n{', '.join(parts)}, {counts[Level.OK]} ok", soft_wrap=True)
+    if not reached(findings):
+        raise typer.Exit(ExitCode.UNREACHABLE)
+    if counts[Level.PROBLEM]:
+        raise typer.Exit(ExitCode.NOT_WELL)
+
+
+def _show(findings: list[Finding]) -> None:
+    """A table on a terminal; elsewhere a line for each, that a script can cut."""
+    if not stdout.is_terminal:
+        for one in findings:
+            cure = f" → {one.cure}" if one.cure else ""
+            stdout.print(f"{one.level:<8} {one.code}: {one_line(one.text + cure)}", soft_wrap=True)
+        return
+    shown = table("", "CHECK", "FOUND")
+    for one in findings:
+        text = Text(one_line(one.text))
+        if one.cure:
+            text.append(f"\n→ {one_line(one.cure)}", "bold")
+        shown.add_row(Text(str(one.level), STYLES[one.level]), one.code, text)
+    stdout.print(shown)

@@ -1,0 +1,46 @@
+"""``unstuck health``: are the coordinators or the workers of this host at work? For the probes of a supervisor."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Literal
+
+import typer
+
+from unstuck.cli.connection import connected
+from unstuck.cli.render.terminal import stderr, stdout
+from unstuck.exits import ExitCode
+from unstuck.tasks.duration import parse_duration
+from unstuck.views.words import count_of
+
+
+def health(
+    role: Annotated[
+        Literal["coordinator", "worker"],
+        typer.Argument(metavar="ROLE", help="Of which processes."),
+    ],
+    max_age: Annotated[
+        str, typer.Option(metavar="TIME", help="How long a process may have done nothing that others see.")
+    ] = "30s",
+) -> None:
+    """Say whether the coordinators or workers of this host are at work, by what they have done, for probes.
+
+    Exit code 1: one of them is not, or there is none; 5: Redis, where they say what they do, cannot be asked.
+    """
+    try:
+        seconds = parse_duration(max_age)
+    except ValueError as error:
+        raise typer.BadParameter(f"--max-age: {error}") from None
+    from unstuck.doctor.process_health import health_of
+
+    with connected() as connection:
+        found = health_of(connection.redis, connection.client.settings, role, os.uname().nodename, seconds)
+    for sentence in found.ailing:
+        stderr.print(sentence, soft_wrap=True)
+    if found.ailing:
+        raise typer.Exit(ExitCode.NOT_WELL)
+    noun = "runner" if role == "worker" else role
+    if not found.well:
+        stderr.print(f"no {noun} of this host has been heard of", soft_wrap=True)
+        raise typer.Exit(ExitCode.NOT_WELL)
+    stdout.print(f"{count_of(found.well, noun)} of this host at work")

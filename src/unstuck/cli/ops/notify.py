@@ -1,0 +1,119 @@
+"""``unstuck notify``: tries a target, and shows which notices were sent and which wait."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from unstuck.cli.connection import connected, settings_here
+from unstuck.cli.options import AsJson
+from unstuck.cli.render.terminal import clock, emit, stderr, stdout, table
+from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.model.notice import Notice
+from unstuck.documents.fleet_documents import NoticesDocument
+from unstuck.exits import ExitCode
+from unstuck.tasks.identity import user_here
+from unstuck.views.words import one_line
+
+notify = typer.Typer(help="Notices: who is told of what.", no_args_is_help=True)
+
+
+@notify.command("test", epilog="Example: unstuck notify test ops")
+def try_target(
+    target: Annotated[str, typer.Argument(metavar="NAME", help="Of a target in UNSTUCK_NOTIFY.")],
+    as_json: AsJson = False,
+) -> None:
+    """Send one notice to a target, from here, and show what came back. Needs UNSTUCK_NOTIFY, and no Redis.
+
+    Where it would stay open, as an incident of PagerDuty, its end is sent at once. Exits with 0 if the target took
+    it, else with 1.
+    """
+    # Here, since all channels come with them, and no other command needs these.
+    from unstuck.coordinator.notices.channels.channel import SendFailed
+    from unstuck.coordinator.notices.message import message_of
+    from unstuck.coordinator.notices.setting import VARIABLE, notify_setting
+
+    setting = notify_setting(settings_here())
+    if target not in setting.targets:
+        if not setting.targets:
+            raise BadRequest(
+                f"{VARIABLE} is not set here, or names no target: set it as it is set for the coordinators"
+            )
+        raise BadRequest(setting.unknown(target).replace("of this coordinator", "here"))
+    channel, trial = setting.targets[target], _trial(target)
+    ends = [replace(trial, id=f"{trial.id}-end", event="recovered")] if channel.stays_open else []
+    answers, sent = [], True
+    try:
+        for notice in (trial, *ends):
+            answers.append(channel.send(message_of(notice, setting.page, time.time()), setting.allowed))
+    except SendFailed as error:
+        sent = False
+        answers.append(f"its end could not be sent, so it is open there: {error}" if answers else str(error))
+    said = "; its end: ".join(answers) if sent else "; ".join(answers)
+    said = setting.secrets.clean(said)
+    if as_json:
+        emit({"target": target, "sent": sent, "said": said})
+    else:
+        (stdout if sent else stderr).print(
+            Text(one_line(f"{target}: {'' if answers[1:] or sent else 'not sent: '}{said}")), soft_wrap=True
+        )
+    if not sent:
+        raise typer.Exit(ExitCode.NOT_WELL)
+
+
+def _trial(target: str) -> Notice:
+    now = time.time()
+    return Notice(
+        id=f"test-{secrets.token_hex(8)}",
+        to=(target,),
+        event="finished",
+        kind="job",
+        name="notify-test",
+        job="",
+        problem=f"test/{target}",
+        at=now,
+        since=now,
+        status="FINISHED",
+        text=f"This is a test of the target {target}, sent by {user_here()}. Nothing has happened.",
+        commands=("unstuck notify list",),
+    )
+
+
+@notify.command("list", epilog="Example: unstuck notify list --limit 20")
+def list_notices(
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many of each.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List the notices that wait, and those that were sent, the newest first. `unstuck dead list` has the others."""
+    with connected() as connection:
+        waiting, sent = connection.client.notices.waiting(limit), connection.client.notices.sent(limit)
+    if as_json:
+        emit(NoticesDocument(waiting=waiting, sent=sent))
+        return
+    if not (waiting or sent):
+        stderr.print("No notices.")
+        return
+    if waiting:
+        shown = table("WAITS FOR", "SINCE", "EVENT", "OF", "TRIES", "NEXT TRY", "LAST SAID", right=("TRIES",))
+        for one in waiting:
+            shown.add_row(
+                one.to,
+                clock(one.since),
+                one.notice.event,
+                Text(one_line(f"{one.notice.kind} {one.notice.name}")),
+                str(one.tries),
+                clock(one.next_at),
+                Text(one_line(one.said)),
+            )
+        stdout.print(shown)
+    if sent:
+        shown = table("SENT TO", "WHEN", "EVENT", "OF", "TRIES", "SAID", right=("TRIES",))
+        for done in sent:
+            of = Text(one_line(f"{done.notice.kind} {done.notice.name}"))
+            shown.add_row(done.to, clock(done.at), done.notice.event, of, str(done.tries), Text(one_line(done.said)))
+        stdout.print(shown)

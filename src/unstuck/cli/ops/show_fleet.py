@@ -1,0 +1,113 @@
+"""``unstuck fleet``: who is there, what runners run, and how long the queues between them are."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from unstuck.cli.connection import connected
+from unstuck.cli.options import AsJson
+from unstuck.cli.render.terminal import Listing, emit, stderr, stdout, table
+from unstuck.doctor.finding import ago
+from unstuck.doctor.fleet_checks import of_versions
+from unstuck.documents.fleet_documents import FleetDocument
+from unstuck.tasks.duration import format_duration
+from unstuck.tasks.identity import RunsOn
+from unstuck.tasks.protocol.keys import CONTROL_QUEUE
+from unstuck.tasks.protocol.processes import ProcessStatus
+from unstuck.tasks.redis_url import without_password
+from unstuck.views.fleet_view import FleetView, QueueView
+from unstuck.views.queues import unfit_runners
+from unstuck.views.running_code import SHORT, different_code
+from unstuck.views.words import one_line
+
+WORKER = "celery -A unstuck.tasks worker"
+COORDINATOR = "celery -A unstuck.coordinator worker -P threads"
+
+
+def fleet(as_json: AsJson = False) -> None:
+    """Show runners and what each runs, coordinators and what each last did, and the queues between them."""
+    with connected() as connection:
+        view = connection.client.fleet()
+        place = without_password(connection.client.settings.redis_url)
+    if as_json:
+        emit(FleetDocument.model_validate(view))
+        return
+    tables = [
+        *([_runners(view)] if view.runners else []),
+        *([_coordinators(view)] if view.coordinators else []),
+        *([_queues(view.queues)] if view.queues else []),
+    ]
+    for number, found in enumerate(tables):
+        if number:
+            stdout.print()
+        stdout.print(found)
+    for text in advice(view, place):
+        stderr.print(text, soft_wrap=True)
+
+
+def advice(view: FleetView, place: str) -> list[str]:
+    """List what is missing, and the command that helps; nothing where all is well."""
+    lines = []
+    if not any(not runner.silent for runner in view.runners):
+        lines.append(f"No worker is heard of at {place}. Start one with: {WORKER}   (or `unstuck up`: a whole fleet)")
+    if not any(not coordinator.silent for coordinator in view.coordinators):
+        lines.append(f"No coordinator is heard of at {place}, so nothing is decided. Start one with: {COORDINATOR}")
+    for queue in view.queues:
+        if queue.length and not queue.listeners and queue.name != CONTROL_QUEUE:
+            lines.append(f"Nobody listens on queue {queue.name}. Start a worker for it: {WORKER} -Q {queue.name}")
+    lines += [f"{sentence[0].upper()}{sentence[1:]}." for sentence in different_code(view.runners).values()]
+    for host, why in unfit_runners(view).items():
+        lines.append(f"The host {host} is unfit for Spark, and takes no such work: {why}.")
+    lines += [f"The fleet is mixed: {one.text}. {one.cure}" for one in of_versions(view, RunsOn()) if one.cure]
+    if view.stalled:
+        last = view.stalled[0]
+        lines.append(
+            f"The worker or coordinator {last.worker} stalled and ended itself {ago(last.at, view.at)}"
+            + (f" ({len(view.stalled)} such ends within a day)" if len(view.stalled) > 1 else "")
+            + ". Its supervisor should have started another; its log says more."
+        )
+    return lines
+
+
+def _runners(view: FleetView) -> Listing:
+    columns = ("CODE",) if any(one.code for one in view.runners) else ()
+    shown = table("RUNNER", "QUEUES", "RUNS", "SINCE", "LAST WORK", "HEARD OF", *columns, right=("SINCE",))
+    for one in view.runners:
+        runs = f"{one.job} {one.group}#{one.attempt}" if one.job else "unfit for Spark" if one.unfit else "idle"
+        step = f" {one_line(one.step)}" if one.step else ""
+        shown.add_row(
+            f"{one.host}:{one.pid}",
+            ",".join(one.queues),
+            Text(runs + step, "" if one.job else "dim"),
+            "" if one.since is None else format_duration(max(0.0, view.at - one.since)),
+            ago(one.worked_at, view.at),
+            _heard(one, view.at),
+            *([" ".join(f"{name}:{digest[:SHORT]}" for name, digest in sorted(one.code.items()))] if columns else []),
+        )
+    return shown
+
+
+def _coordinators(view: FleetView) -> Listing:
+    shown = table("COORDINATOR", "QUEUES", "LAST REPORT", "LAST SWEEP", "HEARD OF")
+    for one in view.coordinators:
+        shown.add_row(
+            f"{one.host}:{one.pid}",
+            ",".join(one.queues),
+            ago(one.read_at, view.at),
+            ago(one.swept_at, view.at),
+            _heard(one, view.at),
+        )
+    return shown
+
+
+def _queues(queues: tuple[QueueView, ...]) -> Listing:
+    shown = table("QUEUE", "LENGTH", "LISTENERS", right=("LENGTH", "LISTENERS"))
+    for one in queues:
+        shown.add_row(one.name, f"{one.length:,}", Text(str(one.listeners), "" if one.listeners else "bold red"))
+    return shown
+
+
+def _heard(one: ProcessStatus, now: float) -> Text:
+    if one.silent:
+        return Text(f"not heard of for {format_duration(now - one.seen)}", "bold red")
+    return Text(ago(one.seen, now))

@@ -1,0 +1,195 @@
+"""The words that several commands take: how a person names a job, a status, a time or a parameter, and says yes."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from unstuck.cli.render.terminal import Listing, stderr
+from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.spec.job_params import UnparsedText
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.problems import Problem, SpecError, Written, listed, suggestion
+from unstuck.exits import ExitCode
+from unstuck.graph.svg import Svg, on_paper
+from unstuck.tasks.duration import since_time as moment
+from unstuck.views.words import count_of
+
+T = TypeVar("T")
+SHOWN = 20  # of what a command is meant for, listed before a person is asked
+STANDARD_INPUT = Path("-")
+JOB_IN_PYTHON = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # module:job
+
+
+def read_status(word: str) -> Status:
+    """Raises: typer.BadParameter."""
+    try:
+        return Status(word.upper())
+    except ValueError:
+        known = [str(status) for status in Status]
+        near = suggestion(word.upper(), known).replace("'", "")
+        raise typer.BadParameter(f"{word!r} is no status{near or f'; there are {listed(known)}'}") from None
+
+
+def since_time(text: str) -> float:
+    """Seconds since the epoch of ``2h`` (ago) or of an ISO time (local unless it says otherwise).
+
+    Raises: typer.BadParameter: it is neither.
+    """
+    try:
+        return moment(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """The host and the port of ``HOST:PORT`` or ``:PORT``; the host is empty for all interfaces. Raises: BadRequest."""
+    host, colon, port = address.rpartition(":")
+    if not (colon and port.isascii() and port.isdecimal() and int(port) <= 65535):
+        raise BadRequest(f"{address!r} is no address to listen at; expected HOST:PORT or :PORT, as 127.0.0.1:8620")
+    return host.strip("[]"), int(port)
+
+
+def params_of(texts: list[str], option: str = "--param", form: str = "NAME=VALUE") -> dict[str, UnparsedText]:
+    """``{"year": UnparsedText("2013")}`` of ``["year=2013"]``. Raises: typer.BadParameter."""
+    params = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{text!r} is not {form}", param_hint=option)
+        params[name] = UnparsedText(value)
+    return params
+
+
+def read_spec(path: Path, params: list[str] | None, *, scheduled: bool = False, unfinished: bool = False) -> JobSpec:
+    """The spec in the file, on standard input, or of a job in Python (``module:job``). Raises: SpecError, BadParameter.
+
+    Args:
+        scheduled: as for `JobSpec.from_file`.
+        unfinished: required parameters need no value yet.
+    """
+    values = None if unfinished else params_of(params or [])
+    return JobSpec.from_written(written_spec(path), values, scheduled=scheduled)
+
+
+def written_spec(path: Path) -> Written:
+    """The spec as it is written in the file, on standard input, or by a job in Python. Raises: SpecError."""
+    if JOB_IN_PYTHON.fullmatch(str(path)) and not path.exists():
+        from unstuck.job_builder import load_job
+
+        return load_job(str(path)).written()
+    from unstuck.coordinator.spec.text import MAX_BYTES, read_bytes, read_file, written_in
+
+    if path.suffix == ".py":
+        raise SpecError([Problem(f"is Python: name its job, as in {path.stem}:job", source=str(path))])
+    if path != STANDARD_INPUT:
+        return read_file(path)
+    source = "standard input"
+    if sys.stdin is None:
+        raise BadRequest("standard input is closed, and `-` reads the spec from it")
+    return written_in(read_bytes(sys.stdin.buffer.read(MAX_BYTES + 1), source), source, Path.cwd())
+
+
+def _statuses(begun: str) -> list[str]:
+    return [status for status in Status if status.startswith(begun.upper())]
+
+
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", help="An id, the beginning of one, or a job's name (its newest job).")
+]
+LookArgument = Annotated[
+    str,
+    typer.Argument(metavar="JOB", help="An id, the beginning of one, a job's name (its newest job), a key, or `last`."),
+]
+Statuses = Annotated[
+    list[Status] | None,
+    typer.Option(
+        "--status",
+        parser=read_status,
+        metavar="STATUS",
+        autocompletion=_statuses,
+        help="Only jobs in this status; may be given several times.",
+    ),
+]
+Named = Annotated[str | None, typer.Option("--name", metavar="GLOB", help="Only jobs whose name fits.")]
+Since = Annotated[
+    float | None,
+    typer.Option(
+        "--since", parser=since_time, metavar="TIME", help="Only jobs submitted since: 2h, 7d, or 2013-12-31T12:00."
+    ),
+]
+Params = Annotated[
+    list[str] | None, typer.Option("--param", "-p", metavar="NAME=VALUE", help="Set a parameter of the spec.")
+]
+Because = Annotated[str, typer.Option("--reason", help="Why, for the event log.")]
+TakeOver = Annotated[
+    bool,
+    typer.Option("--take-over", help="Publish also datasets that another job owns, and own them from then on."),
+]
+By = Annotated[
+    str | None, typer.Option("--by", metavar="NAME", help="Who asks, for the event log; by default user@host.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+JsonLines = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
+Graph = Annotated[
+    Path | None,
+    typer.Option(
+        "--graph",
+        metavar="FILE",
+        help="Draw its graph into this file, as SVG; - is standard output.",
+        show_default=False,
+    ),
+]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")]
+
+
+def write_picture(picture: Svg, file: Path) -> None:
+    """Write a picture as a file of its own, or to standard output. Raises: typer.BadParameter: not possible."""
+    if file == STANDARD_INPUT:
+        sys.stdout.write(on_paper(picture))
+        return
+    try:
+        file.write_text(on_paper(picture), encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(f"{file} cannot be written: {error.strerror}", param_hint="--graph") from None
+    stderr.print(f"The graph is in {file}.", soft_wrap=True)
+
+
+def confirm(word: str, found: Sequence[T], what: str, listing: Callable[[Sequence[T]], Listing], yes: bool) -> None:
+    """Show what a command is meant for, and let a person confirm it.
+
+    Args:
+        word: the command, and ``what`` it is for, in the singular.
+        listing: makes a table of the first few.
+
+    Raises:
+        BadRequest: nobody can be asked.
+        typer.Exit: the answer is no.
+    """
+    if not found:
+        return
+    stderr.print(listing(found[:SHOWN]))
+    if len(found) > SHOWN:
+        stderr.print(f"and {len(found) - SHOWN:,} more")
+    if yes:
+        return
+    count = count_of(len(found), what)
+    if not (sys.stdin.isatty() and stderr.is_terminal):
+        raise BadRequest(
+            f"{word} would be given to {count}, and nobody is there to agree. Nothing was changed; give --yes if they "
+            "are meant."
+        )
+    try:
+        answer = stderr.input(f"{word}: {count}, as listed? [y/N] ", markup=False, emoji=False)
+    except EOFError:
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
+        stderr.print("Nothing was changed.")
+        raise typer.Exit(ExitCode.NOT_WELL)

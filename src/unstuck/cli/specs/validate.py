@@ -1,0 +1,72 @@
+"""``unstuck validate`` checks a job spec without Redis: the spec itself, its SQL, and with ``--imports`` its code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unstuck.cli.connection import settings_here
+from unstuck.cli.options import (
+    STANDARD_INPUT,
+    AsJson,
+    Graph,
+    Params,
+    params_of,
+    write_picture,
+    written_spec,
+)
+from unstuck.cli.render.terminal import emit, stdout, warn
+from unstuck.cli.specs.submit import SPEC
+from unstuck.coordinator.spec.problems import SpecError
+from unstuck.exits import ExitCode
+from unstuck.validation.validate import ValidationDocument, validate_spec
+from unstuck.views.jobs.job_pictures import graph_of_plan
+from unstuck.views.words import count_of
+
+
+def validate(
+    spec: Annotated[Path | None, typer.Argument(metavar="SPEC", help=SPEC, show_default=False)] = None,
+    param: Params = None,
+    imports: Annotated[
+        bool,
+        typer.Option("--imports", help="Import the code of the steps; check it against parameters, inputs, outputs."),
+    ] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of a spec, for editors.")] = False,
+    graph: Graph = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a job spec without submitting it. Exit code 2 with all its problems if it is wrong."""
+    if schema:
+        from unstuck.coordinator.spec.json_schema import json_schema
+
+        emit(json_schema())
+        return
+    if spec is None:
+        raise typer.BadParameter("name a job spec, or give --schema", param_hint="SPEC")
+    try:
+        written, values = written_spec(spec), params_of(param) if param else None
+        plan, found = validate_spec(written, values, settings_here(), imports=imports)
+    except SpecError as error:
+        if not as_json:
+            raise
+        emit(ValidationDocument.of_error(error))
+        raise typer.Exit(ExitCode.USAGE) from None
+    if graph is not None:
+        write_picture(graph_of_plan(plan), graph)
+        if graph == STANDARD_INPUT:
+            return
+    if as_json:
+        emit(found)
+        return
+    warn(found.warnings)
+    dynamic = sum(group.spec.fork_from is not None for group in plan.groups.values())
+    open_ended = f", {dynamic} of them dynamic" if dynamic else ""
+    members = sum(plan.member_count(group, {}) or 0 for group in plan.groups)
+    size = f"at least {members}" if dynamic else str(members)
+    source = "standard input" if spec == STANDARD_INPUT else spec
+    stdout.print(
+        f"OK: {source}: job {found.name}, {count_of(len(plan.groups), 'group')} ({found.forks} forked{open_ended}), "
+        f"{count_of(found.steps or 0, 'step')}, {size} to run"
+    )

@@ -1,0 +1,155 @@
+"""``unstuck vacuum`` removes old versions, ``compact`` joins small files, ``restore`` goes back to a version."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated
+
+import typer
+from rich import filesize
+from rich.progress import Progress
+
+from unstuck.cli.connection import connected, settings_here
+from unstuck.cli.options import AsJson, By
+from unstuck.cli.render.terminal import emit, stderr, stdout
+from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.publishing.vacuum import vacuum as remove_old_versions
+from unstuck.coordinator.store.staging_index import StagingIndex
+from unstuck.documents.dataset_documents import RestoredDocument
+from unstuck.tasks.duration import parse_duration
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.warehouse.compact import TARGET, compact_dataset
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.views.dataset_views import warehouse_at
+
+KEEP, OLDER_THAN = 10, "30d"
+
+OtherWarehouse = Annotated[
+    str | None, typer.Option("--warehouse", metavar="URI", help="Another one than UNSTUCK_WAREHOUSE (./warehouse).")
+]
+
+
+def vacuum(
+    keep: Annotated[int, typer.Option("--keep", min=1, help="Versions that stay in any case.")] = KEEP,
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="DURATION", help="Versions that were the newest since then stay.")
+    ] = OLDER_THAN,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing; say what would be removed.")] = False,
+    warehouse: OtherWarehouse = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove published files that only old versions have. What jobs need that are open or may be retried stays."""
+    try:
+        since = time.time() - parse_duration(older_than)
+    except ValueError as error:
+        raise BadRequest(f"--older-than {older_than}: {error}") from None
+    settings = settings_here()
+    with _opened(settings, warehouse) as (place, index), _shown("looking at files", as_json) as progress:
+        if (identity := place.identity()) is None:
+            raise BadRequest(f"There is no warehouse at {place.storage.uri('')}; is it mounted?")
+        done = remove_old_versions(
+            # With its id: if the warehouse goes away meanwhile, nothing is written where it was.
+            Warehouse(place.storage.uri(""), identity),
+            index.needed(),
+            keep=keep,
+            before=since,
+            reading=partial(index.oldest_read, identity),
+            counted=partial(index.count_vacuum, identity),
+            dry_run=dry_run,
+            progress=progress,
+        )
+    if as_json:
+        emit(asdict(done) | {"dry_run": dry_run})
+        return
+    word = "would remove" if dry_run else "removed"
+    stdout.print(f"{word} {done.files:,} files, {filesize.decimal(done.bytes)}; the oldest version is {done.oldest}")
+    if done.kept_for:
+        stdout.print(f"more could go, but job {done.kept_for} may read an older version, now or when it is retried")
+    if done.kept:
+        stdout.print(f"{done.kept:,} files stay for now: a job that is open, or may be retried, may need them")
+
+
+def compact(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The dataset.")],
+    target: Annotated[int, typer.Option("--target", metavar="MB", min=1, help="Size of the new files.")] = TARGET,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing; say what would become of it.")] = False,
+    warehouse: OtherWarehouse = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write files below half of the target together, as a version of its own; the rows stay the same."""
+    settings = settings_here()
+    with _opened(settings, warehouse) as (place, index), _shown(f"rewriting {name}", as_json) as progress:
+        done = compact_dataset(
+            place, index, name, target=target, retention=settings.retention, dry_run=dry_run, progress=progress
+        )
+    if as_json:
+        emit(asdict(done) | {"dataset": name, "dry_run": dry_run})
+        return
+    if done.version:
+        written = filesize.decimal(done.bytes)
+        stdout.print(
+            f"{name}: {done.before:,} files became {done.after:,} in version {done.version} ({written} written)"
+        )
+    elif dry_run and done.after < done.before:
+        stdout.print(f"{name}: {done.before:,} files would become about {done.after:,}")
+    else:
+        stdout.print(f"{name}: nothing to do in {done.before:,} files")
+    if done.kept:
+        stdout.print(f"{done.kept:,} small files stay for now: a job that is open, or may be retried, may need them")
+
+
+def restore(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The dataset.")],
+    version: Annotated[int, typer.Option("--version", min=1, help="The version of the warehouse to go back to.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why, for the history.")] = "",
+    by: By = None,
+    warehouse: OtherWarehouse = None,
+    as_json: AsJson = False,
+) -> None:
+    """Publish an older version of a dataset again, as a version of its own, after which schedules that follow it run.
+
+    Other datasets stay as they are.
+    """
+    settings = settings_here()
+    if warehouse is not None:
+        settings = settings.model_copy(update={"warehouse": Settings(warehouse=warehouse).warehouse})
+    warehouse_at(settings.warehouse)
+    with connected(settings) as connection:
+        done = connection.client.restore(name, version, by=by, reason=reason)
+    if as_json:
+        emit(RestoredDocument.of(done, dataset=name))
+        return
+    if done.new:
+        message = f"is published as it was at version {version}, with {done.rows:,} rows, as version {done.version}"
+    else:
+        message = f"has nothing to restore: version {done.version} is as it was at version {version}"
+    stdout.print(f"{name} {message}", soft_wrap=True)
+    if done.replaced is not None:
+        stdout.print(f"Its partitions: {done.replaced.text()}", soft_wrap=True)
+    if done.stream is not None:
+        stdout.print(
+            f"{name} is loaded from the stream {done.stream}, which goes on where it was: files that were read are not "
+            "read again. A higher generation: of the input reads all of them again.",
+            soft_wrap=True,
+        )
+
+
+@contextmanager
+def _opened(settings: Settings, warehouse: str | None) -> Iterator[tuple[Warehouse, StagingIndex]]:
+    """The warehouse that is meant, and what Redis knows of the staging of jobs."""
+    place = warehouse_at(settings.warehouse if warehouse is None else Settings(warehouse=warehouse).warehouse)
+    with connected(settings) as connection:
+        yield place, StagingIndex(connection.redis, Keys(settings.prefix))
+
+
+@contextmanager
+def _shown(what: str, as_json: bool) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar on the terminal. The block gets a function that tells it how many of how many are done."""
+    with Progress(console=stderr, transient=True, disable=as_json or not stderr.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda number, total: bar.update(task, completed=number, total=total)

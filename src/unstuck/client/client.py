@@ -1,0 +1,416 @@
+"""The client, by which an app or the command line submits jobs, gives commands and reads states."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import redis
+
+from unstuck.client.job_handle import JobHandle
+from unstuck.client.schedule_client import ScheduleClient
+from unstuck.coordinator.commands.job_commands import Command
+from unstuck.coordinator.errors import NewerJob, NoSuchJob
+from unstuck.coordinator.explain.explanation import Explanation, FleetFacts
+from unstuck.coordinator.explain.job import explain
+from unstuck.coordinator.fleet_address import with_local_fleet
+from unstuck.coordinator.model.decision import Environment
+from unstuck.coordinator.model.listed_job import ListedJob
+from unstuck.coordinator.model.state import JobState
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.notices.outbox import Notices
+from unstuck.coordinator.publishing.breaker import CircuitBreaker
+from unstuck.coordinator.publishing.restore import Restored, restore
+from unstuck.coordinator.publishing.streams.skip_file import SkippedFile, skip_file
+from unstuck.coordinator.requests.job_requests import JobRequests, connect_for_requests
+from unstuck.coordinator.spec.model import Spec
+from unstuck.coordinator.store.answers import Submitted
+from unstuck.coordinator.store.dead_letter_store import DeadLetters
+from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
+from unstuck.coordinator.store.job_queries import Queries
+from unstuck.coordinator.store.job_store import Store
+from unstuck.coordinator.store.pool_store import Pools
+from unstuck.coordinator.store.schedule_store import ScheduleStore
+from unstuck.coordinator.store.staging_index import StagingIndex
+from unstuck.coordinator.store.submissions import Submissions
+from unstuck.coordinator.submitter import Submitter
+from unstuck.coordinator.unreachable import in_sentences
+from unstuck.tasks.identity import user_here
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.processes import ProcessRegistry
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.settings import settings as default_settings
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.views.fleet_view import FleetView, fleet_of
+from unstuck.views.jobs.job_facts import CommandResult, JobFacts
+from unstuck.views.jobs.job_views import JobView, fleet_facts, view_of
+from unstuck.views.jobs.late_jobs import LateJob, late_jobs
+from unstuck.views.queues import full_pools, nobody_takes, unread_messages
+from unstuck.views.running_code import different_code_for, unlike_runners
+from unstuck.views.waiting_offers import WaitingOffers, waiting_offers
+
+_BREAKER = CircuitBreaker()  # of this process: what hangs in a warehouse outlives the client that asked
+
+
+class Client:
+    """Submit jobs, give them commands, and ask about them.
+
+    Settings come from ``UNSTUCK_*`` unless given; where these name no Redis, it is that of the fleet which `unstuck up`
+    runs in this folder. Any method may raise `Unreachable`.
+
+    >>> with Client() as client:
+    ...     client.submit("sales.yaml", key="sales-2026-01-02").wait(timeout=3600).job.status
+    <Status.FINISHED: 'FINISHED'>
+    """
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        redis_client: redis.Redis | None = None,
+        breaker: CircuitBreaker = _BREAKER,
+    ) -> None:
+        """``redis_client``: a connection of the caller to the Redis of ``settings``, which must decode responses.
+
+        Raises: SettingsInvalid: those of the environment.
+        """
+        self.settings = settings or with_local_fleet(default_settings())
+        self._redis = redis_client or connect_for_requests(self.settings)
+        self._keys, url = (keys := Keys(self.settings.prefix)), self.settings.redis_url
+        self._store, self._queries = Store(self.settings, self._redis), Queries(self._redis, keys)
+        self.pools = in_sentences(Pools(self._redis, keys), url)
+        self.notices = in_sentences(Notices(self._redis, keys), url)
+        self.dead_letters = in_sentences(DeadLetters(self._redis, keys), url)
+        registry = ProcessRegistry(self._redis, keys)
+        submitter = Submitter(self.settings, self._redis, Submissions(self._redis, keys), breaker)
+        schedules = ScheduleClient(ScheduleStore(self._redis, keys), registry, submitter, self._queries, self._why)
+        self.schedules = in_sentences(schedules, url)
+        self._requests = JobRequests(self._store, registry, submitter, self._queries, schedules)
+        in_sentences(self, url)
+
+    def close(self) -> None:
+        """Close the connection to Redis; leaving a ``with`` block does so too."""
+        self._redis.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def job(self, job: str) -> JobHandle:
+        """A handle of a job that was submitted before. Raises: NoSuchJob."""
+        record = self._requests.job_record(job)
+        return JobHandle(
+            self, Submitted(record.id, new=False, found_as=record.status, halted=record.halted is not None)
+        )
+
+    def submit(
+        self,
+        spec: Spec,
+        *,
+        key: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        retry: bool = False,
+        take_over: bool = False,
+        by: str | None = None,
+    ) -> JobHandle:
+        """Store a job, to be run by the fleet. Durable when it returns, as far as ``UNSTUCK_DURABILITY`` says.
+
+        Args:
+            spec: a JobSpec, a Job, a mapping, or the path of a YAML or JSON file.
+            key: submitting the same spec under the same key again answers with the same job, or with the last retry of
+                it, and its status.
+            params: values for parameters that the spec names; those that it requires must be among them.
+            retry: if that job is FAILED, CANCELED or STOPPED, retry it, with ``spec``.
+            take_over: publish also datasets that another job owns. The job owns them from then on.
+            by: who submits; the OS user by default.
+
+        Raises:
+            SpecError: the spec is wrong, names a version that the warehouse does not have, or its SQL reads a table
+                that nothing provides; nothing was stored.
+            BadKey: the key is empty, longer than 200 characters, holds control characters, or has the form of the
+                run of a tick; nothing was stored.
+            BadRequest: ``retry`` without a key.
+            KeyConflict: the key belongs to a job with another spec, which is not to be retried.
+            DatasetOwned: another job owns a dataset that the job publishes; nothing was stored.
+            NotDurable: stored, but not confirmed as durable in time.
+            WarehouseSilent, OSError: the warehouse has not answered in time, or with an error; nothing was stored.
+            Unreachable: Redis could not be asked. Submitting again under a key is safe, and answered with the job if it
+                is stored, also while the warehouse does not answer.
+
+        >>> job = client.submit(spec, key="sales-2026-01-02")
+        >>> job.new, client.submit(spec, key="sales-2026-01-02").id == job.id
+        (True, True)
+        """
+        how: dict[str, Any] = {"key": key, "params": params, "retry": retry, "take_over": take_over}
+        return JobHandle(self, self._requests.submit(spec, **how, by=by))
+
+    def retry(
+        self,
+        job: str,
+        *,
+        spec: Spec | None = None,
+        params: Mapping[str, Any] | None = None,
+        rerun: Sequence[str] = (),
+        adopt_all: bool = False,
+        take_over: bool = False,
+        reason: str = "",
+        by: str | None = None,
+    ) -> JobHandle:
+        """A new job that runs what ``job`` did not finish: FAILED, CANCELED or STOPPED, it never changes itself.
+
+        Work that stands is taken over by its marker, if it would be done the same way again. Retrying a job twice is
+        one new job.
+
+        Args:
+            spec: as of `submit`, in the place of the stored one; what differs, and what depends on it, runs again.
+            params: values for parameters that are to change; what depends on them runs again.
+            rerun: groups that run again in any case, with all that comes after them.
+            adopt_all: take over work also where the code of its steps has changed since.
+            take_over: as of `submit`; a retry of a job that was submitted so takes over, too.
+            reason: why, for the event log of the new job.
+
+        Raises:
+            NoSuchJob, NoSuchGroup: there is none.
+            Refused: the job has not ended, or it is FINISHED.
+            DatasetOwned: another job owns a dataset that the job publishes.
+            WarehouseMismatch: its warehouse, in which its work would be looked for, is not to be seen from here.
+            WarehouseSilent: its warehouse has not answered in time; nothing was stored.
+            SpecError: the parameters are wrong, or the spec names a version that the warehouse does not have yet.
+            Unreachable: Redis could not be asked; asking again is safe.
+        """
+        how: dict[str, Any] = {"spec": spec, "params": params, "rerun": rerun, "adopt_all": adopt_all}
+        return JobHandle(self, self._requests.retry(job, **how, take_over=take_over, reason=reason, by=by))
+
+    def command(
+        self, job: str, given: Command, *, reason: str = "", by: str | None = None, now: bool = False
+    ) -> CommandResult:
+        """Pause, resume, stop, cancel or force-stop a job. Durable and idempotent: repeating it changes nothing.
+
+        Args:
+            reason: why, for the event log.
+            by: who asks; the OS user by default.
+            now: of a pause: interrupt what is running.
+
+        Returns: DONE, ALREADY or REFUSED, with a sentence that says what holds and what can be done.
+
+        Raises:
+            NoSuchJob: there is no such job.
+            Unreachable: Redis could not be asked; asking again is safe.
+        """
+        return CommandResult.of(self._requests.command(job, given, reason=reason, by=by, now=now))
+
+    def alter(self, job: str, values: Mapping[str, Any], *, reason: str = "", by: str | None = None) -> CommandResult:
+        """Change values of a job's spec, all or none. See `command`, and `commands.alter` for what may change when.
+
+        Args:
+            values: by path: ``{"groups.clean.timeout": "2h", "params.year": 2014}``. None takes a value out.
+
+        Raises:
+            SpecError: a path leads nowhere, or the spec would be wrong; nothing was changed.
+        """
+        return CommandResult.of(self._requests.alter(job, values, reason=reason, by=by))
+
+    def skip(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> CommandResult:
+        """Skip a group, a fork or one member that has not ended; what comes after decides by its join rule.
+
+        Raises: NoSuchGroup; see also `command`.
+        """
+        return CommandResult.of(self._requests.skip(job, group, reason=reason, by=by))
+
+    def rerun(self, job: str, group: str, *, reason: str = "", by: str | None = None) -> CommandResult:
+        """Run a group, a fork or one member again, and everything after it.
+
+        Raises: NoSuchGroup; see also `command`.
+        """
+        return CommandResult.of(self._requests.rerun(job, group, reason=reason, by=by))
+
+    def pause(self, job: str, *, reason: str = "", by: str | None = None, now: bool = False) -> CommandResult:
+        """Start nothing more; what runs may end (``now``: is interrupted, and charged to nobody). See `command`."""
+        return CommandResult.of(self._requests.pause(job, reason=reason, by=by, now=now))
+
+    def resume(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
+        """Go on with a paused job, with its full retry budget. See `command`."""
+        return CommandResult.of(self._requests.resume(job, reason=reason, by=by))
+
+    def stop(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
+        """Start nothing more, let what runs end, and end the job. See `command`."""
+        return CommandResult.of(self._requests.stop(job, reason=reason, by=by))
+
+    def cancel(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
+        """Interrupt what runs and end the job; at the deadline it ends without its workers. See `command`."""
+        return CommandResult.of(self._requests.cancel(job, reason=reason, by=by))
+
+    def force_stop(self, job: str, *, reason: str = "", by: str | None = None) -> CommandResult:
+        """End the job at once, whatever its workers do. See `command`."""
+        return CommandResult.of(self._requests.force_stop(job, reason=reason, by=by))
+
+    def show(self, job: str, *, why: bool = False, members: int | None = None, by_fleet: bool = False) -> JobView:
+        """Everything there is to know of one job.
+
+        Args:
+            why: also explain what the job and its groups wait for, from the same read.
+            members: of each fork, explain at most so many; None: all.
+            by_fleet: explain it as `explain` does, also by what the fleet and earlier jobs say.
+
+        Raises: NoSuchJob, NewerJob.
+        """
+        state, now, due = self._requests.state(job)
+        if not why:
+            return view_of(state, now, due)
+        if by_fleet:
+            known = self._fleet_facts(state, now)
+        else:
+            known = replace(fleet_facts(self._queries, state, now), pools=full_pools(self.pools.all()))
+        return view_of(state, now, due, explain(state, self._environment(now), due, members, known))
+
+    def _why(self, job: str) -> str:
+        """The reason why a job waits, in one line; empty if there is no such job, or it cannot be read."""
+        try:
+            return self.show(job, why=True, members=1).why_line(job)
+        except (NoSuchJob, NewerJob):
+            return ""
+
+    def facts(self, job: str) -> JobFacts:
+        """The job without its groups, which cost nothing then. Raises: NoSuchJob, NewerJob."""
+        return JobFacts.of(self._requests.job_record(job))
+
+    def written(self, job: str) -> dict[str, Any]:
+        """The stored spec of a job, with the values of its parameters. Raises: NoSuchJob."""
+        return self._requests.job_record(job).written()
+
+    def explain(self, job: str) -> list[Explanation]:
+        """Explain why the job, and each of its groups that is not done, waits; the job comes first.
+
+        Raises: NoSuchJob.
+        """
+        state, now, due = self._requests.state(job)
+        return explain(state, self._environment(now), due, fleet=self._fleet_facts(state, now))
+
+    def _fleet_facts(self, state: JobState, now: float) -> FleetFacts:
+        fleet = self.fleet(wanted=False)
+        return replace(
+            fleet_facts(self._queries, state, now),
+            durations=self._queries.durations(state),
+            unread=unread_messages(fleet, self.settings.stalled_after),
+            busy=nobody_takes(fleet),
+            pools=full_pools(self.pools.all()),
+            code=different_code_for(state, fleet.runners),
+            unlike=unlike_runners({} if state.job.mixed else self._queries.versions(state.job.id), fleet.runners),
+        )
+
+    def _environment(self, now: float) -> Environment:
+        """The environment of a decision, as far as explaining needs it."""
+        return Environment.of(self.settings, now, "", self._store.listening(now, self.settings.runner_silence))
+
+    def fleet(self, *, wanted: bool = True) -> FleetView:
+        """Runners, coordinators, and the queues between them.
+
+        Args:
+            wanted: show also queues that open jobs name and nobody listens to; costs a look at each of them.
+        """
+        return fleet_of(self._redis, self._keys, self.settings.runner_silence, wanted=wanted)
+
+    def late_jobs(self) -> list[LateJob]:
+        """Names of jobs without a schedule of which a rule ``late`` was told, and of no end; the oldest first."""
+        return late_jobs(ExpectedJobsStore(self._redis, self._keys))
+
+    def failed_jobs(self) -> list[ListedJob]:
+        """Return the last job of each name that FAILED, unless a job of the name was submitted since then.
+
+        The runs of ticks are not included: their schedules report them. The last failure comes first.
+        """
+        return self._queries.failed()
+
+    def offers(self) -> list[WaitingOffers]:
+        """The offers that stand ready for runners, by queue and pool, those first that wait for longest."""
+        return waiting_offers(self._redis, self._keys)
+
+    def events(self, job: str, after: str = "-") -> Iterator[tuple[str, dict[str, Any]]]:
+        """The events of a job after the entry ``after``, the oldest first, each with the id of its entry."""
+        while page := self._queries.events(job, after):
+            yield from page
+            after = page[-1][0]
+
+    def newest_events(self, job: str, count: int, before: str = "+") -> list[tuple[str, dict[str, Any]]]:
+        """At most ``count`` events of a job before the entry ``before``, the newest first, each with its entry's id."""
+        return self._queries.newest_events(job, count, before)
+
+    def counters(self) -> dict[str, int]:
+        """How many reports of workers were APPLIED, DUPLICATE, STALE, … since the store was made."""
+        return self._queries.counters()
+
+    def jobs(
+        self,
+        *,
+        status: Sequence[Status] = (),
+        name: str | None = None,
+        since: float | None = None,
+        limit: int | None = 50,
+    ) -> list[ListedJob]:
+        """Jobs, the newest first.
+
+        Args:
+            status: only these; all if empty.
+            name: a glob that the job's name must match.
+            since: only jobs submitted at or after this time, seconds since the epoch.
+            limit: at most this many; None: all.
+
+        >>> job = client.submit(spec)
+        >>> [found.id == job.id for found in client.jobs(status=[Status.PENDING], name="sa*")]
+        [True]
+        """
+        return self._queries.jobs(status, name, since, limit)
+
+    def skip_file(self, dataset: str, file: str, *, reason: str = "", by: str | None = None) -> SkippedFile:
+        """Let the stream of a dataset pass over one file for good.
+
+        Args:
+            file: its path, or its path below the folder of the stream.
+
+        Raises:
+            DatasetNotFound: no such dataset.
+            Refused: it is loaded from no list of files, or this file is none of them, or is not there.
+            SourceUnavailable: this process cannot ask the folder of the stream.
+            WarehouseMismatch, LogBroken, WarehouseNewer, OSError: it may be repeated.
+        """
+        return skip_file(Warehouse(self.settings.warehouse), dataset, file, by=by or user_here(), reason=reason)
+
+    def restore(self, dataset: str, version: int, *, reason: str = "", by: str | None = None) -> Restored:
+        """Publish a dataset of the warehouse as it stood at ``version``. Schedules that run after the dataset run.
+
+        Raises:
+            DatasetNotFound: there is no such dataset, or no such version.
+            Refused: its files are not all there any more; it is a Delta table; or it was published meanwhile.
+            WarehouseMismatch, LogBroken, WarehouseNewer, OSError: it may be repeated.
+        """
+        place, index = self.settings.warehouse, StagingIndex(self._redis, self._keys)
+        done = restore(Warehouse(place), index, dataset, version, by=by or user_here(), reason=reason)
+        ScheduleStore(self._redis, self._keys).note_published(place, dataset, done.version)
+        return done
+
+    def wait(self, job: str, timeout: float | None = None, every: float = 0.2) -> JobView:
+        """Wait until the job has ended, or is HALTED and cannot go on by itself; the last view of it.
+
+        Raises:
+            TimeoutError: it had not ended after ``timeout`` seconds. The job goes on.
+            NoSuchJob: there is no such job.
+        """
+        began = time.monotonic()
+        while not (record := self._requests.job_record(job)).at_rest:  # a view of ten thousand groups takes its time
+            if timeout is not None and time.monotonic() - began >= timeout:
+                raise TimeoutError(f"job {job} is still {record.status}; it goes on without you")
+            time.sleep(every)
+        return self.show(job)
+
+    def follow(self, job: str, every: float = 0.5) -> Iterator[JobView]:
+        """Views of the job, one every ``every`` seconds, until it has ended; the last one is terminal."""
+        while True:
+            view = self.show(job)
+            yield view
+            if view.job.terminal:
+                return
+            time.sleep(every)

@@ -1,0 +1,142 @@
+"""A job as its submitter holds it: await it, ask about it, read what it has published, give it commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.store.answers import Submitted
+from unstuck.tasks.errors import DatasetNotFound
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.tasks.warehouse.published import published_files, read_arrow
+from unstuck.views.jobs.job_facts import CommandResult
+from unstuck.views.jobs.job_logs import find_logs, lines_of
+from unstuck.views.jobs.job_views import JobView
+
+if TYPE_CHECKING:
+    from unstuck.client.client import Client
+
+
+class JobHandle:
+    """One job. Each method asks anew; errors are those of `Client`.
+
+    Attributes:
+        id: of the job.
+        new: False if its key had stored the same job before.
+        warnings: what its spec says in vain, such as a parameter that nothing uses.
+
+    >>> job = client.job(client.submit(spec).id)
+    >>> job.status
+    <Status.PENDING: 'PENDING'>
+    >>> [event["kind"] for event in job.events()]
+    ['SUBMITTED']
+    >>> job.cancel(reason="not needed").answer
+    <Answer.DONE: 'DONE'>
+    """
+
+    def __init__(self, client: Client, submitted: Submitted) -> None:
+        self._client, self.submitted = client, submitted
+        self.id, self.new, self.warnings = submitted.id, submitted.new, submitted.warnings
+
+    def __repr__(self) -> str:
+        return f"<JobHandle {self.id}>"
+
+    @property
+    def status(self) -> Status:
+        """Its status now. Raises: NoSuchJob."""
+        return self._client.facts(self.id).status
+
+    def show(self) -> JobView:
+        """Everything there is to know of it now; see `Client.show`. Raises: NoSuchJob."""
+        return self._client.show(self.id)
+
+    def wait(self, timeout: float | None = None) -> JobView:
+        """Wait until it has ended, or cannot go on by itself; see `Client.wait`.
+
+        Raises:
+            TimeoutError: it had not ended after ``timeout`` seconds. The job goes on.
+        """
+        return self._client.wait(self.id, timeout)
+
+    def why(self) -> str:
+        """A line for the job, and for each of its groups that is not done: what it waits for. Raises: NoSuchJob."""
+        view = self._client.show(self.id, why=True)
+        return "\n".join(f"{subject}: {view.why_line(subject)}" for subject in view.why)
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """By group, what its steps recorded; of a fork a list, in the order of its members. Raises: NoSuchJob."""
+        return {
+            group.name: found if group.forked else found[0]
+            for group in self.show().groups
+            if (found := [dict(member.results) for member in group.members]) and any(found)
+        }
+
+    def events(self) -> list[dict[str, Any]]:
+        """Its event log, the oldest first."""
+        return [event for _, event in self._client.events(self.id)]
+
+    def logs(self, group: str | None = None) -> Iterator[str]:
+        """The lines that its newest attempts logged and printed. ``group``: a group, a fork or one member.
+
+        Raises: NoSuchJob, NoSuchGroup; OSError: the warehouse could not be read.
+        """
+        view = self.show()
+        if group is not None:
+            view.planned(group)
+        files = Warehouse(view.job.warehouse).storage
+        for log in find_logs(files, view, group, False):
+            yield from lines_of(files, log)
+
+    def files(self, dataset: str, *, where: Mapping[str, Any] | None = None) -> list[str]:
+        """Where the Parquet files of a dataset are, as it stood when this job was published; see `published_files`.
+
+        Raises: DatasetNotFound: the job has not published it, or not yet.
+        """
+        place, version = self._published(dataset)
+        return published_files(place, dataset, version, where=where)
+
+    def read(
+        self,
+        dataset: str,
+        to: Any = "arrow",
+        *,
+        where: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """The rows of a dataset, as it stood when this job was published.
+
+        Args:
+            to: ``arrow`` for a table, ``pandas`` for a frame with Arrow types, ``duckdb`` for a relation; or a
+                connection of DuckDB, for a relation there; or a session of Spark, for a frame as of `published`.
+            where: as of `published_files`.
+
+        Raises:
+            DatasetNotFound: the job has not published it, or not yet.
+            ModuleNotFoundError: the library is not installed here.
+            ValueError: there is no such ``to``.
+        """
+        place, version = self._published(dataset)
+        if hasattr(to, "createDataFrame"):
+            from unstuck import published
+
+            return published(to, place, dataset, version, where=where)
+        return read_arrow(place, dataset, version, where=where, to=to)
+
+    def retry(
+        self, *, params: Mapping[str, Any] | None = None, rerun: Sequence[str] = (), reason: str = ""
+    ) -> JobHandle:
+        """A new job that runs what this one did not finish; see `Client.retry`. Raises: Refused."""
+        return self._client.retry(self.id, params=params, rerun=rerun, reason=reason)
+
+    def cancel(self, *, reason: str = "") -> CommandResult:
+        """Interrupt what runs and end it; see `Client.cancel`."""
+        return self._client.cancel(self.id, reason=reason)
+
+    def _published(self, dataset: str) -> tuple[Warehouse, int]:
+        """Raises: DatasetNotFound."""
+        job = self._client.facts(self.id)
+        if not job.version or dataset not in job.published:
+            has = ", ".join(job.published) or "nothing"
+            raise DatasetNotFound(f"job {self.id}, which is {job.status}, has published {has}, and not {dataset!r}")
+        return Warehouse(job.warehouse), job.version

@@ -1,0 +1,72 @@
+"""Retries a job, and forecasts what of its work runs again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from unstuck.client.client import Client
+from unstuck.coordinator.commands.alter import work_of
+from unstuck.coordinator.commands.job_commands import Answer
+from unstuck.coordinator.errors import Refused, WarehouseSilent
+from unstuck.coordinator.model.status import GroupState
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.problems import listed
+from unstuck.tasks.errors import WarehouseMismatch
+from unstuck.views.jobs.job_facts import CommandResult, JobFacts
+
+
+def retry_job(
+    client: Client,
+    job: str,
+    *,
+    spec: JobSpec | None = None,
+    params: Mapping[str, Any] | None = None,
+    rerun: Sequence[str] = (),
+    adopt_all: bool = False,
+    take_over: bool = False,
+    reason: str = "",
+    by: str | None = None,
+) -> CommandResult:
+    """Retry a job, with a forecast of what runs; arguments and errors are those of `Client.retry`.
+
+    A refusal is an answer here, and the job of the answer is the new one.
+    """
+    try:
+        how: dict[str, Any] = {"spec": spec, "params": params, "rerun": rerun, "adopt_all": adopt_all}
+        new = client.retry(job, **how, take_over=take_over, reason=reason, by=by)
+    except (Refused, WarehouseSilent) as error:
+        return CommandResult(Answer.REFUSED, client.show(job).job, str(error))
+    except WarehouseMismatch as error:
+        text = f"job {job} is not retried: {error}. Bring it back and retry, or submit the job again in another one"
+        return CommandResult(Answer.REFUSED, client.show(job).job, text)
+    record = client.show(new.id).job
+    if new.new:
+        text = f"job {job} is retried as job {new.id}. {_taken_over(client, job, record)}"
+        return CommandResult(Answer.DONE, record, text)
+    text = f"job {job} was retried before, in the same way, as job {new.id}, which is {record.status}"
+    return CommandResult(Answer.ALREADY, record, text)
+
+
+def _taken_over(client: Client, before: str, new: JobFacts) -> str:
+    """The forecast for the work of a job that is retried, before a runner has looked at it."""
+    done = [
+        group.name
+        for group in client.show(before).groups
+        if group.members and all(each.state is GroupState.SUCCEEDED for each in group.members)
+    ]
+    old, groups = ({group["name"]: group for group in job["groups"]} for job in map(client.written, (before, new.id)))
+    kept = [
+        name
+        for name in done
+        if name not in new.reruns and name in groups and work_of(old[name]) == work_of(groups[name])
+    ]
+    runs = [name for name in groups if name not in kept]
+    message = f"It runs {listed(runs)}" if runs else "All groups had finished"
+    if kept:
+        what = "parameters" if new.any_code else "code, parameters"
+        message += f", and takes over each of {listed(kept)} unless its {what} or inputs changed"
+    return (
+        f"{message}. `unstuck show {new.id}` says of each group whether its work was taken over, and why not; "
+        f"`unstuck watch {new.id}` follows it"
+    )

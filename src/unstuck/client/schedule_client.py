@@ -1,0 +1,133 @@
+"""The client of schedules: an app or the command line sets them, gives them commands and reads them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.model.listed_job import ListedJob
+from unstuck.coordinator.model.schedule_record import ScheduleRecord
+from unstuck.coordinator.model.tick import Tick
+from unstuck.coordinator.requests.schedule_requests import ScheduleRequests, wanted_ticks
+from unstuck.coordinator.schedules.backfill import Bound, Ticks
+from unstuck.coordinator.schedules.decide_schedule import policy_of
+from unstuck.coordinator.schedules.explain import ScheduleExplanation, explain_schedule
+from unstuck.coordinator.schedules.schedule_view import BackfillTick, ScheduleView, view_of
+from unstuck.coordinator.schedules.tick_params import tick_params
+from unstuck.coordinator.store.job_queries import Queries
+from unstuck.coordinator.store.schedule_store import ScheduleStore
+from unstuck.coordinator.submitter import Submitter
+from unstuck.tasks.protocol.processes import ProcessRegistry
+from unstuck.views.jobs.job_views import idle
+
+
+class ScheduleClient(ScheduleRequests):
+    """Set schedules, give them commands and ask about them; `Client.schedules`."""
+
+    def __init__(
+        self,
+        store: ScheduleStore,
+        registry: ProcessRegistry,
+        submitter: Submitter,
+        queries: Queries,
+        why_job: Callable[[str], str],
+    ) -> None:
+        """``why_job``: what a job waits for; empty if there is no such job."""
+        super().__init__(store, registry, submitter, queries)
+        self._why_job = why_job
+
+    def backfill_ticks(
+        self, name: str, first: Bound, last: Bound | None = None, *, backwards: bool = False
+    ) -> list[BackfillTick]:
+        """The ticks that a backfill would have, in their order, with what their jobs get and their outcomes.
+
+        Raises: as `backfill`, and BadRequest if there would be none or too many.
+        """
+        record, now = self._record(name), self._store.now()
+        policy, wanted = policy_of(record.policy), wanted_ticks(record, first, last, backwards=backwards)
+        if wrong := wanted.problem(policy, now):
+            raise BadRequest(f"schedule {name} cannot be backfilled: {wrong}")
+        ticks = wanted.ticks(policy, now)
+        params = json.loads(record.spec).get("params", {})
+        known = self._store.ticks(name, *_ends(ticks))
+        return [_backfill_tick(tick, tick_params(params, policy, tick), known) for tick in ticks]
+
+    def names(self) -> list[str]:
+        """The names of all schedules, in order."""
+        return self._store.names()
+
+    def all(self) -> list[ScheduleView]:
+        """All schedules, in the order of their names, but for those whose record cannot be read."""
+        return self.all_and_unreadable()[0]
+
+    def all_and_unreadable(self) -> tuple[list[ScheduleView], dict[str, str]]:
+        """All schedules, and those whose record cannot be read, each with a sentence."""
+        records, damaged = self._store.load_all(self.names())
+        return self._views(records), damaged
+
+    def unwell(self, *, overdue: float, behind: float, most: int) -> tuple[list[ScheduleView], dict[str, str]]:
+        """The schedules that need a look: few of many, so only these are read.
+
+        They are HALTED or tried again, their last run failed, or they are late or behind.
+
+        Args:
+            overdue: seconds after its time at which a schedule that nobody has decided is late.
+            behind: seconds for which something may lie unread in its streams.
+            most: of each kind.
+
+        Returns: also those of them whose record cannot be read, each with a sentence.
+        """
+        records, unreadable = self._store.load_all(self._store.unwell(overdue, behind, most))
+        return self._views(records), unreadable
+
+    def _views(self, records: Sequence[ScheduleRecord]) -> list[ScheduleView]:
+        names = [record.name for record in records]
+        now, due, backlogs = self._store.now(), self._store.due_at(names), self._store.backlogs(names)
+        published = self._store.published_of([(record.warehouse, record.follows) for record in records])
+        runs = [run.job for record in records for run in record.going_on if run.job]
+        jobs = {job.id: job.status for job in self._queries.listed(runs)}
+        return [
+            view_of(record, now, at, of_inputs, jobs, backlog)
+            for record, at, of_inputs, backlog in zip(records, due, published, backlogs, strict=True)
+        ]
+
+    def show(self, name: str) -> ScheduleView:
+        """How a schedule stands. Raises: NoSuchSchedule."""
+        return self._views([self._record(name)])[0]
+
+    def why(self, name: str) -> ScheduleExplanation:
+        """Explain where a schedule stands, and what would help. Raises: NoSuchSchedule."""
+        view = self.show(name)
+        jobs = {run.job: self._why_job(run.job) for run in view.schedule.going_on if run.job}
+        return explain_schedule(view, idle(self._queries, view.at), jobs)
+
+    def events(self, name: str, most: int = 100) -> list[dict[str, Any]]:
+        """The newest events of a schedule, also of a removed one, the oldest first. Raises: NoSuchSchedule."""
+        found = self._store.events(name, most)
+        if not found:
+            self._record(name)
+        return found
+
+    def runs(self, name: str, most: int = 20) -> list[ListedJob]:
+        """The jobs of its runs, the newest first. Raises: NoSuchSchedule."""
+        self._record(name)
+        return self.runs_of([name], most)[name]
+
+    def runs_of(self, names: Sequence[str], most: int = 20) -> dict[str, list[ListedJob]]:
+        """The jobs of the runs of several schedules, the newest first, at most so many of each."""
+        found = dict(zip(names, self._store.runs_of(names, most), strict=True))
+        listed = {job.id: job for job in self._queries.listed([job for jobs in found.values() for job in jobs])}
+        return {name: [listed[job] for job in jobs if job in listed] for name, jobs in found.items()}
+
+
+def _ends(ticks: Sequence[datetime]) -> tuple[float, float]:
+    stamps = [tick.timestamp() for tick in ticks]
+    return min(stamps), max(stamps)
+
+
+def _backfill_tick(tick: datetime, params: Mapping[str, str], known: Ticks) -> BackfillTick:
+    found = known.get(tick.timestamp(), Tick(tick.timestamp()))
+    return BackfillTick(tick, params, found.job, found.outcome)

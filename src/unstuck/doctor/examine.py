@@ -1,0 +1,218 @@
+"""The doctor examines Redis, the fleet, the settings, the warehouse and this machine, and finds what is wrong.
+
+Everything is looked at side by side, and what has not answered in time is itself a finding: a person, or a check of an
+orchestrator, has the answer within five seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, wait
+from importlib.util import find_spec
+from typing import Any, TypeVar
+
+import redis
+
+from unstuck.coordinator.errors import Unreachable
+from unstuck.coordinator.spec.problems import suggestion
+from unstuck.coordinator.unreachable import answering
+from unstuck.doctor import fleet_checks
+from unstuck.doctor import installation_checks as checks
+from unstuck.doctor.finding import Finding, Level, ok, problem, warning
+from unstuck.doctor.host_facts import (
+    java_facts,
+    lacks_connector,
+    small_files,
+    staged_jobs,
+    stale_views,
+    warehouse_facts,
+)
+from unstuck.doctor.notice_checks import notice_facts, of_notices
+from unstuck.doctor.redis_facts import (
+    JobWarehouse,
+    jobs_with_tables,
+    record_facts,
+    server_facts,
+    unknown_jobs,
+)
+from unstuck.tasks.errors import SettingsInvalid, UnstuckError
+from unstuck.tasks.identity import NO_SPARK, release_here
+from unstuck.tasks.process.call_deadlines import call_in_thread
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.redis_url import without_password
+from unstuck.tasks.settings import Settings
+from unstuck.tasks.transport.refusals import may_not, refusal
+from unstuck.tasks.transport.rights import DOCTOR, lacking_rights
+from unstuck.tasks.warehouse.object_store import lacking_keys
+from unstuck.views.fleet_view import FleetView, fleet_of
+
+T = TypeVar("T")
+
+TIMEOUT = 3.5  # seconds for all of it; starting Python and printing take the rest of the five
+NO_SETTINGS = ("debug", "arm")  # UNSTUCK_…: read, and no settings of a fleet
+UNREACHED = ("REDIS_UNREACHABLE", "REDIS_REFUSES", "REDIS_RIGHTS")
+
+
+class Doctor:
+    """Examines one installation, as often as it is asked. A check that hangs is not begun again before it has ended."""
+
+    def __init__(self, settings: Settings, timeout: float = TIMEOUT) -> None:
+        """``timeout``: seconds for one examination."""
+        self._settings, self._timeout = settings, timeout
+        self._mutex = threading.Lock()
+        self._hanging: dict[str, Future[Any]] = {}
+        self._of_redis: list[Finding] = []  # of the check of Redis that goes on, or ended last
+        self._last: list[Finding] = []
+        self._at = 0.0
+
+    def examine(self, max_age: float = 0.0) -> list[Finding]:
+        """Examine everything, and say what is well and what is wrong. Changes nothing.
+
+        Args:
+            max_age: seconds; findings that are no older are given again.
+        """
+        with self._mutex:
+            if not self._last or time.monotonic() - self._at > max_age:
+                self._last, self._at = self._findings(), time.monotonic()
+            return self._last
+
+    def _findings(self) -> list[Finding]:
+        settings = self._settings
+        fleet = self._begun("redis", self._examine_redis)
+        warehouse = self._begun("warehouse", lambda: warehouse_facts(settings.warehouse, secrets.token_hex(8)))
+        java = self._begun("java", lambda: _examine_java(settings))
+        jobs_lost = self._begun("jobs", lambda: _examine_jobs(settings))
+        files = self._begun("files", lambda: _examine_files(settings))
+        calls: list[Future[Any]] = [fleet, warehouse, java, jobs_lost, files]
+        wait(calls, self._timeout)
+
+        place, within = without_password(settings.redis_url), f"{self._timeout:g}s"
+        jobs, view = fleet.result() if fleet.done() else (None, None)
+        findings = [*self._of_redis]  # a thread that still hangs must not add to it
+        if not fleet.done():
+            text = f"the Redis at {place} has not answered everything within {within}"
+            findings.append(problem("REDIS_UNREACHABLE", text, "See whether its host is overloaded or frozen."))
+        findings += [*checks.of_settings(settings), *of_names(os.environ), *_of_notify(settings)]
+        if warehouse.done():
+            seen = warehouse.result()
+            findings += [checks.of_warehouse(seen), *checks.of_disk(seen)]
+            findings += [] if jobs is None else checks.of_warehouse_and_jobs(seen, jobs)
+            findings += [] if view is None else checks.of_warehouse_and_fleet(seen, view)
+        else:
+            text = f"the warehouse {settings.warehouse} has not answered within {within}; a file _doctor-… may be left"
+            cure = f"{lacking_keys(settings.warehouse, os.environ)} See whether it is mounted here, and its server up."
+            findings.append(problem("WAREHOUSE", text, cure.strip()))
+        findings += jobs_lost.result() if jobs_lost.done() else []
+        findings += files.result() if files.done() else []
+        if java.done():
+            findings += java.result()
+        else:
+            text = f"java has not said its version within {within}"
+            findings.append(warning("JAVA", text, "Ask it yourself: java -version"))
+        return findings
+
+    def _begun(self, name: str, check: Callable[[], T]) -> Future[T]:
+        """The check of this name that still hangs, or else a new one."""
+        if name not in self._hanging or self._hanging[name].done():
+            self._hanging[name] = call_in_thread(check, name)
+        return self._hanging[name]
+
+    def _examine_redis(self) -> tuple[tuple[JobWarehouse, ...] | None, FleetView | None]:
+        """Keeps each finding at once, so that it counts even if Redis hangs then. Returns what others need of it."""
+        settings, keys = self._settings, Keys(self._settings.prefix)
+        place = without_password(settings.redis_url)
+        found = self._of_redis = []
+        try:
+            with answering(settings.redis_url) as client:
+                found.append(ok("REDIS", f"answers at {place}"))
+                if lacks := lacking_rights(client, keys, DOCTOR):
+                    cure = "docs/operate.md has the line of ACL for all of them; these checks need it as well."
+                    found.append(problem("REDIS_RIGHTS", may_not(settings.redis_url, lacks), cure))
+                    return None, None
+                found.append(ok("REDIS_RIGHTS", "the user of the address has each right that a fleet needs"))
+                server = server_facts(client)
+                found.extend(checks.of_server(server, settings))
+                if server.info.get("cluster_enabled"):
+                    return None, None  # its records cannot be read at once, and none can be written
+                refused = checks.refused_writes(server)
+                records = record_facts(client, keys)
+                found.extend(checks.of_silence(checks.of_records(records, settings), refused))
+                if find_spec("deltalake") is None:
+                    found.extend(checks.of_delta(jobs_with_tables(client, keys)))
+                view = fleet_of(client, keys, settings.runner_silence)
+                of_fleet = fleet_checks.of_fleet(view, place, records.open, settings.stalled_after)
+                found.extend(checks.of_silence(of_fleet, refused))
+                found.extend(fleet_checks.of_versions(view, release_here()))
+                found.extend(of_notices(notice_facts(client, keys), view))
+                return records.warehouses, view
+        except Unreachable as error:
+            found.append(_unreachable(error))
+            return None, None
+
+
+def reached(findings: Iterable[Finding]) -> bool:
+    """Whether Redis could be asked."""
+    return not any(one.code in UNREACHED and one.level is Level.PROBLEM for one in findings)
+
+
+def _of_notify(settings: Settings) -> list[Finding]:
+    """The setting of this process, where it is set."""
+    if settings.notify is None:
+        return []
+    from unstuck.coordinator.notices.setting import notify_setting  # with all channels
+
+    try:
+        notify_setting(settings)
+    except SettingsInvalid as error:
+        return [problem("NOTICES", str(error), "Correct it: a coordinator with this setting does not start.")]
+    return []
+
+
+def of_names(environ: Iterable[str]) -> list[Finding]:
+    """Variables that look like settings of ours and are none; nobody reads them. Pure."""
+    known = [f"UNSTUCK_{name.upper()}" for name in Settings.model_fields]
+    found: list[Finding] = []
+    for name in sorted(environ):
+        prefix, _, rest = name.lower().partition("_")
+        if prefix == "unstuck" and rest not in (*Settings.model_fields, *NO_SETTINGS):
+            text = f"{name} is set and is no setting, so nobody reads it{suggestion(name.upper(), known)}"
+            cure = "Correct its name or unset it; docs/settings.md has the names. Look at the other processes' as well."
+            found.append(warning("SETTINGS", text, cure))
+    return found
+
+
+def _examine_jobs(settings: Settings) -> list[Finding]:
+    """Nothing, where the warehouse or Redis cannot be asked: other findings say so."""
+    try:
+        staged = staged_jobs(settings.warehouse, time.time() - settings.retention)
+        with answering(settings.redis_url) as client:
+            unknown = unknown_jobs(client, Keys(settings.prefix), staged)
+    except (OSError, ValueError, UnstuckError):
+        return []
+    return [checks.of_jobs(staged, unknown, settings)] if staged else []
+
+
+def _examine_files(settings: Settings) -> list[Finding]:
+    """Nothing, where the log of the warehouse cannot be read: other findings say so."""
+    try:
+        place = settings.warehouse
+        return [*checks.of_small_files(small_files(place)), *checks.of_views(stale_views(place))]
+    except (OSError, ValueError, UnstuckError):
+        return []
+
+
+def _unreachable(error: Exception) -> Finding:
+    refused = isinstance(error.__cause__, redis.RedisError) and refusal("", error.__cause__)
+    cure = "The checks of the fleet need it; those below did without."
+    return problem("REDIS_REFUSES" if refused else "REDIS_UNREACHABLE", str(error), cure)
+
+
+def _examine_java(settings: Settings) -> list[Finding]:
+    if settings.spark_master == NO_SPARK:
+        return [ok("JAVA", f"not looked at: no Spark is to run here (UNSTUCK_SPARK_MASTER={NO_SPARK})")]
+    lacking = lacks_connector(settings.warehouse, settings.spark_conf)
+    return checks.of_java(*java_facts(), lacks_connector=lacking)

@@ -1,0 +1,106 @@
+"""The doctor judges the processes of the fleet and the queues between them (pure).
+
+``views.fleet`` reads the facts. Every code has its cure in docs/troubleshooting.md.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from unstuck.doctor.finding import Finding, ago, ok, problem, warning
+from unstuck.tasks.identity import NO_SPARK, RunsOn, minor
+from unstuck.tasks.protocol.keys import CONTROL_QUEUE
+from unstuck.views.fleet_view import FleetView
+from unstuck.views.queues import STALLED_AFTER, some, unfit_runners, unread_messages
+from unstuck.views.words import count_of
+
+RESTART_COORDINATOR = (
+    "Look at their logs and restart them: Celery has stalled in them, or all their threads hang. Submits and "
+    "commands sent through Celery wait meanwhile, and so does the sweep of beat."
+)
+RESTART_WORKER = (
+    "Look at it with `unstuck fleet`, and restart that worker: its main process is frozen, or Celery in it has "
+    "stalled. Other workers of the queue take what lies there; no job is lost by a restart."
+)
+
+
+def of_fleet(view: FleetView, place: str, open_jobs: int, stalled_after: float = STALLED_AFTER) -> Iterator[Finding]:
+    """Check the processes, and when each last consumed something; find queues that nobody empties.
+
+    Args:
+        stalled_after: UNSTUCK_STALLED_AFTER, in seconds; 0: ``views.queues.STALLED_AFTER`` holds.
+    """
+    coordinators = [one for one in view.coordinators if not one.silent]
+    runners = [one for one in view.runners if not one.silent]
+    if coordinators:
+        shown = [f"{one.host}:{one.pid} (last report {ago(one.read_at, view.at)})" for one in coordinators]
+        yield ok("COORDINATORS", some(shown))
+    else:
+        cure = "Start one: celery -A unstuck.coordinator worker -P threads (run two)"
+        yield problem("COORDINATORS", f"no coordinator is heard of at {place}, so nothing is decided", cure)
+    if runners:
+        shown = [f"{one.host}:{one.pid} (last work {ago(one.worked_at, view.at)})" for one in runners]
+        yield ok("WORKERS", some(shown))
+    else:
+        text = f"no worker is heard of at {place}, so nothing runs"
+        cure = "Start one: celery -A unstuck.tasks worker. If some run, they use another UNSTUCK_REDIS_URL or "
+        yield (problem if open_jobs else warning)("WORKERS", text, f"{cure}UNSTUCK_PREFIX.")
+    if unfit := [f"{host} ({why})" for host, why in unfit_runners(view).items()]:
+        cure = "Mend these hosts. Their runners try again every 30s while work stands ready; nothing need be restarted."
+        yield problem("HOSTS", f"unfit for Spark, so they take no such work: {some(unfit)}", cure)
+    if silent := [f"{one.host}:{one.pid}" for one in [*view.coordinators, *view.runners] if one.silent]:
+        cure = "If they were stopped, nothing: they are forgotten after an hour. Else look at their hosts."
+        yield warning("SILENT", f"not heard of any more: {some(silent)}", cure)
+    if stalled := [f"{one.worker} ({ago(one.at, view.at)})" for one in view.stalled]:
+        text = f"stalled within a day, and ended themselves (UNSTUCK_STALLED_AFTER): {some(stalled)}"
+        cure = "See that a supervisor started them again. If it comes back, look at the network between them and Redis."
+        yield warning("STALLED", text, cure)
+    yield from _queues(view, stalled_after)
+
+
+def _queues(view: FleetView, stalled_after: float) -> Iterator[Finding]:
+    unserved = [queue for queue in view.queues if queue.length and not queue.listeners]
+    for queue in unserved:
+        text = f"{count_of(queue.length, 'message')} on queue {queue.name}, and nobody listens to it"
+        start = f"celery -A unstuck.tasks worker -Q {queue.name}"
+        if queue.name == CONTROL_QUEUE:
+            start = "celery -A unstuck.coordinator worker -P threads"
+        yield problem("QUEUES", text, f"Start a process for it: {start}")
+    unread = unread_messages(view, stalled_after)
+    for queue in view.queues:
+        if queue.name in unread:
+            cure = RESTART_COORDINATOR if queue.name == CONTROL_QUEUE else RESTART_WORKER
+            yield problem("QUEUES", f"{count_of(queue.length, 'message')} on {unread[queue.name]}", cure)
+    if not unserved and not unread:
+        yield ok("QUEUES", some([f"{one.name} {one.length:,}" for one in view.queues]) or "no queue in use")
+
+
+def of_versions(view: FleetView, here: RunsOn) -> list[Finding]:
+    """Does everybody run one release, on one Python, and do all runners have one Spark, Java, pandas and pyarrow?
+
+    Of what is not ours, the first two numbers of a version count. ``here``: this machine, where
+    we run.
+    """
+    everybody = [
+        (f"{one.host}:{one.pid}", one.runs_on) for one in [*view.coordinators, *view.runners] if not one.silent
+    ]
+    seen: defaultdict[str, defaultdict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for name, on in [("this machine", here), *everybody]:
+        seen["Unstuck"][on.release].append(name)
+        seen["Python"][minor(on.python)].append(name)
+    for one in [one for one in view.runners if not one.silent]:
+        on = one.runs_on
+        known = {"Spark": on.spark, "Java": on.java, "pandas": on.pandas, "pyarrow": on.pyarrow}
+        for what, version in known.items():
+            seen[what][minor(version)].append(f"{one.host}:{one.pid}")
+    cure = "Unless an upgrade is under way: install the same versions everywhere, and restart what differs."
+    found = []
+    for what, versions in seen.items():
+        named = [f"{what} {one}: {some(names)}" for one, names in sorted(versions.items()) if one not in ("", NO_SPARK)]
+        if len(named) > 1:
+            found.append(warning("VERSIONS", "; ".join(named), cure))
+    same = sum(bool(on.release) for _, on in everybody)
+    text = f"Unstuck {here.release or '(not installed)'} and Python {here.python} here"
+    text += f"; of {len(everybody):,} runners and coordinators {same:,} say that they run the same"
+    return found or [ok("VERSIONS", text)]

@@ -1,0 +1,411 @@
+"""The doctor judges Redis, the records, the settings, this machine and the warehouse (pure: facts in, findings out).
+
+``redis_facts`` and ``host_facts`` read the facts; ``fleet_checks`` judges the processes and their queues. Every code
+has its cure in docs/troubleshooting.md.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+
+from unstuck.coordinator.explain.explanation import longest_gap
+from unstuck.doctor.finding import Finding, Level, ok, problem, warning
+from unstuck.doctor.host_facts import WarehouseFacts
+from unstuck.doctor.redis_facts import JobWarehouse, RecordFacts, ServerFacts
+from unstuck.tasks.duration import format_duration
+from unstuck.tasks.host import JAVA, SPARKS, how_to_install
+from unstuck.tasks.protocol.keys import CONTROL_QUEUE, Keys
+from unstuck.tasks.protocol.processes import WarehouseSeen
+from unstuck.tasks.settings import LAST_STEPS, Settings
+from unstuck.views.fleet_view import FleetView
+from unstuck.views.queues import some
+from unstuck.views.words import count_of
+
+OLDEST_REDIS = (7, 0)
+OLDEST_VALKEY = (8, 0)
+FULL, NEARLY_FULL = 0.9, 0.75  # of the memory that Redis may take; of a disk, FULL alone
+SKEW = 2.0  # seconds that two clocks may differ
+LATE, TOO_LATE = 10.0, 60.0  # seconds that a report may wait, or a job be overdue where sweeps come often
+FRESH = 10.0  # seconds after a warehouse was made in which a process may still say that there is none
+STOP_TIMEOUT = 40.0  # seconds; what the how-to lets supervisors wait before they kill a worker
+MAKE_ROOM = "Make room: unstuck vacuum --dry-run, or a shorter UNSTUCK_RETENTION (docs/operate.md, free the disk)."
+_SILENT = ("COORDINATORS", "WORKERS", "SILENT", "SWEEP", "JOBS_OVERDUE", "REPORTS")  # by what processes have written
+_WRITES = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")  # in INFO
+
+
+def of_server(seen: ServerFacts, settings: Settings) -> Iterator[Finding]:
+    """Is this a Redis that loses nothing?"""
+    info = seen.info
+    name = "Valkey" if info.get("valkey_version") else "Redis"
+    version = str(info.get("valkey_version") or info.get("redis_version", "0"))
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < (OLDEST_VALKEY if name == "Valkey" else OLDEST_REDIS):
+        cure = "Use Redis 7.0 or newer, or Valkey 8 or newer."
+        yield problem("REDIS_VERSION", f"{name} {version} is too old", cure)
+    else:
+        yield ok("REDIS_VERSION", f"{name} {version}")
+    cluster, replica = info.get("cluster_enabled"), info.get("role") == "slave"
+    if cluster:
+        text = "This Redis runs as a Cluster, in which neither Celery's broker nor our scripts work"
+        cure = "Use a server that is not a Cluster, with replicas if need be."
+        yield problem("REDIS_CLUSTER", text, cure)
+    if replica:
+        text = "This Redis is a read-only replica: nothing can be submitted, claimed or decided here"
+        cure = "Set UNSTUCK_REDIS_URL to the primary; after a failover, to the address that follows it."
+        yield problem("REDIS_READ_ONLY", text, cure)
+    if not cluster and not replica:
+        yield ok("REDIS_READ_ONLY", "it is a primary and can be written to")
+    yield _persistence(seen, settings)
+    policy = info.get("maxmemory_policy", "unknown")
+    if policy != "noeviction":
+        text = f"maxmemory-policy is {policy}: a full Redis would drop records, and a dropped record is a lost job"
+        yield problem("REDIS_EVICTION", text, "Set `maxmemory-policy noeviction` in its configuration.")
+    else:
+        yield ok("REDIS_EVICTION", "maxmemory-policy is noeviction")
+    yield _memory(seen)
+    yield _clock(seen)
+
+
+def refused_writes(seen: ServerFacts) -> str:
+    """The code of the finding that says why this Redis refuses all writes; empty if it takes them, as far as known."""
+    info = seen.info
+    if info.get("role") == "slave":
+        return "REDIS_READ_ONLY"
+    if 0 < info.get("maxmemory", 0) < info.get("used_memory", 0):
+        return "REDIS_MEMORY"
+    return "REDIS_PERSISTENCE" if any(info.get(name, "ok") != "ok" for name in _WRITES) else ""
+
+
+def of_silence(findings: Iterable[Finding], refused: str) -> Iterator[Finding]:
+    """``findings``, of which those that silence alone would explain say to mend ``refused`` first, if it is not empty.
+
+    While Redis refuses writes, no process can note that it is there, or what it has done.
+    """
+    for one in findings:
+        silent = refused and one.code in _SILENT and one.level is not Level.OK
+        first = f"First mend {refused}: while Redis refuses writes, no process can say that it is there. "
+        yield replace(one, cure=f"{first}If it still stands then: {one.cure}") if silent else one
+
+
+def _persistence(seen: ServerFacts, settings: Settings) -> Finding:
+    code = "REDIS_PERSISTENCE"
+    if errors := [f"{name} is {seen.info[name]}" for name in _WRITES if seen.info.get(name, "ok") != "ok"]:
+        cure = "Look at the server's log and disk. Until it can write, it refuses writes or loses them."
+        return problem(code, f"its last write to disk went wrong: {', '.join(errors)}", cure)
+    if not seen.info.get("aof_enabled"):
+        cure = "Set `appendonly yes` and `appendfsync everysec` in its configuration (CONFIG SET, then CONFIG REWRITE)."
+        return problem(code, "it has no append-only file, so a restart forgets jobs that were taken", cure)
+    if seen.fsync == "no":
+        cure = "Set `appendfsync everysec`, or `always`."
+        return problem(code, "its append-only file is written whenever the kernel likes (appendfsync no)", cure)
+    if settings.durability == "replica" and not seen.info.get("connected_slaves"):
+        cure = "Attach a replica, or set UNSTUCK_DURABILITY=fsync."
+        return problem(code, "UNSTUCK_DURABILITY=replica, and it has no replica: every submit would fail", cure)
+    return ok(code, f"append-only file, appendfsync {seen.fsync or 'not known (we may not ask)'}")
+
+
+def _memory(seen: ServerFacts) -> Finding:
+    memory, limit, host = (seen.info.get(name, 0) for name in ("used_memory", "maxmemory", "total_system_memory"))
+    used = f"{_size(memory)} used"
+    if not (limit or host):
+        return ok("REDIS_MEMORY", f"{used}, no limit known")
+    share = memory / (limit or host)
+    text = f"{used} of {_size(limit or host)} ({share:.0%}, {'maxmemory' if limit else 'all that its host has'})"
+    cure = "Give it more memory, shorten UNSTUCK_RETENTION, or find out who else fills it. Full, it refuses all writes."
+    if share >= FULL:
+        return problem("REDIS_MEMORY", text, cure)
+    return warning("REDIS_MEMORY", text, cure) if share >= NEARLY_FULL else ok("REDIS_MEMORY", text)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def _clock(seen: ServerFacts) -> Finding:
+    off = abs(seen.ahead)
+    if off > SKEW + seen.unsure:
+        text = f"the clock of this machine is {off:.1f}s {'ahead of' if seen.ahead > 0 else 'behind'} that of Redis"
+        cure = "Let NTP set both. Nothing is decided by the clock of this machine, but times that people see are wrong."
+        return warning("CLOCK", text, cure)
+    return ok("CLOCK", f"this machine and Redis agree on the time within {max(off, seen.unsure, 0.1):.1f}s")
+
+
+def of_records(seen: RecordFacts, settings: Settings) -> Iterator[Finding]:
+    """Does anybody take what waits?"""
+    yield _reports(seen, settings)
+    if seen.dead:
+        cure = "Look at them with `unstuck dead list`; then `unstuck dead replay` or `unstuck dead drop`."
+        what = "reports that nobody could apply, notices that nobody took, or submits that were refused"
+        text = f"{count_of(seen.dead, 'dead letter')}: {what}"
+        yield warning("DEAD_LETTERS", text, cure)
+    else:
+        yield ok("DEAD_LETTERS", "there are no dead letters")
+    # As the fleet is set, which need not be as this process is.
+    gap = longest_gap(settings.sweep_every if seen.period is None else seen.period)
+    late = max(LATE, gap)
+    if seen.overdue is not None and seen.overdue > late:
+        text = f"job {seen.overdue_job} should have been decided {format_duration(seen.overdue)} ago, and nobody did"
+        cure = f"Start a coordinator. If one runs, its log says why: look for {seen.overdue_job} in it."
+        yield (problem if seen.overdue > max(TOO_LATE, 2 * late) else warning)("JOBS_OVERDUE", text, cure)
+    else:
+        yield ok("JOBS_OVERDUE", f"{count_of(seen.open, 'open job')}, none overdue")
+    if seen.halted:
+        text = f"{count_of(seen.halted, 'open job')} cannot go on alone: no coordinator could decide what is next"
+        cure = "`unstuck list --status HALTED` names each with its reason; resume or cancel it when the cause is gone."
+        yield problem("JOBS_HALTED", text, cure)
+    if seen.halted_schedules:
+        which = some([f"{name} ({why})" for name, why in seen.halted_schedules.items()])
+        text = f"{count_of(len(seen.halted_schedules), 'schedule')} cannot go on alone, and run no job: {which}"
+        yield problem("SCHEDULES_HALTED", text, "`unstuck schedule why NAME` says why, and what helps.")
+    for pool, waiting in seen.closed_pools.items():
+        text = f"{count_of(waiting, 'group')} waiting for a slot of pool {pool}, which has 0"
+        yield warning("POOLS", text, f"Unless it was closed on purpose: `unstuck pool set {pool} N`.")
+    if seen.newer:
+        text = f"a newer release than this one has stored {some(list(seen.newer))}: coordinators of this one leave them"
+        cure = "End the upgrade: run coordinators of the release that stored them; no other decides them."
+        yield warning("JOBS_NEWER", text, cure)
+    yield _sweep(seen, gap)
+    if seen.stray:
+        count = count_of(seen.stray, "message")
+        text = f"{count} for a coordinator, sent without a prefix to a queue that no fleet reads"
+        option = f'broker_transport_options={{"global_keyprefix": "{Keys(settings.prefix).broker}"}}'
+        cure = (
+            f"Give the Celery app that sends {option}, send again, and remove the list: redis-cli DEL {CONTROL_QUEUE}"
+        )
+        yield problem("STRAY_MESSAGES", text, cure)
+
+
+def _reports(seen: RecordFacts, settings: Settings) -> Finding:
+    code, cure = "REPORTS", "Start a coordinator, or look at the log of those that run: unstuck fleet"
+    if seen.unread_age is not None and seen.unread_age > LATE:
+        count = "" if seen.lag is None else f" ({seen.lag:,} unread)"
+        text = f"the oldest report that no coordinator has read waits for {format_duration(seen.unread_age)}{count}"
+        return (problem if seen.unread_age > TOO_LATE else warning)(code, text, cure)
+    if seen.pending_age is not None and seen.pending_age > LATE + 2 * settings.report_idle:
+        waits = format_duration(seen.pending_age)
+        text = f"{count_of(seen.pending, 'report')} read and not finished, the oldest for {waits}"
+        return (problem if seen.pending_age > 2 * TOO_LATE else warning)(code, text, cure)
+    return ok(code, f"{seen.lag or 0:,} unread, {seen.pending:,} being applied")
+
+
+def _sweep(seen: RecordFacts, gap: float) -> Finding:
+    cure = (
+        "Start a coordinator (celery -A unstuck.coordinator worker -P threads) and a beat "
+        "(celery -A unstuck.coordinator beat)."
+    )
+    if seen.swept_age is None:
+        return (problem if seen.open else warning)("SWEEP", "nobody has ever swept here", cure)
+    text = f"the last sweep was {format_duration(max(0.0, seen.swept_age))} ago"
+    if seen.swept_age > gap:
+        return (problem if seen.open else warning)("SWEEP", text, cure)
+    if not seen.beat:
+        text += "; no beat is there, so coordinators sweep by themselves, half as often"
+        return warning("SWEEP", text, "Start a beat: celery -A unstuck.coordinator beat")
+    return ok("SWEEP", f"{text}, and a beat is there")
+
+
+def of_settings(settings: Settings) -> list[Finding]:
+    """Do the terms fit each other? As this process sees them: every process of a fleet should have the same."""
+    s = settings
+    lease = (s.lease_ttl, "UNSTUCK_LEASE_TTL")
+    lock, idle = (s.lock_ttl, "UNSTUCK_LOCK_TTL"), s.report_idle + s.sweep_every
+    grace, deadline = (s.cancel_grace, "UNSTUCK_CANCEL_GRACE"), (s.cancel_deadline, "UNSTUCK_CANCEL_DEADLINE")
+    sweep, timeout = (s.sweep_every, "UNSTUCK_SWEEP_EVERY"), (s.dispatch_timeout, "UNSTUCK_DISPATCH_TIMEOUT")
+    last = (s.lease_ttl + s.cancel_grace, "UNSTUCK_LEASE_TTL + UNSTUCK_CANCEL_GRACE")
+    rules = [
+        ((3 * s.lease_renew, "3 × UNSTUCK_LEASE_RENEW"), lease, "two lost renewals lose a lease"),
+        (lock, (idle, "UNSTUCK_REPORT_IDLE + UNSTUCK_SWEEP_EVERY"), "the reports of a dead coordinator meet its lock"),
+        (grace, deadline, "a job is CANCELED before its runners were told to go"),
+        ((3 * s.sweep_every, "3 × UNSTUCK_SWEEP_EVERY"), lease, "the sweep, and not its lease, finds a dead worker"),
+        (sweep, timeout, "lost offers are made again late"),
+        (last, (s.retention, "UNSTUCK_RETENTION"), "a job is forgotten while a worker may still hold it"),
+    ]
+    broken = [
+        problem(
+            "SETTINGS",
+            f"{name} ({short:g}s) must be below {limit} ({long:g}s), or {otherwise}",
+            "Change one of them, in every process of the fleet alike.",
+        )
+        for (short, name), (long, limit), otherwise in rules
+        if short >= long
+    ]
+    stops = s.stop_within() + LAST_STEPS
+    if stops > STOP_TIMEOUT:
+        text = (
+            f"a worker may take {stops:g}s to stop (UNSTUCK_DRAIN_GRACE {s.drain_grace:g}s + UNSTUCK_CANCEL_GRACE "
+            f"{s.cancel_grace:g}s + 10s), longer than the {STOP_TIMEOUT:g}s that a supervisor was advised to wait"
+        )
+        wait = f"Let its supervisor wait {stops:g}s before it kills (TimeoutStopSec and the like), or shorten one."
+        broken.append(warning("SETTINGS", text, wait))
+    if not s.stalled_after:
+        text = "UNSTUCK_STALLED_AFTER is 0: a process in which Celery has stalled stays so until somebody restarts it"
+        broken.append(warning("SETTINGS", text, "Set UNSTUCK_STALLED_AFTER to a minute or more, for all of them."))
+    return broken or [ok("SETTINGS", "the terms fit each other, as this process is set")]
+
+
+def of_java(java: int, spark: str | None, *, lacks_connector: bool = False) -> list[Finding]:
+    """Can this machine run Spark? Takes what ``java_facts`` and ``lacks_connector`` found."""
+    if spark is None:
+        return [ok("JAVA", "not looked at: no worker is installed here (no PySpark)")]
+    found = ok("SPARK", f"PySpark {spark}")
+    if not spark.startswith(tuple(f"{version}." for version in SPARKS)):
+        text = f"PySpark {spark} is here, with which Unstuck is not tested; it is with {', '.join(SPARKS)}"
+        found = warning("SPARK", text, "Install one of these versions on all workers.")
+    if lacks_connector:
+        text = f"PySpark {spark} has no connector for S3, where the warehouse is: groups that use Spark would fail"
+        cure = "Set spark.jars.packages in UNSTUCK_SPARK_CONF of the workers (SPARK_LACKS_STORE), or use spark: false."
+        found = warning("SPARK", text, cure)
+    if java >= JAVA:
+        return [ok("JAVA", f"Java {java}"), found]
+    what = f"Java {java} is too old" if java else "Java is not installed"
+    cure = f"Install Java {JAVA} or newer, on the PATH or in JAVA_HOME. It matters only where a worker is to run."
+    return [problem("JAVA", f"{what} for Spark on this machine", cure), found]
+
+
+def of_delta(jobs: list[str]) -> list[Finding]:
+    """Warn that this machine lacks the package deltalake, so it cannot publish ``jobs``, which write Delta tables."""
+    if not jobs:
+        return []
+    text = (
+        "this machine lacks the package deltalake, so no coordinator here can publish "
+        f"{count_of(len(jobs), 'open job')} with outputs of format: delta: {some(jobs)}"
+    )
+    cure = f"If coordinators run here, install it and restart them. {how_to_install('delta')}"
+    return [warning("DELTA", text, cure)]
+
+
+def of_warehouse(seen: WarehouseFacts) -> Finding:
+    """Can the warehouse be published to?"""
+    cure = "Mount it here under the same path as everywhere, or set UNSTUCK_WAREHOUSE."
+    if "://" in seen.uri:
+        cure = "Look at the bucket, its region and endpoint, and the credentials: docs/operate.md, object store."
+    if (install := how_to_install("s3")) in seen.trouble:
+        cure = install
+    if any(os.strerror(full) in seen.trouble for full in (errno.ENOSPC, errno.EDQUOT)):
+        cure = MAKE_ROOM
+    if seen.trouble:
+        return problem("WAREHOUSE", f"the warehouse {seen.uri} cannot be used from here: {seen.trouble}", cure)
+    if not seen.there:
+        text = f"there is no warehouse at {seen.uri} yet; the first submit makes one"
+        return warning("WAREHOUSE", text, f"Nothing, if this is a new installation. {cure}")
+    if not seen.creates_once:
+        text = f"{seen.uri} does not create a file only if it is absent: two publishers would overwrite each other"
+        cure = "Put the warehouse elsewhere, or upgrade the object store. Jobs are refused there: WAREHOUSE_UNSAFE."
+        return problem("WAREHOUSE", text, cure)
+    return ok("WAREHOUSE", f"{seen.uri} can be written, and creates a file only if it is absent")
+
+
+def of_disk(seen: WarehouseFacts) -> list[Finding]:
+    """Is there room for what the next jobs write? Nothing where the warehouse is no folder, or cannot be used."""
+    if seen.free is None or not seen.disk:
+        return []
+    share = 1 - seen.free / seen.disk
+    text = f"the disk of the warehouse {seen.uri} has {_size(seen.free)} of {_size(seen.disk)} free ({share:.0%} full)"
+    return [warning("DISK", text, MAKE_ROOM) if share >= FULL else ok("DISK", text)]
+
+
+def of_warehouse_and_jobs(seen: WarehouseFacts, jobs: tuple[JobWarehouse, ...]) -> list[Finding]:
+    """Is the warehouse here the one that the open jobs were submitted to? Nothing where it cannot be used."""
+    if seen.trouble:
+        return []
+    here = [job for job in jobs if job.warehouse == seen.uri]
+    if differing := [f"{job.job} ({job.id})" for job in here if job.id != seen.id]:
+        what = f"has the id {seen.id} here" if seen.id else "is not there, as seen from here"
+        text = (
+            f"the warehouse {seen.uri} {what}, and {count_of(len(differing), 'open job')} submitted to another under "
+            f"that path: {some(differing)}"
+        )
+        cure = "Share one folder between all hosts, mounted under one path. See WAREHOUSE_MISMATCH."
+        return [problem("WAREHOUSE_ID", text, cure)]
+    text = f"{seen.id or 'none yet'}; the same for {count_of(len(here), 'open job')} looked at"
+    if away := len(jobs) - len(here):
+        text = f"{count_of(away, 'open job')} with another warehouse than {seen.uri}, which was not looked at"
+    return [ok("WAREHOUSE_ID", text)]
+
+
+def of_jobs(staged: Sequence[str], unknown: Sequence[str], settings: Settings) -> Finding:
+    """Does the store still know the jobs of which there is work in the warehouse?
+
+    Args:
+        staged: jobs with work in the warehouse, submitted within the retention; ``unknown``: those the store knows not.
+    """
+    code, recent = "LOST_JOBS", f"the last {format_duration(settings.retention)}"
+    if not unknown:
+        return ok(code, f"the store knows {count_of(len(staged), 'job')} of {recent} that the warehouse knows")
+    text = (
+        f"the warehouse {settings.warehouse} has work of {count_of(len(unknown), 'job')} of {recent} that this Redis "
+        f"does not know: {some(list(unknown))}. It was emptied (FLUSHALL), or restored from an older copy, or it is "
+        "another Redis"
+    )
+    cure = (
+        "Restore the Redis that had them, or submit those again that are not published (`unstuck datasets`). Nothing, "
+        "if another fleet uses this warehouse as well, or forgets jobs sooner (UNSTUCK_RETENTION)."
+    )
+    return warning(code, text, cure)
+
+
+def of_small_files(found: Mapping[str, int]) -> list[Finding]:
+    """Do readers of a dataset open many files for few rows? ``found``: by dataset."""
+    if not found:
+        return []
+    which = some([f"{dataset} ({files:,})" for dataset, files in found.items()])
+    cure = f"unstuck compact {next(iter(found))}. A job can do it each night (docs/operate.md)."
+    return [warning("SMALL_FILES", f"datasets of many small files, which slow their readers: {which}", cure)]
+
+
+def of_views(behind: Mapping[str, tuple[int, int]]) -> list[Finding]:
+    """Does each kept file of views show what is published? ``behind``: by path, the version shown and the newest."""
+    cure = "unstuck datasets --export-views {} --keep. The log of the publisher says why it could not write it."
+    return [
+        warning(
+            "VIEWS_STALE",
+            f"{path} shows version {max(at, 0)} of the warehouse, of which {head} is the newest",
+            cure.format(PurePath(path).stem),
+        )
+        for path, (at, head) in behind.items()
+    ]
+
+
+def of_warehouse_and_fleet(seen: WarehouseFacts, view: FleetView) -> list[Finding]:
+    """Is the warehouse here the one that runners and coordinators see? Each looks from its own host, now and then."""
+    code = "WAREHOUSE_SHARED"
+    fleet = [*view.coordinators, *view.runners]
+    all_ = [(f"{one.host}:{one.pid}", one.warehouse) for one in fleet if not one.silent]
+    looks = [
+        (who, what)
+        for who, what in all_
+        if what.uri == seen.uri and (what.id is not None or what.trouble) and not _saw_too_early(seen, what)
+    ]
+    known, where = seen.id, "here"
+    if known is None:
+        known, where = next(((what.id, f"for {who}") for who, what in looks if what.id), ("", "here"))
+    found = []
+    if differing := [f"{who} ({what.trouble or what.id or 'none'})" for who, what in looks if what.id != known]:
+        text = f"at {seen.uri} stands {known or 'no warehouse'} {where}, and something else for: {some(differing)}"
+        cure = "Mount the same folder at that path on their hosts. Until then their attempts fail: WAREHOUSE_MISMATCH."
+        found.append(problem(code, text, cure))
+    if elsewhere := [f"{who} ({what.uri})" for who, what in all_ if what.uri not in (None, seen.uri)]:
+        text = f"runners and coordinators that are set to another warehouse than {seen.uri}: {some(elsewhere)}"
+        cure = "If it is the same one, mount it everywhere under one path, set as UNSTUCK_WAREHOUSE. Else nothing."
+        found.append(warning(code, text, cure))
+    text = f"{len(looks):,} of {len(all_):,} runners and coordinators say that they see the same there"
+    if silent := len(all_) - len(looks):
+        text += (
+            f"; {silent:,} cannot say (UNSTUCK_WAREHOUSE is not set for them, or names no folder, or they have not "
+            "looked since it was made)"
+        )
+    return found or [ok(code, text)]
+
+
+def _saw_too_early(seen: WarehouseFacts, what: WarehouseSeen) -> bool:
+    """Did that process see no warehouse, before it was made or about then? That says nothing.
+
+    Every process of a new fleet has looked before the first submit makes the warehouse. It looks again within seconds.
+    """
+    if what.id != "" or what.looked_at is None or seen.made_at is None:
+        return False
+    return what.looked_at < seen.made_at + FRESH

@@ -1,0 +1,90 @@
+"""The doctor judges who can be told: the targets that specs name, those that coordinators know, and how these do."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import redis
+
+from unstuck.coordinator.notices.outbox import Outbox
+from unstuck.coordinator.spec.problems import suggestion
+from unstuck.coordinator.store.schedule_store import ScheduleStore
+from unstuck.doctor.finding import Finding, ok, problem, warning
+from unstuck.doctor.redis_facts import open_jobs
+from unstuck.tasks.duration import format_duration
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.views.fleet_view import FleetView
+from unstuck.views.queues import some
+from unstuck.views.words import count_of
+
+CODE = "NOTICES"
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeFacts:
+    """The targets that are named, and those that take nothing.
+
+    Attributes:
+        named: target → the jobs and schedules whose specs name it, as ``job ID`` or ``schedule NAME``.
+        failing: target → since when it has taken nothing, what it last said, and how many notices wait for it.
+    """
+
+    named: Mapping[str, list[str]]
+    failing: Mapping[str, tuple[float, str, int]]
+
+
+def notice_facts(client: redis.Redis, keys: Keys) -> NoticeFacts:
+    """Of the newest open jobs, and of all schedules. Raises: redis.RedisError."""
+    named: defaultdict[str, list[str]] = defaultdict(list)
+    jobs, pipe = open_jobs(client, keys), client.pipeline(transaction=False)
+    for job in jobs:
+        pipe.hget(keys.of(job).job, "spec")
+    specs = [(f"job {job}", spec) for job, spec in zip(jobs, pipe.execute(), strict=True)]
+    store = ScheduleStore(client, keys)
+    specs += [(f"schedule {one.name}", one.spec) for one in store.load_all(store.names())[0]]
+    for who, spec in specs:
+        for target in _targets_in(spec or "{}"):
+            named[target].append(who)
+    failing = {}
+    waiting = Outbox(client, keys).waiting()
+    for target, text in cast(dict[str, str], client.hgetall(keys.notices)).items():
+        state = json.loads(text)
+        if state.get("failed"):
+            failing[target] = (state["since"], state.get("said", ""), sum(one.to == target for one in waiting))
+    return NoticeFacts(named, failing)
+
+
+def _targets_in(spec: str) -> set[str]:
+    try:
+        return {name for rule in cast(Any, json.loads(spec)).get("notify", ()) for name in rule["to"]}
+    except (ValueError, AttributeError, KeyError, TypeError):
+        return set()  # a record that is damaged
+
+
+def of_notices(facts: NoticeFacts, view: FleetView) -> Iterator[Finding]:
+    """Does each target that a spec names exist, on all coordinators, and does it take what is sent?"""
+    coordinators = [one for one in view.coordinators if not one.silent]
+    known = {target for one in coordinators for target in one.targets}
+    bad = False
+    for target, who in sorted(facts.named.items()):
+        if coordinators and target not in known:
+            bad = True
+            text = f"{some(who)} tell {target!r}, which no coordinator has in UNSTUCK_NOTIFY{suggestion(target, known)}"
+            cure = "Add it there and restart the coordinators, or correct `to:`. Until then it is told nothing."
+            yield problem(CODE, text, cure)
+    for target in sorted(known):
+        if lacking := [f"{one.host}:{one.pid}" for one in coordinators if target not in one.targets]:
+            bad = True
+            text = f"the target {target!r} is not in UNSTUCK_NOTIFY of {some(lacking)}, and is in that of others"
+            yield warning(CODE, text, "Give all coordinators one setting, and restart those.")
+    for target, (since, said, waiting) in sorted(facts.failing.items()):
+        bad = True
+        text = f"{target!r} has taken no notice for {format_duration(max(0.0, view.at - since))}: {said}"
+        text += f"; {count_of(waiting, 'notice')} for it" if waiting else ""
+        yield warning(CODE, text, f"Try it where the setting is: unstuck notify test {target}")
+    if not bad:
+        yield ok(CODE, f"{count_of(len(known), 'target')} known to the coordinators")

@@ -1,0 +1,347 @@
+"""The local fleet behind ``unstuck up``: Valkey, workers, coordinators and a beat, as children of one process.
+
+The children are the ordinary Celery programs of a real fleet; this module starts, supervises and ends them. All state
+is in Valkey and in the warehouse, so every process, this one included, can be killed at any time.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import shlex
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import redis
+
+from unstuck.coordinator.errors import FleetFailed
+from unstuck.local.fleet_logs import Console, rotate
+from unstuck.local.home import Home, free_port, ping
+from unstuck.local.process import Program, SupervisedProcess
+from unstuck.local.programs import Size, page, program_list, valkey
+from unstuck.local.source import SourceWatch
+from unstuck.tasks.protocol.keys import CONTROL_QUEUE
+from unstuck.tasks.redis_url import has_password, without_password
+from unstuck.tasks.settings import Settings
+
+DEFAULT_SIZE = Size()
+PAGE_PORT = 8620  # or another one, if this is taken
+START_TRIES = 3  # a process that ended so often in a row before the fleet was ready will not come up
+VALKEY_TIMEOUT = 20.0  # seconds within which an embedded Valkey must answer, or say that it loads its data
+LOG_LIMIT = 20_000_000  # bytes of a log; a larger one is rotated to NAME.log.1
+LOOK_EVERY = 0.5  # seconds between two looks at the source of steps
+SIGNAL_WITHIN = 0.5  # seconds until a signal is noticed that did not interrupt the wait for it
+ROTATE_EVERY = 1.0  # seconds between two looks at the sizes of the logs
+
+
+class LocalFleet:
+    """A fleet on this machine. ``run()`` keeps it in the foreground; ``with LocalFleet() as fleet`` starts and ends it.
+
+    Args:
+        home: where logs and Valkey's data are kept; ``.unstuck`` in the current folder if None.
+        redis_url: the Redis to use; ``UNSTUCK_REDIS_URL`` if None; an embedded Valkey if that is unset too.
+        grace: seconds from asking a process to end until it is killed; if None, more than a worker needs to hand back.
+        say: takes each line for the person at the terminal; standard output if None.
+        programs: what to run instead of the Celery programs.
+        reload: restart the workers when Python files change below the working folder, or in a folder of PYTHONPATH.
+        web: serve the page of the fleet, too.
+    """
+
+    def __init__(
+        self,
+        size: Size = DEFAULT_SIZE,
+        home: Path | str | None = None,
+        redis_url: str | None = None,
+        *,
+        grace: float | None = None,
+        say: Callable[[str], None] | None = None,
+        programs: Sequence[Program] | None = None,
+        reload: bool = False,
+        web: bool = False,
+    ) -> None:
+        self.size = size
+        self.home = Home(home)
+        self.settings = Settings(redis_url=redis_url) if redis_url else Settings()
+        self.grace = self.settings.stop_within() + 5.0 if grace is None else grace
+        self.processes: list[SupervisedProcess] = []
+        self.redis_url = ""  # known once the Redis has been started
+        self._given_url = self.settings.redis_url if "redis_url" in self.settings.model_fields_set else None
+        self._programs = programs
+        self._reload = reload
+        self._page_port = 0 if web else None
+        self._say = Console(self.home.logs / "up.log", say, self.settings.log)
+        # Reentrant: a signal handler would wait for ever for the lock of an Event that its own thread has taken.
+        self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        self._valkey: SupervisedProcess | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start everything and return; ``wait_ready`` says when it can be used.
+
+        Raises:
+            FleetRunning: another fleet runs in this home.
+            FleetFailed: there is no server program, or the server does not come up.
+        """
+        lock = self.home.lock()
+        self._say.keeps = True
+        try:
+            threading.Thread(target=self._rotate_logs, name="rotate-logs", daemon=True).start()
+            if self._given_url:
+                self.redis_url = self._given_url
+            else:
+                port = self.home.port()
+                # Any account of this host can connect to the loopback address.
+                self.redis_url = f"redis://:{self.home.password()}@127.0.0.1:{port}/0"
+                # Valkey holds the lock of the home too, so no second server ever opens its data.
+                self._valkey = self._supervise(valkey(self.home.valkey, port, self.home.config), pass_fds=[lock])
+            if not self._redis_is_ready():
+                return
+            if self._valkey is not None:
+                self.home.announce(self.redis_url)
+            suffix = f"-{os.getpid()}" if self._given_url else ""
+            programs = self._programs
+            if programs is None:
+                programs = program_list(self.size, self.redis_url, self.settings, suffix)
+            if self._page_port is not None:
+                self._page_port = free_port(PAGE_PORT)
+                programs = [*programs, page(self._page_port, self.home.web_token(), self.redis_url, self.settings)]
+            source = self._source() if self._reload else None  # what changes from here on is not what workers import
+            for program in programs:
+                self.processes.append(self._supervise(program))
+            if source is not None:
+                threading.Thread(target=self._restart_changed, args=(source,), name="reload", daemon=True).start()
+        except BaseException:
+            self.stop(grace=0.0)
+            raise
+
+    def wait_ready(self, timeout: float = 90.0) -> bool:
+        """Return True once every worker and coordinator has answered and the page listens; False after a signal.
+
+        Raises:
+            FleetFailed: a process keeps ending, or one did not answer within ``timeout`` seconds.
+        """
+        silent = {one.program.node: one for one in self.processes if one.program.node}
+        deadline = time.monotonic() + timeout
+        while self._signals.empty():
+            for one in self.processes:
+                if one.deaths >= START_TRIES:
+                    raise FleetFailed(
+                        f"{one.name} ended {one.deaths} times while it was starting. "
+                        f"The end of its log ({one.log}):\n{one.log_tail()}"
+                    )
+            for node in self._ping(sorted(silent)):
+                silent.pop(node, None)
+            waited_for = [*silent.values(), *(one for one in self.processes if not one.up)]
+            if not waited_for:
+                return True
+            if time.monotonic() > deadline:
+                names, first = ", ".join(dict.fromkeys(one.name for one in waited_for)), waited_for[0]
+                raise FleetFailed(
+                    f"After {timeout:g} s there is no answer from {names}. "
+                    f"The end of the log of {first.name} ({first.log}):\n{first.log_tail()}"
+                )
+        return False
+
+    def stop(self, grace: float | None = None) -> None:
+        """End everything: ask, wait ``grace`` seconds, kill what is left with all that it started. Never raises."""
+        grace = self.grace if grace is None else grace
+        self._end(self.processes, grace)
+        # Valkey last: the others hand their attempts back through it.
+        if self._valkey is not None:
+            self._end([self._valkey], max(grace, 1.0))
+            self.home.retract()
+        self.processes, self._valkey = [], None
+        self._stopped.set()
+        self.home.unlock()
+
+    def run(self) -> int:
+        """Keep the fleet in the foreground until Ctrl-C, SIGTERM or SIGHUP; a second hands back now, a third kills.
+
+        Returns: 0 after a stop that was asked for; 1 if the fleet did not come up.
+        Raises: FleetRunning, FleetFailed (from ``start``).
+        """
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        # An ignored signal stays ignored: under nohup the fleet outlives its terminal.
+        handled = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, lambda *_: self._signals.put(None)) for number in handled}
+        failed = False
+        try:
+            self._say(f"Starting {self.size} …")
+            self.start()
+            try:
+                if self.wait_ready():
+                    self._say(self.welcome())
+                self._wait_for_a_signal()
+            except FleetFailed as error:
+                failed = True
+                self._say(str(error))
+            self._say(
+                f"Stopping: what runs has {self.settings.drain_grace:g} s to end, and is then handed back. "
+                "Ctrl-C again does that now."
+            )
+            self.stop()
+            self._say("Stopped. Jobs that were running go on when a fleet is up again.")
+        finally:
+            self.stop()  # also after an error: the processes are asked to end before the kernel would kill them
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return int(failed)
+
+    def _wait_for_a_signal(self) -> None:
+        """Return once a signal has said to end.
+
+        The wait is cut into pieces. The kernel may give a signal to another thread; Python then handles it in this one,
+        but only when this one runs again, and a wait without a limit is not interrupted (seen once).
+        """
+        while True:
+            with suppress(queue.Empty):
+                return self._signals.get(timeout=SIGNAL_WITHIN)
+
+    def welcome(self) -> str:
+        """The greeting once the fleet is ready: the line to submit with names all that no other terminal knows."""
+        url = self.redis_url
+        found = self._valkey is not None and self.home.path == Home().path  # by `with_local_fleet`
+        secret = self._valkey is None and has_password(url)  # it is not written on a terminal; the reader has it
+        reach = self.home.reach if self._valkey is not None else f"UNSTUCK_REDIS_URL={shlex.quote(url)}"
+        prefix = "" if found or secret else f"{reach} "
+        where = ", and with this UNSTUCK_REDIS_URL" if secret and not found else ""
+        if self.settings.warehouse != str(Path("warehouse").resolve()):
+            prefix += f"UNSTUCK_WAREHOUSE={shlex.quote(self.settings.warehouse)} "
+        return "\n".join(
+            (
+                f"Ready: {self.size}, on {without_password(url)}",
+                f"  submit     {prefix}unstuck submit SPEC --wait   (in another terminal, from this folder{where})",
+                *([f"  reach      export {self.home.reach}   (workers, flower, apps)"] if self._valkey else []),
+                *([f"  page       {self._page()}"] if self._page_port else []),
+                f"  logs       {self.home.logs}",
+                f"  warehouse  {self.settings.warehouse}",
+                "  Ctrl-C stops everything.",
+            )
+        )
+
+    def _page(self) -> str:
+        url = f"http://127.0.0.1:{self._page_port}/"
+        return f"{url}   (this file logs you in: {self.home.login_file(url).as_uri()})"
+
+    def _supervise(self, program: Program, pass_fds: Sequence[int] = ()) -> SupervisedProcess:
+        process = SupervisedProcess(program, self.home.logs / f"{program.name}.log", self._say, pass_fds)
+        process.start()
+        return process
+
+    def _redis_is_ready(self) -> bool:
+        """Wait until it answers; False if a signal said to end meanwhile.
+
+        Raises:
+            FleetFailed: it does not answer, or the embedded one does not come up.
+        """
+        url = without_password(self.redis_url)
+        deadline = time.monotonic() + VALKEY_TIMEOUT
+        loading = False
+        while self._signals.empty():
+            try:
+                ping(self.redis_url)
+                return True
+            except redis.BusyLoadingError:
+                # No limit: a server with a large file would otherwise never come up again.
+                deadline = time.monotonic() + VALKEY_TIMEOUT
+                if not loading:
+                    self._say(f"The Redis at {url} is loading its data; the fleet starts after that. Ctrl-C ends it.")
+                loading = True
+            except redis.RedisError:
+                if self._valkey is None:
+                    why = f"No Redis answers at {url}. Start it, or unset UNSTUCK_REDIS_URL to use Valkey."
+                    raise FleetFailed(why) from None
+                if self._valkey.deaths >= START_TRIES or time.monotonic() > deadline:
+                    raise FleetFailed(
+                        f"The embedded Valkey does not answer at {url}. "
+                        f"The end of its log ({self._valkey.log}):\n{self._valkey.log_tail()}"
+                    ) from None
+            time.sleep(0.05)  # a server that is not there yet cannot be waited on
+        return False
+
+    @cached_property
+    def _celery(self) -> Any:
+        from unstuck.tasks.transport.celery_app import celery_app  # slow to import
+
+        app = celery_app("unstuck.up", (CONTROL_QUEUE,), self.settings.model_copy(update={"redis_url": self.redis_url}))
+        # A server that hangs must not keep the main thread, which ends the fleet at a signal.
+        app.conf.broker_transport_options |= {"socket_timeout": 1.0, "socket_connect_timeout": 1.0}
+        return app
+
+    def _ping(self, nodes: list[str]) -> list[str]:
+        """Those of these Celery nodes that answer within half a second."""
+        from kombu.exceptions import OperationalError
+
+        if not nodes:
+            time.sleep(0.05)
+            return []
+        try:
+            with self._celery.connection_for_write() as connection:
+                replies = self._celery.control.ping(destination=nodes, timeout=0.5, connection=connection)
+        except (OperationalError, redis.RedisError, OSError):
+            time.sleep(0.2)  # Valkey is being started again, or the fleet ended
+            return []
+        return [name for reply in replies for name in reply]
+
+    def _end(self, processes: Sequence[SupervisedProcess], grace: float) -> None:
+        """Ask all to end, and kill what has not ended in time. A first signal shortens that time, a second ends it."""
+        deadline = time.monotonic() + grace
+        for process in processes:
+            process.stop()
+        hurried = False
+        # A worker limits its own stop, but a worker that is frozen (SIGSTOP) does not: never wait without a limit.
+        while not all(process.gone for process in processes) and time.monotonic() < deadline:
+            try:
+                self._signals.get(timeout=0.05)
+            except queue.Empty:
+                continue
+            if hurried:
+                break
+            hurried, now = True, self.settings.stop_within(at_once=True)
+            self._say(f"Handing back; what has not ended in {now:g} s is killed. Ctrl-C again kills it now.")
+            deadline = min(deadline, time.monotonic() + now)
+            for process in processes:
+                process.stop()  # a worker that gets a second SIGTERM hands back at once
+        for process in processes:
+            for pid in [] if process.gone else process.kill():
+                self._say(f"{process.name}: pid {pid} could not be ended; see to it with: kill -9 {pid}")
+
+    def _source(self) -> SourceWatch:
+        """Where workers find the code of steps. Installed packages are not watched."""
+        folders = [os.getcwd(), *filter(os.path.isdir, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        return SourceWatch(dict.fromkeys(folders), without=(self.home.path, self.settings.warehouse))
+
+    def _restart_changed(self, source: SourceWatch) -> None:
+        """Restart the workers whenever the source of steps has changed."""
+        while not self._stopped.wait(LOOK_EVERY):
+            if changed := source.changed():
+                workers = [one for one in self.processes if one.program.runs_steps]
+                names = ", ".join(one.name for one in workers)
+                first = os.path.relpath(changed[0], source.folders[0])
+                more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+                self._say(
+                    f"{first}{more} changed: restarting {names}. "
+                    f"What runs has {self.settings.drain_grace:g} s to end, and is then handed back."
+                )
+                for worker in workers:
+                    worker.restart()
+
+    def _rotate_logs(self) -> None:
+        while not self._stopped.wait(ROTATE_EVERY):
+            for log in self.home.logs.glob("*.log"):
+                with suppress(OSError):  # it was removed, or is tried again
+                    rotate(log, LOG_LIMIT)

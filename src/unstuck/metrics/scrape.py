@@ -1,0 +1,118 @@
+"""One scrape: all parts ask Redis together, in a few round trips; scrapes that come at once share one computation."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from functools import partial
+
+import redis
+from prometheus_client.registry import Collector
+
+from unstuck.metrics import catalog
+from unstuck.metrics.catalog import Family
+from unstuck.metrics.parts import PARTS, Part, processes
+from unstuck.metrics.sheet import Sheet
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+def scrape(client: redis.Redis, keys: Keys, runner_silence: float) -> Sequence[Family]:
+    """The metrics of a fleet now.
+
+    Args:
+        client: must decode responses.
+        runner_silence: seconds after which a runner that was not heard of counts as silent.
+
+    Raises: redis.RedisError: Redis did not answer.
+    """
+    sheet = Sheet()
+    with client.pipeline(transaction=False) as pipe:
+        pipe.time()
+        waiting: list[tuple[str, Part, int]] = []
+        parts = {make.__name__: make(pipe, keys, sheet) for make in PARTS}
+        for name, part in {**parts, "processes": processes(pipe, keys, sheet, runner_silence)}.items():
+            before = len(pipe)
+            next(part)
+            waiting.append((name, part, len(pipe) - before))
+        time_there, *answers = pipe.execute(raise_on_error=False)
+        if isinstance(time_there, redis.RedisError):
+            raise time_there  # as while a script runs for long: it says so, and answers nothing else either
+        seconds, micros = time_there
+        sheet.at = seconds + micros / 1e6
+        while waiting:
+            asking, waiting = waiting, []
+            for name, part, count in asking:
+                mine, answers, before = answers[:count], answers[count:], len(pipe)
+                if _answered(part, mine, name, sheet):
+                    waiting.append((name, part, len(pipe) - before))
+                else:
+                    del pipe.command_stack[before:]  # of a part that failed while it asked more
+            answers = pipe.execute(raise_on_error=False) if waiting else []
+    sheet.add(catalog.UP, 1)
+    return sheet.families()
+
+
+def _answered(part: Part, answers: list[object], name: str, sheet: Sheet) -> bool:
+    """Give a part its answers. Returns whether it has asked more; a part that fails is left out and counted."""
+    try:
+        refused = next((one for one in answers if isinstance(one, redis.ResponseError)), None)
+        if refused is not None:
+            part.throw(refused)
+        else:
+            part.send(answers)
+    except StopIteration:
+        return False
+    except Exception as error:  # noqa: BLE001 - of a damaged key, or one that this user of Redis may not read
+        log.warning("the metrics of %s cannot be read, and are left out: %s: %s", name, type(error).__name__, error)
+        sheet.unreadable(name)
+        return False
+    return True
+
+
+class Exporter(Collector):
+    """The metrics for the client library of Prometheus, read anew at each scrape. Safe to use from several threads."""
+
+    def __init__(self, client: redis.Redis, settings: Settings) -> None:
+        keys, silence = Keys(settings.prefix), settings.runner_silence
+        self._read: Callable[[], Iterable[Family]] = partial(scrape, client, keys, silence)
+        self._lock = threading.Lock()
+        self._under_way: Future[Iterable[Family]] | None = None
+        self._away = False
+
+    def describe(self) -> Iterable[Family]:
+        """The names, for a registry that must not scrape to learn them."""
+        return [metric.family() for metric in catalog.CATALOG]
+
+    def collect(self) -> Iterable[Family]:
+        """The metrics now; ``unstuck_up`` alone is 0 if Redis does not answer."""
+        with self._lock:
+            mine = self._under_way is None
+            under_way = self._under_way = self._under_way or Future()
+        if mine:
+            try:
+                under_way.set_result(self._families())
+            except BaseException as error:
+                under_way.set_exception(error)
+                raise
+            finally:
+                with self._lock:
+                    self._under_way = None
+        return under_way.result()
+
+    def _families(self) -> Iterable[Family]:
+        try:
+            found = self._read()
+        except redis.RedisError as error:
+            if not self._away:
+                log.warning("Redis does not answer: unstuck_up is 0 until it does: %s", error)
+            self._away = True
+            sheet = Sheet()
+            sheet.add(catalog.UP, 0)
+            return sheet.families()
+        self._away = False
+        return found

@@ -1,0 +1,72 @@
+"""The sheet onto which the parts of a scrape write their samples, within the bounds of the catalogue."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.utils import floatToGoString
+
+from unstuck.coordinator.store.totals import BUCKETS, Totals
+from unstuck.metrics import catalog
+from unstuck.metrics.catalog import Family, MetricSpec
+
+
+class Sheet:
+    """The samples of one scrape. ``at``: its time, in seconds by the clock of Redis."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+        self._families: dict[str, Family] = {}
+        self._left_out = Counter[tuple[str, str]]()
+
+    def _family(self, metric: MetricSpec) -> Family:
+        if metric.name not in self._families:
+            self._families[metric.name] = metric.family()
+        return self._families[metric.name]
+
+    def add(self, metric: MetricSpec, value: float, *labels: str) -> None:
+        """One sample of a metric whose labels are words of ours."""
+        family = self._family(metric)
+        assert not isinstance(family, HistogramMetricFamily)
+        family.add_metric(labels, float(value))
+
+    def add_all(self, metric: MetricSpec, values: Iterable[tuple[Sequence[str], float]]) -> None:
+        """One sample for each of ``values``, of which the first are kept if they are too many."""
+        found = list(values)
+        if (left := len(found) - metric.most) > 0:
+            self._left_out[metric.name, "too_many"] += left
+        for labels, value in found[: metric.most]:
+            self.add(metric, value, *labels)
+
+    def add_histogram(self, metric: MetricSpec, totals: Totals, *labels: str) -> None:
+        """The times of ``totals`` as a histogram."""
+        family = self._family(metric)
+        assert isinstance(family, HistogramMetricFamily)
+        ends = [*map(floatToGoString, BUCKETS), "+Inf"]
+        family.add_metric(labels, list(zip(ends, accumulate(totals.buckets), strict=True)), totals.seconds)
+
+    def age_since(self, at: float) -> float:
+        """Seconds since ``at``; 0 if that lies ahead, as after the clock was set back."""
+        return max(0.0, self.at - at)
+
+    @contextmanager
+    def reading(self, what: str) -> Iterator[None]:
+        """Reads one entry in Redis: one that is damaged is counted, and left out."""
+        try:
+            yield
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
+            self.unreadable(what)
+
+    def unreadable(self, what: str) -> None:
+        """One entry in Redis could not be read."""
+        self._left_out[what, "unreadable"] += 1
+
+    def families(self) -> list[Family]:
+        """All that was written, in the order of the catalogue."""
+        for labels, count in self._left_out.items():
+            self.add(catalog.LEFT_OUT, count, *labels)
+        return [self._families[one.name] for one in catalog.CATALOG if one.name in self._families]

@@ -1,0 +1,46 @@
+"""The events of a job in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from unstuck.coordinator.commands.alter import in_words
+from unstuck.coordinator.decide.receipts import REFUSED
+from unstuck.coordinator.model.past_attempts import Event
+from unstuck.coordinator.model.status import GroupState
+from unstuck.tasks.duration import format_duration
+from unstuck.views.words import count_of, first_line, one_line
+
+CHANGES = 5  # of one alter, written out
+_WORDS = {"worker": "on", "claimant": "claimant", "queue": "queue"}  # before the value of a field of an event
+
+
+def told(event: Event) -> tuple[str, str]:
+    """The facts of an event in a few words, and the first line of its text."""
+    parts = [f"{word} {event[key]}" for key, word in _WORDS.items() if event.get(key)]
+    if "epoch" in event and event["kind"] != REFUSED:  # its sentence says so itself
+        parts.insert(0, f"attempt {event['epoch']}")
+    if "rows" in event:
+        parts.append(count_of(event["rows"], "row"))
+    changes = event.get("changes") or ()  # of an alter
+    parts.extend(
+        f"{one['path']}: {in_words(one['path'], one['old'])} → {in_words(one['path'], one['new'])}"
+        for one in changes[:CHANGES]
+    )
+    if len(changes) > CHANGES:
+        parts.append(f"{len(changes) - CHANGES} more")
+    if event.get("by"):
+        parts.append(f"by {event['by']}")
+    if event.get("next_at"):
+        parts.append(f"next in {format_duration(max(0.0, event['next_at'] - event['at']))}")
+    return one_line(", ".join(parts)), first_line(str(event.get("text", "")))
+
+
+def told_once(events: Iterable[tuple[str, Event]]) -> Iterator[Event]:
+    """The events for people: an error that the event of a group has told stands in no event of the job again."""
+    told: set[str] = set()
+    for _, event in events:
+        begun, _, _ = str(event.get("text", "")).partition(": ")
+        if event["kind"] == GroupState.FAILED and "group" in event:
+            told.add(f"group {event['group']} failed")
+        yield {**event, "text": begun} if begun in told else event

@@ -1,0 +1,185 @@
+"""The groups of a job in lines, for ``show``, ``watch`` and the page: forks folded, some members below them. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import starmap
+from typing import Any
+
+from unstuck.coordinator.explain.stack_words import stands_at
+from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.tasks.duration import format_duration
+from unstuck.views.jobs.job_facts import GroupView
+from unstuck.views.jobs.job_views import ForkView, JobView
+from unstuck.views.words import count_of, first_line, one_line
+
+MEMBERS = 8  # of one fork, shown at a time
+ACTIVE = (GroupState.RUNNING, GroupState.CANCELING, GroupState.BACKOFF, GroupState.QUEUED)
+_SHOWN = (GroupState.RUNNING, GroupState.CANCELING, GroupState.BACKOFF, GroupState.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the tree.
+
+    Attributes:
+        done, total: what the bar shows; no bar where ``total`` is 0.
+        elapsed: seconds; None before the group began.
+        where: host and process that run it, or ran it.
+        id: of a member of a fork, whose name has its values, too.
+    """
+
+    name: str
+    state: str
+    detail: str = ""
+    done: float = 0
+    total: float = 0
+    elapsed: float | None = None
+    where: str = ""
+    member: bool = False
+    id: str = ""
+
+
+def lines_of(view: JobView, at: float) -> list[Line]:
+    """All lines, in the order of the plan; a fork is one line, with those of its members that need a look below it.
+
+    Args:
+        at: now, in seconds by the clock of the view; may be later than the view.
+    """
+    lines: list[Line] = []
+    for group in view.groups:
+        if _is_fork(group):
+            lines.append(_fork_line(view, group, at))
+            lines.extend(_member_lines(view, group, at))
+        elif group.members:
+            lines.append(_group_line(view, group.members[0], at))
+        else:
+            lines.append(Line(group.name, GroupState.WAITING, one_line(view.why_line(group.name, at))))
+    return lines
+
+
+def why(view: JobView, at: float) -> str:
+    """How the job came to end so, or what it waits for; empty of one that has finished."""
+    job = view.job
+    if job.terminal:
+        return first_line(job.reason.text) if job.reason is not None and job.status is not Status.FINISHED else ""
+    return one_line(view.why_line(job.id, at))
+
+
+def elapsed_of(member: GroupView, at: float) -> float | None:
+    """Seconds that the newest attempt of a group has run, or ran."""
+    if member.state in (GroupState.RUNNING, GroupState.CANCELING):
+        return max(0.0, at - (member.claimed_at or member.started_at or member.since))
+    if member.state.terminal and member.started_at:
+        return max(0.0, member.since - member.started_at)
+    return None
+
+
+def _is_fork(group: ForkView) -> bool:
+    """Not so where the whole fork has ended as one: skipped, or its values were not found."""
+    return group.forked and not any(member.id == group.name for member in group.members)
+
+
+def _fork_line(view: JobView, group: ForkView, at: float) -> Line:
+    if not group.expanded:
+        shown = one_line(view.why_line(group.name, at))
+        return Line(group.name, GroupState.WAITING, shown or "its members are not known yet")
+    counts = {GroupState(state): n for state, n in group.census.items() if n}
+    over = sum(n for state, n in counts.items() if state.terminal) == group.total
+    order = (GroupState.FAILED, *ACTIVE, GroupState.CANCELED, GroupState.SKIPPED)
+    ended = GroupState.SUCCEEDED if over else GroupState.WAITING
+    state = next((s for s in order if counts.get(s) and s is not GroupState.SKIPPED), ended)
+    counted = [f"{counts[state]} {state.lower()}" for state in order if counts.get(state)]
+    # The members at work have lines of their own; the fork's says what the others wait for.
+    idle = not any(counts.get(state) for state in _SHOWN)
+    detail = _joined(", ".join(counted), one_line(view.why_fork(group, at) if idle else view.why_line(group.name, at)))
+    starts = [m.started_at for m in group.members if m.started_at]
+    end = max((m.since for m in group.members), default=at) if over else at
+    return Line(
+        group.name,
+        state,
+        _joined(detail, *_made(group.members)),
+        group.done,
+        group.total,
+        max(0.0, end - min(starts)) if starts else None,
+    )
+
+
+def _member_lines(view: JobView, group: ForkView, at: float) -> list[Line]:
+    wanted = [member for state in _SHOWN for member in group.members if member.state is state]
+    lines = [member_line(view, group, member, at) for member in wanted[:MEMBERS]]
+    if len(wanted) > MEMBERS:
+        lines.append(Line(f"… {len(wanted) - MEMBERS} more", "", "at work or failed", member=True))
+    return lines
+
+
+def member_line(view: JobView, group: ForkView, member: GroupView, at: float) -> Line:
+    """The line of a member of a fork, with its values."""
+    values = {group.param: member.value} if group.param else member.value
+    named = values if isinstance(values, dict) else {}
+    label = " ".join([member.id, *starmap(_valued, named.items())])
+    return replace(_group_line(view, member, at), name=one_line(label), member=True, id=member.id)
+
+
+def _valued(param: str, value: Any) -> str:
+    """A parameter of a fork for one member: a mapping as SQL names its parts."""
+    if isinstance(value, dict):
+        return " ".join(f"{param}.{name}={one}" for name, one in value.items())
+    return f"{param}={value}"
+
+
+def _group_line(view: JobView, member: GroupView, at: float) -> Line:
+    progress, state = member.progress, member.state
+    reason = member.reason.text if member.reason else ""
+    if member.last_error and view.job.reason and member.last_error.text in view.job.reason.text:
+        # The line above the tree has the error already: the job failed for this group.
+        reason = reason.replace(member.last_error.text, "").strip(" ()")
+    reason = first_line(reason)
+    waits = one_line(view.why_line(member.id, at)) or reason
+    again = f"attempt {member.attempt} after: {first_line(member.last_error.text)}" if member.last_error else ""
+    if state in (GroupState.RUNNING, GroupState.CANCELING):
+        step = f"step {progress['step']}/{progress['steps']}" if "step" in progress else ""
+        label = one_line(str(progress.get("label", "")))
+        stack = view.why[member.id].stack if member.id in view.why else None
+        stands = "" if stack is None else one_line(stands_at(stack, at, brief=True))
+        return Line(
+            member.id,
+            state,
+            # The worker has a column of its own; what a group waits for is shown only without progress.
+            _joined(_joined(step, label, between=" "), _rows(progress.get("rows")), stands, again) or waits,
+            progress.get("done") or 0,
+            progress.get("total") or 0,
+            elapsed_of(member, at),
+            member.worker,
+        )
+    detail = reason
+    if state is GroupState.QUEUED:
+        detail = _joined(waits, f"for {format_duration(max(0.0, at - member.since))}", again)
+    elif state in (GroupState.BACKOFF, GroupState.WAITING):
+        detail = waits
+    elif state is GroupState.SUCCEEDED:
+        detail = _joined(*_made([member]), reason)
+    where = member.worker if state.terminal else ""
+    return Line(member.id, state, detail, elapsed=elapsed_of(member, at), where=where)
+
+
+def _made(members: Sequence[GroupView]) -> tuple[str, str]:
+    """The good rows of all outputs, and the rejected ones by rule: a row that breaks two rules counts for both."""
+    rows = sum(sum(member.rows.values()) for member in members)
+    checked = [one for member in members for one in member.quality.values()]
+    rejected = sum(one["rejected"] for one in checked)
+    rules: Counter[str] = Counter()
+    for one in checked:
+        rules.update(one["rules"])
+    broken = ", ".join(f"{name} {count:,}" for name, count in rules.items() if count)
+    return _rows(rows - rejected), f"{rejected:,} rejected ({broken})" if rejected else ""
+
+
+def _rows(count: int | None) -> str:
+    return count_of(count, "row") if count else ""
+
+
+def _joined(*parts: str, between: str = " · ") -> str:
+    return between.join(part for part in parts if part)

@@ -1,0 +1,123 @@
+"""The logs of a job's attempts: files in one folder of the warehouse."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+from unstuck.tasks.log_lines import as_text
+from unstuck.tasks.protocol.token import GROUP_ID, fork_member, log_folder, split_member
+from unstuck.tasks.terminal_text import printable
+from unstuck.tasks.warehouse.files import Files
+from unstuck.views.jobs.job_views import JobView
+
+MOST_READ = 4 * 1024 * 1024  # bytes of one log, for its last lines
+TAIL = 64 * 1024  # bytes of the end of a log
+_STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z(?= )")
+_LOG = re.compile(r"([^.]+)(?:\.(\d+))?\.(\d+)-\w+-\w+\.log")  # see `Token.log`
+
+
+class LogFile(NamedTuple):
+    """The log of one attempt. ``path`` is relative to the warehouse."""
+
+    group: str
+    epoch: int
+    path: str
+
+
+def find_logs(files: Files, view: JobView, group: str | None, every_attempt: bool) -> list[LogFile]:
+    """The logs of a job, in the order in which its groups started; the newest of each group unless ``every_attempt``.
+
+    Args:
+        group: a group, a fork (all its members), or one member (``by_month[3]``).
+    """
+    records = {member.id: member for one in view.groups for member in one.members}
+    found = [log for log in _logs_in(files, view.job.id) if group in (None, log.group, split_member(log.group)[0])]
+    if not every_attempt:
+        found = [*{log.group: log for log in found}.values()]
+
+    def order(log: LogFile) -> tuple[float, str, int, int]:
+        record = records.get(log.group)
+        started = math.inf if record is None else record.started_at or record.since
+        name, ordinal = split_member(log.group)
+        return started, name, ordinal or 0, log.epoch
+
+    return sorted(found, key=order)
+
+
+def logs_of(files: Files, job: str, group: str) -> list[LogFile]:
+    """The logs of all attempts of one group, or of one member of a fork, the oldest first."""
+    return [log for log in _logs_in(files, job) if log.group == group]
+
+
+def _logs_in(files: Files, job: str) -> list[LogFile]:
+    """All logs of a job, for each group the oldest first."""
+    folder, names = log_folder(job), list[str]()
+    with suppress(NotADirectoryError):
+        names = files.names(folder)
+    found = []
+    for match in filter(None, map(_LOG.fullmatch, names)):
+        name, ordinal, epoch = match.groups()
+        if GROUP_ID.fullmatch(name):
+            group = name if ordinal is None else fork_member(name, int(ordinal))
+            found.append(LogFile(group, int(epoch), f"{folder}/{match[0]}"))
+    return sorted(found)
+
+
+class Tail(NamedTuple):
+    """The end of a log. ``skipped``: bytes before it; ``size``: of the whole log."""
+
+    lines: list[str]
+    skipped: int
+    size: int
+
+
+def tail_of(files: Files, path: str, most: int = TAIL) -> Tail:
+    """The last lines of a log, of which no more than ``most`` bytes are read. Raises: OSError."""
+    size = files.size(path) or 0
+    start = max(0, size - most)
+    try:
+        with files.open(path) as file:
+            file.seek(start)
+            data = file.read(most) or b""
+    except FileNotFoundError:
+        return Tail([], 0, 0)  # the staging collector removed it meanwhile
+    if start and (end := data.find(b"\n") + 1):
+        start, data = start + end, data[end:]  # the first line is not whole
+    return Tail(list(_lines_in(data)), start, size)
+
+
+def shown_line(line: str, clock: Callable[[float, str], str]) -> str:
+    """``line`` of a log with its time as ``clock`` tells it, and without what a terminal would obey."""
+    if stamp := _STAMP.match(line):
+        with suppress(ValueError, OverflowError):  # what looks like a time may be data that a step printed
+            at = datetime.datetime.fromisoformat(stamp[0]).timestamp()
+            line = clock(at, "milliseconds") + line[stamp.end() :]
+    return printable(line)
+
+
+def read_from(files: Files, path: str, start: int) -> bytes:
+    local = files.local_path(path)
+    try:
+        if local is None:
+            return files.read(path)[start:]
+        with local.open("rb") as file:
+            file.seek(start)
+            return file.read()
+    except FileNotFoundError:
+        return b""  # the staging collector removed it between the listing and this read
+
+
+def lines_of(files: Files, log: LogFile) -> Iterator[str]:
+    """The lines that the attempt has logged and printed so far."""
+    yield from _lines_in(read_from(files, log.path, 0))
+
+
+def _lines_in(data: bytes) -> Iterator[str]:
+    written = data.decode(errors="replace").removesuffix("\n")
+    for line in written.split("\n") if written else ():
+        yield from as_text(line).split("\n")

@@ -1,0 +1,70 @@
+"""The pictures of a job: its graph as it stands, and its attempts over time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from unstuck.coordinator.decide.receipts import REFUSED
+from unstuck.coordinator.model.past_attempts import attempts_of
+from unstuck.coordinator.spec.plan import Plan
+from unstuck.graph.job_graph import GraphGroup, job_graph, worst_of
+from unstuck.graph.svg import Svg
+from unstuck.graph.timeline import Refusal, Row, timeline
+from unstuck.tasks.protocol.token import split_member
+from unstuck.views.jobs.job_views import ForkView, JobView
+
+Href = Callable[[str], str]
+
+
+def nowhere(name: str) -> str:
+    return ""
+
+
+def graph_of_job(view: JobView, href: Href = nowhere) -> Svg:
+    """The graph of a job; ``href``: where a click on a group leads, by its name."""
+    label = f"The graph of job {view.job.name}, {view.job.status}: {view.done} of {view.total} done"
+    return job_graph([_graph_group(group) for group in view.groups], label, href)
+
+
+def _graph_group(group: ForkView) -> GraphGroup:
+    return GraphGroup(
+        group.name,
+        group.needs,
+        worst_of(group.census) if group.expanded else "WAITING",
+        group.forked,
+        group.census if group.expanded else {},
+        group.join,
+        group.only_joins,
+    )
+
+
+def graph_of_plan(plan: Plan) -> Svg:
+    """The graph of a job that was not submitted."""
+    groups = []
+    for name, planned in plan.groups.items():
+        spec = planned.spec
+        count = plan.member_count(name, {})
+        many = "of as many as it finds" if count is None else f"{count:,} members"
+        over = f"{many} over {', '.join(spec.fork_params)}" if spec.for_each is not None else ""
+        groups.append(GraphGroup(name, spec.needs, "", bool(over), {}, str(spec.join), spec.is_join, over))
+    return job_graph(groups, f"The graph of job {plan.name}, which was not submitted")
+
+
+def timeline_of(view: JobView, events: Iterable[Mapping[str, Any]], href: Href = nowhere) -> Svg:
+    """The attempts of a job over time, from its event log; the members of a fork are one row."""
+    by_group: dict[str, list[Mapping[str, Any]]] = {}
+    for event in events:
+        if group := event.get("group"):
+            by_group.setdefault(group, []).append(event)
+    members: dict[str, list[str]] = {}
+    for group in by_group:
+        members.setdefault(split_member(group)[0], []).append(group)
+    names = dict.fromkeys([*(group.name for group in view.groups), *members])
+    rows = []
+    for name in names:
+        its = [event for member in members.get(name, ()) for event in by_group[member] if event["kind"] == REFUSED]
+        refused = [Refusal(float(event["at"]), f"{event['group']}: {event.get('text', '')}") for event in its]
+        attempts = [one for member in members.get(name, ()) for one in attempts_of(by_group[member])]
+        rows.append(Row(name, attempts, refused))
+    return timeline(rows, view.job.ended_at or view.at, f"The attempts of job {view.job.name} over time", href)

@@ -1,0 +1,97 @@
+"""Names the queues whose messages wait although a runner is idle, and the queues whose runners are all at work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from unstuck.coordinator.store.pool_store import PoolView
+from unstuck.tasks.duration import format_duration
+from unstuck.tasks.protocol.keys import CONTROL_QUEUE
+from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.views.fleet_view import FleetView
+
+STALLED_AFTER = 60.0  # seconds for which a message may wait beside idle runners, where UNSTUCK_STALLED_AFTER says none
+SHOWN = 6  # names in one sentence
+
+
+def unread_messages(view: FleetView, stalled_after: float) -> dict[str, str]:
+    """Queues whose oldest message has waited more than ``stalled_after`` seconds although a listener should take it.
+
+    Such a listener is a runner that has been idle for as long: where all runners are at work, messages wait for hours,
+    and the fleet is well. On ``control`` it is any coordinator, because coordinators only ever work for moments.
+
+    Returns: queue → a sentence: how long its messages have waited, and which listeners are idle.
+    """
+    term = stalled_after or STALLED_AFTER
+    found = {}
+    for queue in view.queues:
+        if queue.oldest_since is None or view.at - queue.oldest_since <= term:
+            continue
+        lies = f"queue {queue.name}, the oldest for {format_duration(view.at - queue.oldest_since)}"
+        if queue.name == CONTROL_QUEUE:
+            if live := [f"{one.host}:{one.pid}" for one in view.coordinators if not one.silent]:
+                found[queue.name] = f"{lies}, and nobody takes them: they are for the coordinators {some(live)}"
+            continue
+        idle = {
+            f"{one.host}:{one.worker_pid}"
+            for one in view.runners
+            if not one.silent and queue.name in one.queues and one.job is None
+            if one.idle_since is not None and view.at - one.idle_since > term
+        }
+        if idle:
+            found[queue.name] = (
+                f"{lies}, though runners that listen there are idle: those of worker {some(sorted(idle))}"
+            )
+    return found
+
+
+def all_at_work(view: FleetView) -> dict[str, str]:
+    """Queues whose listeners are all at work: queue → a sentence about their work."""
+    busy: dict[str, list[RunnerStatus]] = {}
+    for queue in {queue for one in view.runners for queue in one.queues}:
+        listening = [one for one in view.runners if not one.silent and queue in one.queues]
+        if listening and all(one.job is not None for one in listening):
+            busy[queue] = sorted(listening, key=lambda one: one.since or view.at)
+    sentences = {}
+    for queue, runners in busy.items():
+        first = runners[0]
+        who = "it is at work," if len(runners) == 1 else f"all {len(runners)} are at work, the longest"
+        seconds = max(0.0, view.at - (first.since or view.at))
+        sentences[queue] = f"{who} for {format_duration(seconds)} on {first.group} of job {first.job}"
+    return sentences
+
+
+def nobody_takes(view: FleetView) -> dict[str, str]:
+    """Queues whose offers are not taken, each with a sentence: listeners are unfit for Spark, or all at work."""
+    unfit: dict[str, list[str]] = {}
+    for one, why in unfit_runners(view).items():
+        for queue in {queue for each in view.runners if each.host == one for queue in each.queues if each.unfit}:
+            unfit.setdefault(queue, []).append(f"{one} takes no Spark work: {why}")
+    return {**all_at_work(view), **{queue: "; ".join(sentences[:SHOWN]) for queue, sentences in unfit.items()}}
+
+
+def unfit_runners(view: FleetView) -> dict[str, str]:
+    """Hosts with a runner that takes no Spark work: host → why."""
+    return {one.host: one.unfit for one in view.runners if one.unfit and not one.silent}
+
+
+def full_pools(pools: Iterable[PoolView]) -> dict[str, str]:
+    """Pools without a free slot: pool → what is waited for, in words."""
+    return {
+        one.name: f"a slot of pool {one.name}, {_use_of(one)}; `unstuck pool set {one.name} N` changes its size"
+        for one in pools
+        if one.used >= one.slots
+    }
+
+
+def _use_of(pool: PoolView) -> str:
+    if not pool.slots:
+        return "which has none"
+    taken = "whose one slot is in use" if pool.slots == 1 else f"whose {pool.slots:,} slots are all in use"
+    return f"{taken}, by {some(list(pool.holders))}"
+
+
+def some(names: list[str]) -> str:
+    """The first few of ``names``, and how many there are beside them."""
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more:,} more" if more > 0 else "")

@@ -1,0 +1,79 @@
+"""Finds runners that differ in the code of a package, or in the Spark and the Python to which a job keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from unstuck.coordinator.explain.explanation import Unlike
+from unstuck.coordinator.model.state import JobState
+from unstuck.tasks.identity import NO_SPARK, RunsOn, in_words
+from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.views.queues import some
+
+SHORT = 8  # characters of a digest that are shown
+HELP = "deploy the same code everywhere; a runner that has not worked since a deploy takes it in before it works again"
+
+
+def different_code(runners: Iterable[RunnerStatus]) -> dict[str, str]:
+    """Packages of which ``runners`` run different code, each with a sentence that names the runners.
+
+    A runner that has not said which code it runs, or is silent, is left out.
+    """
+    found: dict[str, dict[str, set[str]]] = {}  # package → digest → runners
+    for one in (one for one in runners if not one.silent):
+        for package, digest in one.code.items():
+            found.setdefault(package, {}).setdefault(digest, set()).add(f"{one.host}:{one.pid}")
+    return {
+        package: f'runners run different code of "{package}": {_listed(digests)}; {HELP}'
+        for package, digests in sorted(found.items())
+        if len(digests) > 1
+    }
+
+
+def different_code_for(state: JobState, runners: Iterable[RunnerStatus]) -> str:
+    """The same of one job: of what its groups that are not done run, on runners of their queues; empty if all agree."""
+    wanted: dict[str, set[str]] = {}  # package → queues
+    for name, planned in state.plan.groups.items():
+        for package in planned.spec.packages if not state.done(name) else ():
+            wanted.setdefault(package, set()).add(planned.spec.queue_name)
+    known = list(runners)
+    found = [
+        different_code(one for one in known if queues.intersection(one.queues)).get(package, "")
+        for package, queues in sorted(wanted.items())
+    ]
+    return "; ".join(filter(None, found))
+
+
+def unlike_runners(bound: Mapping[str, str], runners: Iterable[RunnerStatus]) -> dict[tuple[str, bool], Unlike]:
+    """By queue, and whether the group runs on Spark: the runners that listen there and may not take it.
+
+    A job keeps to the Spark and the Python of its first claim. ``bound``: those versions, by name. A worker may run no
+    Spark.
+    """
+    found: dict[tuple[str, bool], Unlike] = {}
+    heard = [one for one in runners if not one.silent]
+    for queue in {queue for one in heard for queue in one.queues}:
+        there = [one for one in heard if queue in one.queues]
+        for spark in (False, True):
+            began = {name: version for name, version in bound.items() if spark or name == "python"}
+            odd = {  # → whether it runs no Spark
+                f"{one.host}:{one.pid} ({_runs(one.runs_on)})": one.runs_on.spark == NO_SPARK
+                for one in there
+                if not one.runs_on.may_run({"spark": "", **began} if spark else began)
+            }
+            if odd:
+                why = ["the group runs on Spark"] if any(odd.values()) else []
+                why += [] if all(odd.values()) else [f"the job began on {in_words(began)} and keeps to it"]
+                text = f"{', and '.join(why)}; it may not be taken by {some(list(odd))}"
+                nobody = len(odd) == len(there)
+                found[queue, spark] = Unlike(text, nobody=nobody, no_spark=all(odd.values()))
+    return found
+
+
+def _runs(on: RunsOn) -> str:
+    return "runs no Spark" if on.spark == NO_SPARK else in_words(on.bound)
+
+
+def _listed(digests: dict[str, set[str]]) -> str:
+    many = sorted(digests.items(), key=lambda one: (-len(one[1]), one[0]))
+    return ", ".join(f"{digest[:SHORT]} on {some(sorted(names))}" for digest, names in many)

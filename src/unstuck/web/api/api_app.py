@@ -1,0 +1,108 @@
+"""``/api/v1``: answers programs with what ``--json`` of the command line answers, and takes the same actions."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from starlette.exceptions import HTTPException as AnyHTTPException
+
+from unstuck.coordinator.spec.problems import path_text
+from unstuck.documents.problem import MEDIA_TYPE, ProblemDocument
+from unstuck.tasks.errors import UnstuckError
+from unstuck.tasks.identity import release_here
+from unstuck.web.api.asked import problem
+from unstuck.web.api.fleet_resources import datasets, fleet
+from unstuck.web.api.job_resources import jobs
+from unstuck.web.api.schedule_resources import schedules
+
+log = logging.getLogger(__name__)
+PREFIX = "/api/v1"
+
+
+def api_app(state: Any) -> FastAPI:
+    """The API; ``state``: that of the page around it."""
+    app = FastAPI(
+        title="Unstuck",
+        version=release_here().release,
+        description="What `--json` of the command line answers. Errors are problem details by RFC 9457.",
+        docs_url=None,
+        redoc_url=None,
+        generate_unique_id_function=lambda route: f"{route.tags[0]}_{route.name}",
+        root_path_in_servers=False,
+        servers=[{"url": PREFIX}],
+        responses={"default": {"model": ProblemDocument, "description": "A problem."}},
+        exception_handlers={
+            UnstuckError: _failed,
+            OSError: _failed,
+            UnicodeError: _no_text,
+            RequestValidationError: _invalid,
+            AnyHTTPException: _not_served,
+            Exception: _bug,
+        },
+    )
+    app.state = state
+    for router in (jobs, schedules, datasets, fleet):
+        app.include_router(router)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """The document of FastAPI, with the media type of problems."""
+    if app.openapi_schema is None:
+        made = get_openapi(
+            title=app.title,
+            version=app.version,
+            description=app.description,
+            routes=app.routes,
+            servers=app.servers,
+        )
+        for operation in (one for path in made["paths"].values() for one in path.values()):
+            content = operation["responses"]["default"]["content"]
+            operation["responses"]["default"]["content"] = {MEDIA_TYPE: content.popitem()[1]}
+        app.openapi_schema = made
+    return app.openapi_schema
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    """An error that has a sentence."""
+    return problem(ProblemDocument.of_error(error))
+
+
+async def _no_text(_: Request, error: Exception) -> Response:
+    said = "the request holds half of a surrogate pair, or bytes that are no text; nothing was changed"
+    return problem(ProblemDocument.of_code("REQUEST_INVALID", INVALID, 422, said))
+
+
+INVALID = "The request is not one that this route takes."
+
+
+async def _invalid(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    places = [{"path": path_text(one["loc"]), "message": one["msg"]} for one in error.errors()]
+    said = "; ".join(f"{one['path']}: {one['message']}" for one in places)
+    return problem(ProblemDocument.of_code("REQUEST_INVALID", INVALID, 422, said, places))
+
+
+async def _not_served(_: Request, error: Exception) -> Response:
+    assert isinstance(error, AnyHTTPException)
+    return not_served(error)
+
+
+def not_served(error: AnyHTTPException) -> Response:
+    """The answer where there is no route, or none with this method, or where nothing may be done."""
+    codes = {403: "READ_ONLY", 404: "NO_SUCH_ROUTE", 405: "NO_SUCH_ROUTE"}
+    said = error.detail if error.status_code == 403 else f"there is no such route; {PREFIX}/openapi.json has them all"
+    document = ProblemDocument.of_code(
+        codes.get(error.status_code, "REQUEST_INVALID"), INVALID, error.status_code, str(said)
+    )
+    return problem(document, error.headers)
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    log.error("the API could not answer %s", request.url.path)
+    return problem(ProblemDocument.of_error(error))

@@ -1,0 +1,168 @@
+"""One request to the API: its client, who asks, and how it is answered."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, HTTPException, Path, Request, Response
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from unstuck.client.client import Client
+from unstuck.client.find_job import find_job
+from unstuck.coordinator.errors import BadRequest
+from unstuck.coordinator.publishing.breaker import CircuitBreaker
+from unstuck.coordinator.spec.job_params import UnparsedText
+from unstuck.coordinator.spec.problems import SpecError, Written
+from unstuck.coordinator.spec.text import read_bytes, written_in
+from unstuck.documents.document import json_text
+from unstuck.documents.problem import MEDIA_TYPE, ProblemDocument
+from unstuck.tasks.identity import user_here
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.views.dataset_views import check_there, warehouse_at
+
+T = TypeVar("T")
+
+WAREHOUSE_WITHIN = 10.0  # seconds for one answer of a warehouse
+_BREAKER = CircuitBreaker()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request."""
+
+    request: Request
+    client: Client
+
+    def answer(self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+        """``value`` as JSON; 304 without it if the caller has the same already."""
+        return self.sent(json_text(value), "application/json", status, headers)
+
+    def sent(self, text: str, media_type: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+        body = text.encode(errors="replace")
+        tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+        more = {"ETag": tag, "Cache-Control": "private, no-cache", **(headers or {})}
+        if self.request.method == "GET" and tag in self.request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=more)
+        return Response(body, status, more, media_type)
+
+    def by(self, named: str | None) -> str:
+        """The name for the event log: of the person who is logged in, else the one that the caller gives."""
+        user = self.request.scope.get("unstuck.user", "")
+        return f"{user} (page)" if user else named or f"{user_here()} (api)"
+
+    def in_warehouse(self, uri: str, what: str, read: Callable[[Warehouse], T]) -> T:
+        """The answer of a warehouse, which may hang. Raises: WarehouseSilent; BadRequest: there is none."""
+
+        def ask() -> T:
+            place = warehouse_at(uri)
+            check_there(place, uri)
+            return read(place)
+
+        return _BREAKER.call(uri, what, ask, WAREHOUSE_WITHIN)
+
+
+async def _asked(request: Request) -> Asked:
+    if request.method == "POST" and request.app.state.read_only:
+        raise HTTPException(403, "The page is read only: nothing was done.")
+    return Asked(request, request.app.state.client)
+
+
+Ask = Annotated[Asked, Depends(_asked)]
+
+
+def _job(
+    ask: Ask, job: Annotated[str, Path(description="An id, the beginning of one, or a name (of its newest job).")]
+) -> str:
+    """The id of the job that is named. Raises: NoSuchJob, BadRequest, Ambiguous."""
+    return find_job(ask.client, job, by_key=ask.request.method != "POST")
+
+
+Job = Annotated[str, Depends(_job)]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The bytes of a spec, and the name by which problems call it."""
+
+    body: bytes
+    source: str
+
+    def written(self) -> Written:
+        """Raises: SpecError."""
+        return written_in(read_bytes(self.body, self.source), self.source, None)
+
+
+async def _body(request: Request) -> Sent:
+    is_json = "json" in request.headers.get("content-type", "")
+    return Sent(await request.body(), "spec.json" if is_json else "spec.yaml")
+
+
+SentSpec = Annotated[Sent, Depends(_body)]
+
+
+def _spec(sent: SentSpec) -> Written:
+    return sent.written()
+
+
+Spec = Annotated[Written, Depends(_spec)]
+SPEC_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "description": "A job spec, as docs/spec.md describes it; `unstuck validate --schema` has its schema.",
+        "content": {kind: {"schema": {"type": "object"}} for kind in ("application/yaml", "application/json")},
+    }
+}
+
+
+def with_places(spec: Written, act: Callable[[], T]) -> T:
+    """The answer of ``act``, whose errors name the lines of ``spec``. Raises: SpecError."""
+    try:
+        return act()
+    except SpecError as error:
+        raise SpecError([one if one.line else spec.located(one) for one in error.problems]) from None
+
+
+def params_of(texts: Sequence[str]) -> dict[str, UnparsedText]:
+    """``{"year": UnparsedText("2013")}`` of ``["year=2013"]``. Raises: BadRequest."""
+    for text in texts:
+        if not text.partition("=")[0] or "=" not in text:
+            raise BadRequest(f"param: {text!r} is not NAME=VALUE")
+    return {name: UnparsedText(value) for name, _, value in (text.partition("=") for text in texts)}
+
+
+def _whole(text: str) -> str:
+    """Raises: ValueError: half of a surrogate pair, which no store takes."""
+    text.encode()
+    return text
+
+
+Text = Annotated[str, AfterValidator(_whole)]
+Reason = Annotated[Text, Field(max_length=500, description="Why, for the event log.")]
+By = Annotated[Text | None, Field(max_length=100, description="Who asks, for the event log.")]
+
+
+class Why(BaseModel):
+    """The reason of an action, and who asks for it; a person who is logged in is named whatever stands here."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reason: Reason = ""
+    by: By = None
+
+
+TAKE_OVER = "Publish also datasets that another job owns, and own them from then on."
+NO_WHY = Why()
+
+
+def refused(text: str) -> Response:
+    """The answer to a command that the state of its subject does not allow."""
+    document = ProblemDocument.of_code("REFUSED", "The state does not allow this command.", 409, text)
+    return problem(document)
+
+
+def problem(document: ProblemDocument, headers: Mapping[str, str] | None = None) -> Response:
+    text = json_text(document).encode(errors="replace")
+    return Response(text, document.status, dict(headers or {}), MEDIA_TYPE)

@@ -1,0 +1,176 @@
+"""The routes of the fleet, its pools, notices and dead letters, of its examination, and of what is published."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from unstuck.coordinator.errors import NoSuchReport
+from unstuck.coordinator.publishing.restore import Restored
+from unstuck.coordinator.publishing.streams.sources_read import sources_of
+from unstuck.coordinator.store.dead_letter_store import DeadLetterAnswer
+from unstuck.doctor.examine import Doctor
+from unstuck.documents.dataset_documents import (
+    DatasetDocument,
+    DatasetVersionDocument,
+    RestoredDocument,
+    SourceDocument,
+)
+from unstuck.documents.fleet_documents import (
+    DeadLetterAnswerDocument,
+    DeadLetterDocument,
+    ExaminationDocument,
+    FleetDocument,
+    NoticesDocument,
+    PoolDocument,
+    WholeDeadLetterDocument,
+)
+from unstuck.tasks.redis_url import without_password
+from unstuck.tasks.warehouse.log import Warehouse
+from unstuck.views.dataset_views import versions_of
+from unstuck.web.api.asked import Ask, Why, refused
+
+fleet = APIRouter(tags=["fleet"])
+datasets = APIRouter(tags=["datasets"])
+
+EXAMINED_FOR = 5.0  # seconds for which an examination is answered again
+Limit = Annotated[int, Query(ge=1, le=1000)]
+Version = Annotated[int | None, Query(ge=1, lt=2**53, description="As of this version of the warehouse.")]
+
+
+@fleet.get("/fleet", response_model=FleetDocument)
+def show_fleet(ask: Ask) -> Response:
+    """The processes of the fleet, and the queues between them: as `unstuck fleet --json`."""
+    return ask.answer(FleetDocument.model_validate(ask.client.fleet()))
+
+
+@fleet.get("/doctor", response_model=ExaminationDocument)
+def examine(ask: Ask) -> Response:
+    """The findings about the installation: as `unstuck doctor --json`, seen from the host of the page."""
+    doctor: Doctor = ask.request.app.state.doctor
+    place = without_password(ask.client.settings.redis_url)
+    return ask.answer(ExaminationDocument.of_findings(place, doctor.examine(EXAMINED_FOR)))
+
+
+@fleet.get("/pools", response_model=list[PoolDocument])
+def pools(ask: Ask) -> Response:
+    """The pools of slots: as `unstuck pool list --json`."""
+    return ask.answer([PoolDocument.model_validate(one) for one in ask.client.pools.all()])
+
+
+class PoolBody(BaseModel):
+    """The size of a pool."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    slots: int = Field(description="Attempts that may hold one at once; 0 lets nothing begin. What runs goes on.")
+
+
+@fleet.post("/pools/{pool}", response_model=PoolDocument)
+def set_pool(ask: Ask, pool: str, body: PoolBody) -> Response:
+    """Make a pool, or change its size: as `unstuck pool set POOL SLOTS`."""
+    ask.client.pools.set(pool, body.slots)
+    return ask.answer(next(PoolDocument.model_validate(one) for one in ask.client.pools.all() if one.name == pool))
+
+
+@fleet.get("/notices", response_model=NoticesDocument)
+def notices(ask: Ask, limit: Limit = 100) -> Response:
+    """The notices that wait, and those that were sent: as `unstuck notify list --json`."""
+    known = ask.client.notices
+    return ask.answer(NoticesDocument.model_validate({"waiting": known.waiting(limit), "sent": known.sent(limit)}))
+
+
+@fleet.get("/dead", response_model=list[DeadLetterDocument])
+def dead_letters(ask: Ask, limit: Limit = 100) -> Response:
+    """Dead letters, the newest first: as `unstuck dead list --json`."""
+    return ask.answer([DeadLetterDocument.of_letter(one) for one in ask.client.dead_letters.newest(limit)])
+
+
+@fleet.get("/dead/{letter}", response_model=WholeDeadLetterDocument)
+def dead_letter(ask: Ask, letter: str) -> Response:
+    """One dead letter, word for word: as `unstuck dead show ID --json`."""
+    return ask.answer(WholeDeadLetterDocument.of_whole(ask.client.dead_letters.get(letter)))
+
+
+class DeadLetterCommand(StrEnum):
+    REPLAY = "replay"
+    DROP = "drop"
+
+
+@fleet.post("/dead/{letter}/{command}", response_model=DeadLetterAnswerDocument)
+def resolve(ask: Ask, letter: str, command: DeadLetterCommand) -> Response:
+    """Put a dead letter back, or remove it for good: as `unstuck dead replay` and `unstuck dead drop`."""
+    letters = ask.client.dead_letters
+    act = letters.replay if command is DeadLetterCommand.REPLAY else letters.drop
+    done = act(letter, by=ask.by(None))
+    if done.word is DeadLetterAnswer.GONE:
+        raise NoSuchReport(done.text)
+    if done.word is DeadLetterAnswer.REFUSED:
+        return refused(done.text)
+    return ask.answer(DeadLetterAnswerDocument.of(done, answer=done.word))
+
+
+@datasets.get("/datasets", response_model=list[DatasetDocument])
+def list_datasets(ask: Ask, version: Version = None, files: bool = False) -> Response:
+    """All that is published: as `unstuck datasets --json`."""
+    uri = ask.client.settings.warehouse
+
+    def read(place: Warehouse) -> list[DatasetDocument]:
+        return [DatasetDocument.of_state(place, uri, *one, files) for one in sorted(place.state(version).items())]
+
+    return ask.answer(ask.in_warehouse(uri, "nothing can be shown of what is published", read))
+
+
+@datasets.get("/datasets/{name}", response_model=DatasetDocument)
+def dataset(ask: Ask, name: str, version: Version = None, files: bool = False) -> Response:
+    """One dataset: the one element of `unstuck datasets NAME --json`."""
+    uri = ask.client.settings.warehouse
+
+    def read(place: Warehouse) -> DatasetDocument:
+        return DatasetDocument.of_state(place, uri, name, place.dataset(name, version), files)
+
+    return ask.answer(ask.in_warehouse(uri, f"dataset {name} cannot be shown", read))
+
+
+@datasets.get("/datasets/{name}/history", response_model=list[DatasetVersionDocument])
+def history(ask: Ask, name: str, limit: Limit = 20) -> Response:
+    """The versions of a dataset, the newest first: as `unstuck datasets NAME --history --json`."""
+
+    def read(place: Warehouse) -> list[DatasetVersionDocument]:
+        found = versions_of(place, name, place.dataset(name).changed, limit).versions
+        return [DatasetVersionDocument.of_entry(name, one.entry) for one in found]
+
+    return ask.answer(ask.in_warehouse(ask.client.settings.warehouse, f"versions of {name} cannot be shown", read))
+
+
+class RestoreBody(Why):
+    """The version that a dataset goes back to."""
+
+    version: int = Field(ge=1, lt=2**53, description="Of the warehouse.")
+
+
+@datasets.post("/datasets/{name}/restore", response_model=RestoredDocument)
+def restore(ask: Ask, name: str, body: RestoreBody) -> Response:
+    """Publish an older version of a dataset again: as `unstuck restore NAME --version VERSION --json`."""
+    uri, by = ask.client.settings.warehouse, ask.by(body.by)
+
+    def act(place: Warehouse) -> Restored:
+        return ask.client.restore(name, body.version, reason=body.reason, by=by)
+
+    done = ask.in_warehouse(uri, f"whether dataset {name} is restored cannot be told", act)
+    return ask.answer(RestoredDocument.of(done, dataset=name))
+
+
+@datasets.get("/datasets/{name}/sources", response_model=list[SourceDocument])
+def sources(ask: Ask, name: str, version: Version = None, limit: Limit = 20) -> Response:
+    """The files of its stream from which versions were loaded: as `unstuck datasets NAME --sources --json`."""
+
+    def read(place: Warehouse) -> list[SourceDocument]:
+        changed = place.dataset(name, version).changed
+        entries = place.history(name, limit, changed) if version is None else [place.existing_entry(version)]
+        return [SourceDocument.model_validate(one) for each in entries for one in sources_of(place, name, each)]
+
+    return ask.answer(ask.in_warehouse(ask.client.settings.warehouse, f"sources of {name} cannot be shown", read))

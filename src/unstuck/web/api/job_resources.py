@@ -1,0 +1,282 @@
+"""The routes of jobs: what ``list``, ``show``, ``why``, ``events`` and ``logs`` answer, submit, and the commands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Annotated, Any
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, Query, Response
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from unstuck.client.now import Seen, ended_lately, troubles, waits_now
+from unstuck.client.retry_answer import retry_job
+from unstuck.client.waits import waits_of
+from unstuck.coordinator.commands.job_commands import Answer, Command
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.coordinator.spec.problems import SpecError
+from unstuck.documents.job_documents import (
+    DiffDocument,
+    EventDocument,
+    ExplanationDocument,
+    JobAnswerDocument,
+    JobDocument,
+    LateJobDocument,
+    ListedJobDocument,
+    LogLineDocument,
+    SubmittedDocument,
+)
+from unstuck.documents.now_documents import NowDocument
+from unstuck.graph.svg import on_paper
+from unstuck.tasks.duration import since_time
+from unstuck.validation.validate import ValidationDocument, validate_spec
+from unstuck.views.jobs.job_facts import CommandResult
+from unstuck.views.jobs.job_logs import MOST_READ, find_logs, tail_of
+from unstuck.views.jobs.job_pictures import graph_of_job
+from unstuck.web.api.asked import (
+    NO_WHY,
+    SPEC_BODY,
+    TAKE_OVER,
+    Ask,
+    Asked,
+    By,
+    Job,
+    SentSpec,
+    Spec,
+    Text,
+    Why,
+    params_of,
+    refused,
+    with_places,
+)
+
+jobs = APIRouter(tags=["jobs"])
+
+MOST_LOGS = 200  # attempts whose logs one answer has: those that began last
+MOST_IN_ALL = 16 * 1024 * 1024  # bytes of logs that are read for one answer
+_ONE_PARSER = CapacityLimiter(1)  # a JVM, where there is Spark; who waits for it takes no thread of the others
+
+Since = Annotated[
+    float | None,
+    BeforeValidator(since_time),
+    WithJsonSchema({"type": "string", "examples": ["2h", "2026-01-02"]}),
+]
+Entry = Annotated[str, Query(pattern=r"^(-|\d{1,15}-\d{1,15})$", description="The `entry` of the last event seen.")]
+
+
+@jobs.get("/jobs", response_model=list[ListedJobDocument])
+def list_jobs(
+    ask: Ask,
+    status: Annotated[Sequence[Status], Query()] = (),
+    name: Annotated[Text | None, Query(description="A glob that the name of the job must match.")] = None,
+    since: Annotated[Since, Query(description="Only jobs submitted since then, or within so long.")] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 50,
+) -> Response:
+    """Jobs, the newest first, with what each waits for: as `unstuck list --json`."""
+    found = ask.client.jobs(status=status, name=name, since=since, limit=limit)
+    waits = waits_of(ask.client, found)
+    return ask.answer([ListedJobDocument.of_line(job, waits.get(job.id, "")) for job in found])
+
+
+@jobs.get("/late-jobs", response_model=list[LateJobDocument])
+def late_jobs(ask: Ask) -> Response:
+    """Jobs that no schedule submits, and that are late by a rule of `notify`: as `unstuck list --late --json`."""
+    return ask.answer([LateJobDocument.model_validate(one) for one in ask.client.late_jobs()])
+
+
+@jobs.get("/now", response_model=NowDocument)
+def now(ask: Ask) -> Response:
+    """The things that are not well, what goes on, and what ended in the last day: as `unstuck now --json`."""
+    seen = Seen.of(ask.client)
+    found = troubles(seen)
+    return ask.answer(NowDocument.of_seen(seen, found, ended_lately(seen), waits_now(ask.client, seen, found)))
+
+
+@jobs.post("/jobs", response_model=SubmittedDocument, status_code=201, openapi_extra=SPEC_BODY)
+def submit(
+    ask: Ask,
+    spec: Spec,
+    key: Annotated[str | None, Query(description="The same spec under the same key is the same job.")] = None,
+    param: Annotated[Sequence[Text], Query(description="NAME=VALUE, once for each parameter.")] = (),
+    retry: Annotated[bool, Query(description="If the last job of the key did not finish well, retry it.")] = False,
+    take_over: Annotated[bool, Query(description=TAKE_OVER)] = False,
+    by: Annotated[By, Query()] = None,
+) -> Response:
+    """Submit a job: as `unstuck submit --json`. Answers 200 if the key has the job already."""
+
+    def act() -> Response:
+        job = JobSpec.from_written(spec, params_of(param))
+        how: dict[str, Any] = {"key": key, "retry": retry, "take_over": take_over}
+        done = ask.client.submit(job, **how, by=ask.by(by)).submitted
+        fresh = done.new or bool(done.retried)
+        return ask.answer(SubmittedDocument.of_submitted(done, job.name), 201 if fresh else 200)
+
+    return with_places(spec, act)
+
+
+@jobs.post("/validate", response_model=ValidationDocument, openapi_extra=SPEC_BODY)
+async def validate(
+    ask: Ask,
+    sent: SentSpec,
+    param: Annotated[Sequence[Text], Query(description="NAME=VALUE; with none, each parameter may lack one.")] = (),
+) -> Response:
+    """Check a spec and its SQL, and store nothing: as `unstuck validate --json`. It imports no code of steps."""
+    values = params_of(param) if param else None
+
+    def act() -> ValidationDocument:
+        try:
+            return validate_spec(sent.written(), values, ask.client.settings)[1]
+        except SpecError as error:
+            return ValidationDocument.of_error(error)
+
+    return ask.answer(await to_thread.run_sync(act, limiter=_ONE_PARSER))
+
+
+@jobs.get("/jobs/{job}", response_model=JobDocument)
+def show(ask: Ask, job: Job) -> Response:
+    """All there is to know of one job: as `unstuck show JOB --json`."""
+    return ask.answer(JobDocument.of_view(ask.client.show(job, why=True)))
+
+
+@jobs.get("/jobs/{job}/diff", response_model=DiffDocument)
+def diff(ask: Ask, job: Job) -> Response:
+    """The alterations of a job, and the groups that ran with each: as `unstuck show JOB --diff --json`."""
+    return ask.answer(DiffDocument.of_view(ask.client.show(job)))
+
+
+@jobs.get("/jobs/{job}/spec", response_model=dict[str, Any])
+def spec_of(ask: Ask, job: Job) -> Response:
+    """The stored spec of a job: as `unstuck show JOB --yaml`, in JSON."""
+    return ask.answer(ask.client.written(job))
+
+
+@jobs.get("/jobs/{job}/why", response_model=list[ExplanationDocument])
+def why(ask: Ask, job: Job) -> Response:
+    """The reason why the job waits, and each of its groups that is not done: as `unstuck why JOB --json`."""
+    return ask.answer([ExplanationDocument.of_explanation(one) for one in ask.client.explain(job)])
+
+
+@jobs.get("/jobs/{job}/events", response_model=list[EventDocument])
+def events(ask: Ask, job: Job, after: Entry = "-", limit: Annotated[int, Query(ge=1, le=10_000)] = 1000) -> Response:
+    """The events of a job, the oldest first: as `unstuck events JOB --json`. The last `entry` is the next `after`."""
+    ask.client.job(job)  # a job without events is not the same as no job
+    found = islice(ask.client.events(job, after), limit)
+    return ask.answer([EventDocument.of_event(entry, event) for entry, event in found])
+
+
+@jobs.get("/jobs/{job}/logs", response_model=list[LogLineDocument])
+def logs(
+    ask: Ask,
+    job: Job,
+    tail: Annotated[int, Query(ge=1, le=10_000, description="The last lines of each attempt.")] = 500,
+    every: Annotated[bool, Query(alias="all", description="Every attempt, not the newest of each group.")] = False,
+) -> Response:
+    """The last lines that the attempts of a job logged and printed, of 200 attempts: as `unstuck logs JOB --json`."""
+    return _logs(ask, job, None, tail, every)
+
+
+@jobs.get("/jobs/{job}/logs/{group}", response_model=list[LogLineDocument])
+def logs_of_group(
+    ask: Ask,
+    job: Job,
+    group: str,
+    tail: Annotated[int, Query(ge=1, le=10_000)] = 500,
+    every: Annotated[bool, Query(alias="all")] = False,
+) -> Response:
+    """The same of one group, of a fork, or of one member: `by_month[3]`."""
+    return _logs(ask, job, group, tail, every)
+
+
+def _logs(ask: Asked, job: str, group: str | None, tail: int, every: bool) -> Response:
+    """Raises: NoSuchJob; NoSuchGroup; WarehouseSilent."""
+    view = ask.client.show(job)
+    if group is not None:
+        view.planned(group)
+
+    def read(place: Any) -> list[LogLineDocument]:
+        files = place.storage
+        found = find_logs(files, view, group, every)[-MOST_LOGS:]
+        most = min(MOST_READ, MOST_IN_ALL // max(1, len(found)))
+        return [
+            LogLineDocument(group=log.group, attempt=log.epoch, file=files.uri(log.path), line=line)
+            for log in found
+            for line in tail_of(files, log.path, most).lines[-tail:]
+        ]
+
+    return ask.answer(ask.in_warehouse(view.job.warehouse, f"the logs of job {job} cannot be shown", read))
+
+
+@jobs.get("/jobs/{job}/graph.svg", response_class=Response, responses={200: {"content": {"image/svg+xml": {}}}})
+def graph(ask: Ask, job: Job) -> Response:
+    """The graph of a job, as it stands."""
+    return ask.sent(on_paper(graph_of_job(ask.client.show(job))), "image/svg+xml")
+
+
+class RetryBody(Why):
+    """The differences of the new job."""
+
+    params: dict[str, Any] = Field({}, description="Values for parameters that are to change.")
+    rerun: list[Text] = Field([], description="Groups that run again in any case, with all that comes after them.")
+    adopt_all: bool = Field(False, description="Take over work also where the code of its steps has changed.")
+    take_over: bool = Field(False, description=TAKE_OVER)
+
+
+class AlterBody(Why):
+    """Values by path, all or none: `{"groups.clean.timeout": "2h"}`; null takes a value out."""
+
+    values: dict[Text, Any]
+
+
+class GroupBody(Why):
+    """A group, a fork, or one member: `by_month[3]`."""
+
+    group: Text
+
+
+class PauseBody(Why):
+    """The way in which a job is paused."""
+
+    now: bool = Field(False, description="Interrupt what is running; it is charged to nobody.")
+
+
+@jobs.post("/jobs/{job}/retry", response_model=JobAnswerDocument)
+def retry(ask: Ask, job: Job, body: RetryBody = RetryBody()) -> Response:  # noqa: B008
+    """Make a new job of one that FAILED, was CANCELED or STOPPED: as `unstuck retry JOB --json`."""
+    more = body.model_dump(include={"params", "rerun", "adopt_all", "take_over"})
+    return _answer(ask, retry_job(ask.client, job, reason=body.reason, by=ask.by(body.by), **more))
+
+
+@jobs.post("/jobs/{job}/alter", response_model=JobAnswerDocument)
+def alter(ask: Ask, job: Job, body: AlterBody) -> Response:
+    """Change values of the spec of a job: as `unstuck alter JOB --json`."""
+    return _answer(ask, ask.client.alter(job, body.values, reason=body.reason, by=ask.by(body.by)))
+
+
+@jobs.post("/jobs/{job}/skip", response_model=JobAnswerDocument)
+def skip(ask: Ask, job: Job, body: GroupBody) -> Response:
+    """Skip a group of a PAUSED, HALTED or RETRYING job: as `unstuck skip JOB GROUP --json`."""
+    return _answer(ask, ask.client.skip(job, body.group, reason=body.reason, by=ask.by(body.by)))
+
+
+@jobs.post("/jobs/{job}/rerun", response_model=JobAnswerDocument)
+def rerun(ask: Ask, job: Job, body: GroupBody) -> Response:
+    """Run a group of a PAUSED, HALTED or RETRYING job again: as `unstuck rerun JOB GROUP --json`."""
+    return _answer(ask, ask.client.rerun(job, body.group, reason=body.reason, by=ask.by(body.by)))
+
+
+@jobs.post("/jobs/{job}/pause", response_model=JobAnswerDocument)
+def pause(ask: Ask, job: Job, body: PauseBody = PauseBody()) -> Response:  # noqa: B008
+    """Start nothing more; what is running may end: as `unstuck pause JOB --json`."""
+    return _answer(ask, ask.client.pause(job, now=body.now, reason=body.reason, by=ask.by(body.by)))
+
+
+@jobs.post("/jobs/{job}/{command}", response_model=JobAnswerDocument)
+def command(ask: Ask, job: Job, command: Command, body: Why = NO_WHY) -> Response:
+    """Resume, stop, cancel or force-stop a job: as `unstuck COMMAND JOB --json`."""
+    return _answer(ask, ask.client.command(job, command, reason=body.reason, by=ask.by(body.by)))
+
+
+def _answer(ask: Asked, done: CommandResult) -> Response:
+    return refused(done.text) if done.answer is Answer.REFUSED else ask.answer(JobAnswerDocument.of_result(done))

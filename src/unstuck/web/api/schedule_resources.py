@@ -1,0 +1,158 @@
+"""The routes of schedules: what ``schedule list``, ``show`` and ``why`` answer, and the commands."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+from pydantic import Field
+
+from unstuck.coordinator.commands.job_commands import Answer
+from unstuck.coordinator.model.schedule_record import Redo
+from unstuck.coordinator.schedules.schedule_commands import BackfillCommand, ScheduleCommand
+from unstuck.coordinator.schedules.schedule_facts import ScheduleResult
+from unstuck.coordinator.spec.model import JobSpec
+from unstuck.documents.schedule_documents import (
+    ScheduleAnswerDocument,
+    ScheduleDocument,
+    ScheduleExplanationDocument,
+    TickDocument,
+    WholeScheduleDocument,
+)
+from unstuck.web.api.asked import (
+    NO_WHY,
+    SPEC_BODY,
+    TAKE_OVER,
+    Ask,
+    Asked,
+    By,
+    Reason,
+    Spec,
+    Text,
+    Why,
+    refused,
+    with_places,
+)
+
+schedules = APIRouter(tags=["schedules"])
+
+
+@schedules.get("/schedules", response_model=list[ScheduleDocument])
+def list_schedules(ask: Ask) -> Response:
+    """The schedules: as `unstuck schedule list --json`."""
+    return ask.answer([ScheduleDocument.of_view(view) for view in ask.client.schedules.all()])
+
+
+@schedules.post("/schedules", response_model=ScheduleAnswerDocument, openapi_extra=SPEC_BODY)
+def set_schedule(
+    ask: Ask,
+    spec: Spec,
+    take_over: Annotated[bool, Query(description=TAKE_OVER)] = False,
+    reason: Annotated[Reason, Query()] = "",
+    by: Annotated[By, Query()] = None,
+) -> Response:
+    """Make a schedule of a job spec, or change the one that there is: as `unstuck schedule set --json`."""
+
+    def act() -> ScheduleResult:
+        job = JobSpec.from_written(spec, None, scheduled=True)
+        return ask.client.schedules.set(job, take_over=take_over, reason=reason, by=ask.by(by))
+
+    return _answer(ask, with_places(spec, act))
+
+
+@schedules.get("/schedules/{name}", response_model=WholeScheduleDocument)
+def show(
+    ask: Ask,
+    name: str,
+    count: Annotated[int, Query(alias="next", ge=0, le=1000, description="So many of its next ticks.")] = 3,
+    most: Annotated[int, Query(alias="events", ge=1, le=2000, description="So many of its last events.")] = 10,
+) -> Response:
+    """One schedule, its next ticks, its last runs and events: as `unstuck schedule show NAME --json`."""
+    known = ask.client.schedules
+    view = known.show(name)
+    return ask.answer(WholeScheduleDocument.of_all(view, count, known.runs(name, 10), known.events(name, most)))
+
+
+@schedules.get("/schedules/{name}/why", response_model=ScheduleExplanationDocument)
+def why(ask: Ask, name: str) -> Response:
+    """The explanation of where a schedule stands, and of what would help: as `unstuck schedule why NAME --json`."""
+    return ask.answer(ScheduleExplanationDocument.of_explanation(ask.client.schedules.why(name)))
+
+
+@schedules.get("/schedules/{name}/spec", response_model=dict[str, Any])
+def spec_of(ask: Ask, name: str) -> Response:
+    """The job spec that it repeats: as `unstuck schedule export NAME`, in JSON."""
+    return ask.answer(ask.client.schedules.show(name).spec())
+
+
+@schedules.get("/schedules/{name}/backfill", response_model=list[TickDocument])
+def ticks(
+    ask: Ask,
+    name: str,
+    first: Annotated[Text, Query(alias="from", max_length=50)],
+    last: Annotated[Text | None, Query(alias="to", max_length=50)] = None,
+    backwards: bool = False,
+) -> Response:
+    """The ticks that a backfill would run: as `unstuck schedule backfill NAME --dry-run --json`. Changes nothing."""
+    found = ask.client.schedules.backfill_ticks(name, first, last, backwards=backwards)
+    return ask.answer([TickDocument.of_tick(tick) for tick in found])
+
+
+class BackfillBody(Why):
+    """The ticks that are run, ends included."""
+
+    first: Text = Field(alias="from", max_length=50, description="A time with its offset, or a date.")
+    last: Text | None = Field(
+        None, alias="to", max_length=50, description="Likewise; included. Left out: the newest tick that has come."
+    )
+    parallel: int = Field(1, description="So many runs may go on at once.")
+    redo: Redo = "none"
+    backwards: bool = False
+    from_here: bool = Field(
+        False, description="Of runs that build on each other: run `from` and all later ticks again."
+    )
+
+
+class SkipBody(Why):
+    """The tick that is left out."""
+
+    tick: Text = Field(max_length=50, description="A time with its offset.")
+
+
+@schedules.post("/schedules/{name}/skip", response_model=ScheduleAnswerDocument)
+def skip(ask: Ask, name: str, body: SkipBody) -> Response:
+    """Leave a tick out: it gets no run any more. As `unstuck schedule skip NAME TICK --json`."""
+    return _answer(ask, ask.client.schedules.skip(name, body.tick, reason=body.reason, by=ask.by(body.by)))
+
+
+@schedules.post("/schedules/{name}/backfill", response_model=ScheduleAnswerDocument)
+def backfill(ask: Ask, name: str, body: BackfillBody) -> Response:
+    """Run the ticks of a time that is past, at low priority: as `unstuck schedule backfill NAME --json`."""
+    how: dict[str, Any] = {"parallel": body.parallel, "redo": body.redo, "backwards": body.backwards}
+    how["from_here"] = body.from_here
+    more = {**how, "reason": body.reason, "by": ask.by(body.by)}
+    return _answer(ask, ask.client.schedules.backfill(name, body.first, body.last, **more))
+
+
+@schedules.post("/schedules/{name}/backfill/{command}", response_model=ScheduleAnswerDocument)
+def command_backfill(ask: Ask, name: str, command: BackfillCommand, body: Why = NO_WHY) -> Response:
+    """Pause, resume or cancel the backfill of a schedule."""
+    done = ask.client.schedules.command_backfill(name, command, reason=body.reason, by=ask.by(body.by))
+    return _answer(ask, done)
+
+
+@schedules.post("/schedules/{name}/remove", response_model=ScheduleAnswerDocument)
+def remove(ask: Ask, name: str, body: Why = NO_WHY) -> Response:
+    """Forget a schedule; the jobs of its runs stay: as `unstuck schedule remove NAME`."""
+    text = ask.client.schedules.remove(name, reason=body.reason, by=ask.by(body.by))
+    return ask.answer(ScheduleAnswerDocument(name=name, answer=Answer.DONE, status=None, text=text))
+
+
+@schedules.post("/schedules/{name}/{command}", response_model=ScheduleAnswerDocument)
+def command(ask: Ask, name: str, command: ScheduleCommand, body: Why = NO_WHY) -> Response:
+    """Pause, resume, run or stop a schedule: as `unstuck schedule COMMAND NAME --json`."""
+    return _answer(ask, ask.client.schedules.command(name, command, reason=body.reason, by=ask.by(body.by)))
+
+
+def _answer(ask: Asked, done: ScheduleResult) -> Response:
+    return refused(done.text) if done.answer is Answer.REFUSED else ask.answer(ScheduleAnswerDocument.of_result(done))

@@ -1,0 +1,130 @@
+"""The screen of the fleet: runners, coordinators, offers, pools, findings of the doctor, dead letters, notices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from unstuck.coordinator.store.dead_letter_store import unreadable
+from unstuck.coordinator.store.reports import DeadLetter
+from unstuck.doctor.examine import Doctor
+from unstuck.doctor.finding import Finding, Level
+from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.redis_url import without_password
+from unstuck.views.fleet_view import FleetView
+from unstuck.views.running_code import SHORT, different_code
+from unstuck.web.actions import Action, dead_letter_actions
+from unstuck.web.paging import is_entry, part_of
+from unstuck.web.rendering import client_of, page
+
+MOST = 100  # runners of one page
+LETTERS, NOTICES = 50, 50
+EXAMINED_FOR = 30.0  # seconds for which findings of the doctor are shown again
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerRow:
+    """One runner. ``does``: what it is at, in words, where it runs no attempt."""
+
+    one: RunnerStatus
+    does: str
+    code: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.one.host}:{self.one.pid}"
+
+
+@dataclass(frozen=True, slots=True)
+class LetterRow:
+    """A dead letter. ``why_not``: why it cannot be replayed; empty if it can."""
+
+    one: DeadLetter
+    why_not: str
+    actions: Sequence[Action]
+
+
+def fleet(request: Request) -> Response:
+    client = client_of(request)
+    view = client.fleet(wanted=False)  # a look at each open job: the doctor finds the queues that nobody listens to
+    part = part_of(runners_of(view), request.query_params, MOST, lambda row: row.name)
+    return page(
+        request,
+        "fleet.html",
+        fleet=view,
+        part=part,
+        mixed=list(different_code(view.runners).values()),
+        offers=client.offers(),
+        pools=client.pools.all(),
+        dead=client.dead_letters.count(),
+        waiting=len(client.notices.waiting(NOTICES)),
+        place=without_password(client.settings.redis_url),
+        heard=sum(not one.silent for one in view.runners),
+        deciding=sum(not one.silent for one in view.coordinators),
+    )
+
+
+def runners_of(view: FleetView) -> list[RunnerRow]:
+    """The lines of the runners: those first that are silent or unfit, then those that work for longest."""
+
+    def rank(one: RunnerStatus) -> tuple[int, float, str, int]:
+        kind = 0 if one.silent else 1 if one.unfit else 2 if one.job else 3
+        return kind, one.since or view.at, one.host, one.pid
+
+    return [
+        RunnerRow(one, _does(one), " ".join(f"{name}:{digest[:SHORT]}" for name, digest in sorted(one.code.items())))
+        for one in sorted(view.runners, key=rank)
+    ]
+
+
+def _does(one: RunnerStatus) -> str:
+    if one.silent:
+        return "not heard of any more"
+    if one.unfit:
+        return f"unfit for Spark: {one.unfit}"
+    return "idle" if one.idle_since is not None else "takes nothing more: its worker stops"
+
+
+def doctor(request: Request) -> Response:
+    """The findings of the doctor, as this host sees the installation."""
+    found: Doctor = request.app.state.doctor
+    findings = in_order(found.examine(EXAMINED_FOR))
+    return page(request, "doctor.html", findings=findings, well=sum(one.level is Level.OK for one in findings))
+
+
+def in_order(findings: Sequence[Finding]) -> list[Finding]:
+    """The worst first."""
+    levels = (Level.PROBLEM, Level.WARNING, Level.OK)
+    return sorted(findings, key=lambda one: levels.index(one.level))
+
+
+def dead_letters(request: Request) -> Response:
+    letters, before = client_of(request).dead_letters, request.query_params.get("before", "")
+    found = letters.newest(LETTERS + 1, before if is_entry(before) else "")
+    rows = [letter_row(one) for one in found[:LETTERS]]
+    older = rows[-1].one.id if len(found) > LETTERS else ""
+    seen = ([row.one.id for row in rows], older)
+    return page(request, "dead_letters.html", seen=seen, rows=rows, total=letters.count(), older=older)
+
+
+def letter_row(one: DeadLetter) -> LetterRow:
+    why_not = unreadable(one)
+    return LetterRow(one, why_not, dead_letter_actions(one.id, unreadable=bool(why_not)))
+
+
+def notices(request: Request) -> Response:
+    known = client_of(request).notices
+    waiting, sent = known.waiting(NOTICES)[:NOTICES], known.sent(NOTICES)
+    return page(request, "notices.html", seen=(waiting, sent), waiting=waiting, sent=sent)
+
+
+ROUTES = [
+    Route("/fleet", fleet),
+    Route("/fleet/doctor", doctor),
+    Route("/fleet/dead", dead_letters),
+    Route("/fleet/notices", notices),
+]

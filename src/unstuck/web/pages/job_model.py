@@ -1,0 +1,131 @@
+"""Models of the screens of one job, made from its view. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from urllib.parse import quote
+
+from unstuck.coordinator.explain.explanation import Explanation
+from unstuck.coordinator.model.status import GroupState, Status
+from unstuck.tasks.spec.outputs import REJECTED
+from unstuck.views.jobs.job_facts import GroupView
+from unstuck.views.jobs.job_lines import Line, lines_of, member_line
+from unstuck.views.jobs.job_views import ForkView, JobView
+from unstuck.web.paging import Part, part_of
+
+A_PAGE = 100  # groups, or members of a fork
+ERRORS = 5  # groups whose errors are written out
+EXPLAINED = 20  # explanations that are written out
+_TO_LOOK_AT = (GroupState.FAILED, GroupState.BACKOFF, GroupState.CANCELING, GroupState.RUNNING, GroupState.QUEUED)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One explanation, of all ``subjects`` that it is the same for."""
+
+    subjects: tuple[str, ...]
+    more: int
+    one: Explanation
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRows:
+    """One output of a job, over all its groups: good rows, rejected ones, and these by rule."""
+
+    name: str
+    rows: int
+    rejected: int
+    rules: tuple[tuple[str, int], ...]
+
+
+def job_href(job: str, *below: str) -> str:
+    return "/".join(["/jobs", quote(job, safe=""), *(quote(one, safe="") for one in below)])
+
+
+def anchor(group: str) -> str:
+    """The id of the line of a group."""
+    return f"group-{group}"
+
+
+def page_of_groups(view: JobView, query: Mapping[str, str]) -> Part[Line]:
+    """The groups of a job as `unstuck show` has them; where there are many, those that need a look come first."""
+    blocks: list[list[Line]] = []
+    for line in lines_of(view, view.at):
+        if line.member and blocks:
+            blocks[-1].append(line)
+        else:
+            blocks.append([line])
+    if len(blocks) > A_PAGE:
+        blocks.sort(key=lambda block: _rank(block[0].state))
+    part = part_of(blocks, query, A_PAGE)
+    return part.showing([line for block in part.items for line in block])
+
+
+def page_of_members(view: JobView, fork: ForkView, query: Mapping[str, str]) -> Part[Line]:
+    """The members of a fork that have a record, those that need a look first."""
+    part = part_of(sorted(fork.members, key=lambda member: _rank(member.state)), query, A_PAGE)
+    return part.showing([member_line(view, fork, member, view.at) for member in part.items])
+
+
+def _rank(state: str) -> int:
+    return next((n for n, one in enumerate(_TO_LOOK_AT) if one == state), len(_TO_LOOK_AT))
+
+
+def told_of(view: JobView, only: str = "") -> tuple[list[Told], int]:
+    """Why the groups of a job wait, as `unstuck why` says it, and how many explanations are not among these.
+
+    Neighbours whose explanation is the same are told together.
+
+    Args:
+        only: of this group, or of the members of this fork; empty: of all.
+    """
+    found = [
+        one for subject, one in view.why.items() if subject != view.job.id and only in ("", subject, _fork_of(subject))
+    ]
+    told = []
+    for _, run in groupby(found, _explained):
+        alike = list(run)
+        told.append(Told(tuple(one.subject for one in alike[:8]), len(alike[8:]), alike[0]))
+    return told[:EXPLAINED], len(told[EXPLAINED:])
+
+
+def _explained(one: Explanation) -> tuple[object, ...]:
+    return (one.state, one.what, one.since, one.tried, one.next, one.ends, one.help, one.stack)
+
+
+def _fork_of(subject: str) -> str:
+    return subject.partition("[")[0]
+
+
+def errors_of(view: JobView, only: str = "") -> tuple[list[GroupView], int]:
+    """Groups that failed or are recovering, and how many are not among these. ``only``: as `told_of`."""
+    failed = [one for one in view.failed if only in ("", one.id, _fork_of(one.id))]
+    return failed[:ERRORS], len(failed[ERRORS:])
+
+
+def outputs_of(members: Sequence[GroupView]) -> list[OutputRows]:
+    """The outputs of these groups, with their rows."""
+    rows, rejected, rules = Counter[str](), Counter[str](), dict[str, Counter[str]]()
+    for member in members:
+        rows.update({name: count for name, count in member.rows.items() if not _is_rejects(name, member)})
+        for name, one in member.quality.items():
+            rejected[name] += one["rejected"]
+            rules.setdefault(name, Counter()).update(one["rules"])
+    return [OutputRows(name, rows[name], rejected[name], tuple(rules.get(name, {}).items())) for name in rows]
+
+
+def _is_rejects(name: str, member: GroupView) -> bool:
+    return name.removesuffix(REJECTED) in member.rejected and name.endswith(REJECTED)
+
+
+def finished_text(view: JobView) -> str:
+    """How a job ended, in a sentence; empty while it goes on, and where its reason says it."""
+    job = view.job
+    if job.status is not Status.FINISHED:
+        return ""
+    if not job.version:
+        return "It has finished. It had nothing to publish."
+    return f"It has finished, and published version {job.version} of {job.warehouse}."

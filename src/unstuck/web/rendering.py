@@ -1,0 +1,198 @@
+"""Renders the pages: the templates, their filters, and the answer 304 where nothing has changed since the last look.
+
+Every text is escaped, and its control characters are replaced: jobs, errors and reasons are data of others.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import secrets
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from unstuck.client.client import Client
+from unstuck.coordinator.explain.stack_words import stack_lines
+from unstuck.coordinator.publishing.breaker import CircuitBreaker
+from unstuck.graph.status_marks import css_class, mark
+from unstuck.tasks.duration import format_duration
+from unstuck.tasks.terminal_text import printable
+from unstuck.views.words import one_line
+from unstuck.web.safety import HEADERS
+
+HERE = Path(__file__).parent
+POLL = 5  # seconds between two looks of a visible tab
+AGES = 30  # seconds for which a page may say "3m ago" before it is rendered anew although nothing has changed
+SCREENS = (
+    ("Now", "/"),
+    ("Jobs", "/jobs"),
+    ("Schedules", "/schedules"),
+    ("Datasets", "/datasets"),
+    ("Fleet", "/fleet"),
+)
+_HTMX = json.dumps(
+    {
+        "allowEval": False,
+        "allowScriptTags": False,
+        "includeIndicatorStyles": False,
+        "historyCacheSize": 0,
+        "selfRequestsOnly": True,
+        "timeout": 10_000,  # milliseconds
+        # While nothing can be asked, the last answer stays; live.js says so.
+        "responseHandling": [
+            {"code": "2..", "swap": True},
+            {"code": "304", "swap": False},
+            {"code": "5..", "swap": False, "error": True},
+            {"code": "...", "swap": True, "error": True},
+        ],
+    }
+)
+
+
+def client_of(request: Request) -> Client:
+    """The client of this process."""
+    found: Client = request.app.state.client
+    return found
+
+
+def log_breaker(request: Request) -> CircuitBreaker:
+    """The breaker of this page for reading logs: not every poll asks a warehouse that hangs."""
+    found: CircuitBreaker = request.app.state.log_breaker
+    return found
+
+
+def unchanged(request: Request, seen: object) -> Response | None:
+    """The answer 304 if this browser has the page that is made from ``seen``; None: it is to be rendered.
+
+    For a screen that has more to ask once it knows that something changed; `page` does the same by itself.
+    """
+    if request.headers.get("if-none-match") != _tag(request, seen):
+        return None
+    return Response(status_code=304, headers={"ETag": _tag(request, seen)})
+
+
+def page(request: Request, template: str, *, seen: object = None, status: int = 200, **model: Any) -> Response:
+    """The page ``template`` with the values of ``model``.
+
+    Args:
+        seen: all that the page was made from, or what changes with it (the commit ids of its jobs): where that is the
+            same as at the last look of this browser, the answer is 304 and nothing is rendered. None: always rendered.
+    """
+    if seen is not None and (same := unchanged(request, seen)):
+        return same
+    state, path, query = request.app.state, request.url.path, request.query_params
+    tag = "" if seen is None else _tag(request, seen)
+    text = (
+        environment()
+        .get_template(template)
+        .render(
+            **model,
+            request=request,
+            now=time.time(),
+            poll=POLL if request.method == "GET" else 0,
+            tag=tag,
+            url=_address(request),
+            screens=[(name, href, _is_current(href, path)) for name, href in SCREENS],
+            read_only=state.read_only,
+            user=request.scope.get("unstuck.user", ""),
+            said=state.answers.text(query.get("said", "")),
+            once=lambda: secrets.token_hex(8),
+            htmx_config=_HTMX,
+        )
+    )
+    # Errors of user code may hold half of a surrogate pair.
+    return HTMLResponse(text.encode(errors="replace"), status, {**HEADERS, **({"ETag": tag} if tag else {})})
+
+
+def _address(request: Request) -> str:
+    """The address by which a live part is asked for again: without what was said once."""
+    return str(request.url.remove_query_params("said").replace(scheme="", netloc=""))
+
+
+def _tag(request: Request, seen: object) -> str:
+    state = request.app.state
+    parts = (seen, _address(request), request.scope.get("unstuck.user", ""), state.read_only, state.started)
+    return f'"{hashlib.sha256(repr((*parts, int(time.time() // AGES))).encode(errors="replace")).hexdigest()[:32]}"'
+
+
+def _is_current(href: str, path: str) -> bool:
+    return path == href or (href != "/" and path.startswith(f"{href}/"))
+
+
+@cache
+def environment() -> Environment:
+    """The templates with their filters and functions."""
+    made = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "ago": ago,
+        "at": clock_time,
+        "lasting": lasting,
+        "status": status,
+        "duration": lambda seconds: "" if seconds is None else format_duration(max(0.0, seconds)),
+        "number": lambda number: "" if number is None else f"{number:,}",
+        "one_line": one_line,
+    }
+    made.globals["asset"] = asset
+    made.globals["stack_lines"] = stack_lines
+    return made
+
+
+def _shown(value: object) -> object:
+    return printable(value) if type(value) is str else value
+
+
+def status(word: str) -> Markup:
+    """A status or a state with its sign and in its colour, which say nothing that the word does not."""
+    sign = mark(word).symbol
+    return Markup('<span class="status {}" data-sign="{}">{}</span>').format(css_class(word), sign, str(word))
+
+
+def ago(at: float | None, now: float | None = None) -> Markup:
+    """A time as people count it: ``3m05s ago``; the time itself, with its zone, is in the title. Empty for no time."""
+    if not at:
+        return Markup("")
+    apart = (time.time() if now is None else now) - at
+    return _time(at, f"{format_duration(apart)} ago" if apart >= 0 else f"in {format_duration(-apart)}")
+
+
+def lasting(since: float) -> Markup:
+    """For how long something has stood since then: ``3m05s``; the time itself, with its zone, is in the title."""
+    return _time(since, format_duration(max(0.0, time.time() - since)))
+
+
+def clock_time(at: float | None) -> Markup:
+    """A time by the clock of this host, with its offset from UTC. Empty for no time."""
+    return _time(at, _local(at).strftime("%Y-%m-%d %H:%M:%S")) if at else Markup("")
+
+
+def _time(at: float, text: str) -> Markup:
+    local = _local(at)
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+        local.isoformat(timespec="seconds"), local.isoformat(sep=" ", timespec="seconds"), text
+    )
+
+
+def _local(at: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(at, datetime.UTC).astimezone()
+
+
+@cache
+def asset(name: str) -> str:
+    """The address of a static file, which changes with its content: browsers keep it until then."""
+    digest = hashlib.sha256((HERE / "static" / name).read_bytes()).hexdigest()[:12]
+    return f"/static/{name}?v={digest}"

@@ -1,0 +1,287 @@
+"""The screen Now: what is not well comes first, each with its sentence, however many jobs there are."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from starlette.testclient import TestClient
+
+from tests.cli.conftest import ByHand, Cli
+from tests.support.servers import RedisServer
+from unstuck.client import now
+from unstuck.client.now import MOST, Seen, ended_lately, troubles
+from unstuck.coordinator.model.backlog import Backlog, StreamBacklog
+from unstuck.coordinator.model.listed_job import ListedJob
+from unstuck.coordinator.model.notice import Told
+from unstuck.coordinator.model.schedule_record import RunSuccess
+from unstuck.coordinator.model.status import Status
+from unstuck.coordinator.notices.rules.expected import Expected
+from unstuck.coordinator.reconcile.expected_jobs import ExpectedJobs
+from unstuck.coordinator.spec.notify_spec import FleetRule
+from unstuck.coordinator.store.answers import CommitAnswer
+from unstuck.coordinator.store.expected_job_store import ExpectedJobsStore
+from unstuck.coordinator.store.job_store import Store
+from unstuck.coordinator.store.schedule_store import ScheduleChange, ScheduleStore
+from unstuck.tasks.protocol.keys import Keys
+from unstuck.tasks.protocol.processes import CoordinatorStatus, ProcessRegistry, RunnerStatus
+from unstuck.views.fleet_view import QueueView
+
+ALONE = {"name": "load", "retry": {"max": 0}}
+
+
+def coordinator_lives(client: redis.Redis) -> None:
+    one = CoordinatorStatus(id="c", host="host", pid=1, seen=0.0, queues=("control",))
+    ProcessRegistry(client, Keys()).note(lambda now: replace(one, seen=now))
+
+
+def lines(browser: TestClient) -> str:
+    """The section of what is not well, without markup."""
+    text = browser.get("/").text
+    section = text[text.index('id="not-well"') : text.index("</section>")]
+    return " ".join(re.sub(r"<[^>]+>", " ", section).split())
+
+
+def schedule(hand: ByHand, name: str = "nightly") -> None:
+    step = {"name": "load", "spark": False, "steps": [{"python": "some.where:step"}]}
+    hand.client.schedules.set({"name": name, "schedule": {"every": "1h"}, "groups": [step]})
+
+
+def test_where_all_is_well_it_says_so(browser: TestClient, client: redis.Redis) -> None:
+    coordinator_lives(client)
+    assert lines(browser).endswith("All is well.")
+
+
+def test_a_fleet_without_a_coordinator_comes_first(browser: TestClient, hand: ByHand, client: redis.Redis) -> None:
+    job = hand.submit(ALONE)
+    hand.decide(job)
+    hand.fail(job, "load", "no")
+    assert "SILENT No coordinator is heard of" in lines(browser).split("FAILED")[0]
+    coordinator_lives(client)
+    assert "No coordinator" not in lines(browser)
+
+
+def test_a_job_that_failed_is_shown_with_its_error_until_one_of_its_name_runs_again(
+    browser: TestClient, hand: ByHand
+) -> None:
+    job = hand.submit(ALONE, name="night")
+    hand.decide(job)
+    hand.fail(job, "load", "no such column: price")
+    assert "job night FAILED" in lines(browser)
+    assert "no such column: price" in lines(browser)
+    hand.client.retry(job)
+    assert "night" not in lines(browser)
+
+
+def test_a_job_that_is_tried_again_says_what_failed_and_when_the_next_try_is(browser: TestClient, hand: ByHand) -> None:
+    job = hand.submit({"name": "load", "retry": {"max": 3, "backoff": "1h"}}, name="night")
+    hand.decide(job)
+    hand.fail(job, "load", "the source is down", recoverable=True)
+    hand.decide(job)
+    assert hand.view(job).job.status is Status.RETRYING
+    assert re.search(r"job night RETRYING .*the source is down", lines(browser))
+
+
+def test_a_schedule_that_fails_or_is_late_or_behind_is_shown(
+    browser: TestClient, hand: ByHand, client: redis.Redis
+) -> None:
+    for name in ("well", "late", "behind"):
+        schedule(hand, name)
+    store, now = ScheduleStore(client, Keys()), hand.client.fleet().at
+    client.zadd(Keys().schedules_due, {"late": now - 600, "well": now + 600, "behind": now + 600})
+    store.note_backlog("behind", Backlog(now, {"/in": StreamBacklog(new=3, bytes=10, looked=3, since=now - 7200)}))
+    found = lines(browser)
+    assert "schedule late LATE" in found
+    assert re.search(r"schedule behind BEHIND /in: 3 unread files", found)
+    assert "schedule well" not in found
+    record = store.load("behind")
+    assert record is not None
+    for left, shown in ((0, False), (2, True)):  # a run has ended since the look, and has read all, or all it may
+        read = replace(record, last_success=RunSuccess("j", now, now + 1, left=left))
+        assert store.commit(ScheduleChange(f"c{left}", record.commit, read, (), due=now + 600)) is CommitAnswer.APPLIED
+        assert ("schedule behind BEHIND" in lines(browser)) is shown
+        record = store.load("behind")
+        assert record is not None
+
+
+def test_a_schedule_that_has_missed_its_deadline_is_shown_though_nothing_of_it_failed(
+    browser: TestClient, hand: ByHand, client: redis.Redis
+) -> None:
+    """Nobody is told twice what is late: the notice that was sent stands on the record."""
+    schedule(hand)
+    store = ScheduleStore(client, Keys())
+    record = store.load("nightly")
+    assert record is not None
+    told = {"late: 06:00": Told(since=record.made_at, at=record.made_at, to=("ops",))}
+    late = replace(record, told=told)
+    store.commit(ScheduleChange("a", record.commit, late, (), due=record.made_at + 9e9))
+    assert "schedule nightly LATE no run has ended well by its deadline" in lines(browser)
+    over = replace(late, told={"late: 06:00": replace(told["late: 06:00"], over=record.made_at + 1)})
+    store.commit(ScheduleChange("b", "a", over, (), due=record.made_at + 9e9))
+    assert "nightly" not in lines(browser)
+
+
+def test_a_job_that_a_rule_of_the_fleet_expects_is_late_until_one_of_its_name_has_ended_well(
+    browser: TestClient, hand: ByHand, client: redis.Redis
+) -> None:
+    """Given a deadline that has passed since it is expected, and a schedule that took over a late name."""
+    store, long_ago = ExpectedJobsStore(client, Keys()), hand.client.fleet().at - 3 * 86400
+    for name in ("export", "taken_over"):
+        store.note(name, "", Expected(since=long_ago).to_json(), ())
+    on = [{"late": "00:00 UTC"}, "recovered"]
+    rules = (FleetRule.model_validate({"on": on, "to": "ops", "names": ["export", "taken_over"]}),)
+
+    def look() -> str:
+        ExpectedJobs(ExpectedJobsStore(client, Keys()), rules).run()
+        schedule(hand, "taken_over")
+        return lines(browser)
+
+    assert re.search(r"job export LATE no run has ended well by 00:00 of [-\d]+ \(UTC\); no job of this name", look())
+    job = hand.submit(ALONE, name="export")
+    assert f"job {job}, the newest, is PENDING" in look()
+    assert "taken_over" not in look()
+    assert [one.name for one in hand.client.late_jobs()] == ["export"]
+    hand.decide(job)
+    hand.succeed(job, "load")
+    hand.decide(job)
+    assert "export" not in look()
+
+
+def test_a_damaged_record_of_an_expected_job_hides_no_other_and_is_begun_anew(
+    browser: TestClient, hand: ByHand, client: redis.Redis, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    cli = Cli(redis_server.url, tmp_path)
+    store, at = ExpectedJobsStore(client, Keys()), hand.client.fleet().at
+    late = Expected(since=at - 90, told={"late: 06:00": Told(since=at - 60, at=at - 60, to=("ops",))})
+    store.note("export", "", late.to_json(), ())
+    client.hset(Keys().expected_state, "damaged", "{")
+    damaged, export = hand.client.late_jobs()
+    assert (damaged.name, damaged.since, export.name, export.since) == ("damaged", 0.0, "export", at - 60)
+    assert "not known: its record cannot be read" in damaged.text
+    assert "job damaged LATE whether it is late is not known" in lines(browser)
+    assert "damaged" in cli("list", "--late").stdout
+    assert [one["since"] is None for one in cli.json("list", "--late")] == [True, False]
+    ExpectedJobs(
+        store, (FleetRule.model_validate({"on": [{"late": "06:00"}], "to": "ops", "names": ["damaged"]}),)
+    ).run()
+    assert [one.name for one in hand.client.late_jobs()] == ["export"]
+
+
+def failed(hand: ByHand, name: str) -> str:
+    job = hand.submit(ALONE, name=name)
+    hand.decide(job)
+    hand.fail(job, "load", "no source")
+    return job
+
+
+def test_a_failed_job_is_listed_until_another_job_of_its_name_is_submitted(hand: ByHand) -> None:
+    def problems() -> list[str]:
+        return [one.job.id for one in troubles(Seen.of(hand.client)) if one.kind == "job" and one.job is not None]
+
+    first = failed(hand, "first")
+    jobs = [hand.submit(ALONE, name=f"later{number}") for number in range(now.LATELY + 5)]
+    assert first not in [job.id for job in hand.client.jobs(limit=now.LATELY)]
+    assert problems() == [first]
+    again = hand.submit(ALONE, name="first")
+    assert problems() == []
+    hand.decide(again)
+    second = failed(hand, "first")
+    assert problems() == [second]
+    hand.succeed(again, "load")
+    assert problems() == [second], "an older job of the name that finishes later says nothing of it"
+    assert len(jobs) == now.LATELY + 5
+
+
+def test_a_failed_job_that_leaves_the_store_leaves_the_index_of_failed_jobs(hand: ByHand, client: redis.Redis) -> None:
+    kept, left = failed(hand, "kept"), failed(hand, "left")
+    client.zadd(Keys().ended, {left: 1.0})
+    assert Store(hand.settings, client).forget_ended(2.0) == 1
+    assert client.hgetall(Keys().failed) == {"kept": kept}
+
+
+def test_a_schedule_that_cannot_be_read_hides_nothing(browser: TestClient, hand: ByHand, client: redis.Redis) -> None:
+    for name in ("damaged", "late"):
+        schedule(hand, name)
+    client.zadd(Keys().schedules_due, {"late": 1.0, "damaged": 1.0})
+    client.hset(Keys().of_schedule("damaged").schedule, "record", "{")
+    for name, line in (("fine", "["), ("odd", '{"status": "WHAT"}'), ("less", '{"status": "WAITING"}')):
+        schedule(hand, name)
+        client.hset(Keys().schedules, name, line)
+        client.hset(Keys().backlogs, name, "{")
+    assert "schedule late LATE" in lines(browser)
+    assert "the record of schedule damaged cannot be read" in lines(browser)
+
+
+def test_a_pool_without_slots_is_told_while_work_waits_for_one(browser: TestClient, hand: ByHand) -> None:
+    hand.client.pools.set("jdbc", 0)
+    assert "jdbc" not in lines(browser)
+    hand.decide(hand.submit({**ALONE, "pool": "jdbc"}))
+    assert "pool jdbc WAITING It has 0 slots" in lines(browser)
+
+
+def test_dead_letters_are_counted(browser: TestClient, hand: ByHand) -> None:
+    hand.client.dead_letters.add_refused("unstuck.submit", "no such file", {"by": "app"})
+    assert "1 dead letter waits for a person" in lines(browser)
+
+
+def seen(hand: ByHand, **more: Any) -> Seen:
+    return replace(Seen.of(hand.client), **more)
+
+
+def listed(number: int, status: Status, name: str = "night", **more: Any) -> ListedJob:
+    at = 1_000_000.0 + number
+    return ListedJob(f"job{number}", name, status, at, at, at if status.terminal else 0.0, {}, 1, 0, None, **more)
+
+
+def test_a_job_that_waits_long_for_its_first_worker_is_not_well_and_one_that_just_came_is(hand: ByHand) -> None:
+    def waits(submitted: float) -> list[str]:
+        one = replace(listed(0, Status.PENDING), submitted_at=submitted, started_at=0.0)
+        return [found.status for found in troubles(seen(hand, at=1000.0, going_on=[one])) if found.kind == "job"]
+
+    assert (waits(900.0), waits(990.0)) == (["PENDING"], [])
+
+
+def test_a_queue_whose_runners_are_all_at_work_is_told_once_its_work_has_waited(hand: ByHand) -> None:
+    fleet = hand.client.fleet()
+    busy = RunnerStatus(id="r", host="host", pid=1, worker_pid=1, queues=("light",), seen=fleet.at, job="j", group="g")
+
+    def told(waited: float) -> list[str]:
+        queue = QueueView("light", 3, 1, fleet.at - waited)
+        known = replace(fleet, runners=(busy,), queues=(queue,))
+        return [one.name for one in troubles(seen(hand, fleet=known)) if one.kind == "queue"]
+
+    assert (told(300.0), told(5.0)) == (["light"], [])
+
+
+def test_the_jobs_of_the_last_day_are_folded_by_name(hand: ByHand) -> None:
+    jobs = [listed(n, Status.FINISHED) for n in range(5)] + [listed(9, Status.FAILED), listed(7, Status.RUNNING)]
+    jobs += [listed(8, Status.CANCELED, "other"), listed(-100_000, Status.FINISHED, "old")]
+    night, other = ended_lately(seen(hand, at=1_000_010.0, newest=jobs))
+    assert (night.job.id, dict(night.counts)) == ("job9", {Status.FINISHED: 5, Status.FAILED: 1})
+    assert (other.job.name, dict(other.counts)) == ("other", {Status.CANCELED: 1})
+
+
+def test_the_screen_asks_a_fixed_number_of_questions_however_many_jobs_there_are(
+    browser: TestClient, hand: ByHand, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And explains no more than it shows."""
+    monkeypatch.setattr(now, "EXPLAIN_WITHIN", 600.0)  # else a busy machine asks fewer
+
+    def questions() -> int:
+        before = client.info("stats")["total_commands_processed"]
+        assert browser.get("/").status_code == 200
+        return int(client.info("stats")["total_commands_processed"] - before)
+
+    def fill(count: int) -> None:
+        for number in range(count):
+            hand.submit(ALONE, name=f"job-{number}")
+            schedule(hand, f"schedule-{number}")
+
+    fill(2 * MOST)
+    few = questions()
+    fill(4 * MOST)
+    assert questions() == pytest.approx(few, abs=5)

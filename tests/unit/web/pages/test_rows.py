@@ -1,0 +1,71 @@
+"""The lines of lists: in which order they stand, and what is added up in them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.coordinator.schedules.test_decide_schedule import STANDS, T0
+from unstuck.coordinator.model.schedule_record import RunFailure, ScheduleStatus
+from unstuck.coordinator.schedules.decide_schedule import settled
+from unstuck.coordinator.schedules.schedule_view import ScheduleView, view_of
+from unstuck.tasks.protocol.processes import RunnerStatus
+from unstuck.tasks.warehouse.marker import DataFile
+from unstuck.views.fleet_view import FleetView
+from unstuck.web.pages.datasets import PartitionRow, partitions_of
+from unstuck.web.pages.fleet import runners_of
+from unstuck.web.pages.schedules import in_order
+
+
+def test_the_files_and_rows_of_a_partition_are_added_up_and_the_last_one_comes_first() -> None:
+    days = ("02", "01", "02", None, "02")
+    files = [DataFile(f"{n}.parquet", 10 + n, 1, {"day": day, "air": "UA"}) for n, day in enumerate(days)]
+    assert partitions_of([*files, DataFile("plain.parquet", 99, 1)]) == [
+        PartitionRow("day=null, air=UA", 13, 1),
+        PartitionRow("day=02, air=UA", 36, 3),
+        PartitionRow("day=01, air=UA", 11, 1),
+    ]
+
+
+def runner(number: int, **more: Any) -> RunnerStatus:
+    return RunnerStatus(id=str(number), host="host", pid=number, worker_pid=1, queues=("light",), seen=T0, **more)
+
+
+def test_runners_that_need_a_look_come_first_and_then_those_that_have_worked_longest() -> None:
+    runners = (
+        *(runner(number, idle_since=T0) for number in (1, 2)),
+        *(runner(3, job="a", claimed_at=T0 - 10), runner(4, job="b", claimed_at=T0 - 900)),
+        *(runner(5, unfit="no Java", idle_since=T0), runner(6, silent=True, job="c", claimed_at=T0 - 5)),
+    )
+    assert [row.one.pid for row in runners_of(fleet_of(*runners))] == [6, 5, 4, 3, 1, 2]
+    assert [row.one.pid for row in runners_of(fleet_of(*reversed(runners)))] == [6, 5, 4, 3, 1, 2]
+
+
+def fleet_of(*runners: RunnerStatus) -> FleetView:
+    return FleetView(at=T0, runners=runners, coordinators=(), queues=(), swept_at=T0)
+
+
+def schedule(name: str, status: ScheduleStatus, **more: Any) -> ScheduleView:
+    view = view_of(settled(replace(STANDS[status], name=name, **more), T0), T0, None)
+    assert view.schedule.status is status
+    return view
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_schedules_that_are_not_well_come_first_and_ended_ones_last_whatever_their_last_runs_were(
+    turned: bool,
+) -> None:
+    failure = RunFailure("job", T0, T0, "USER_ERROR", "it broke")
+    failed = {"failures": 3, "first_error": failure, "last_error": failure}
+    views = [
+        schedule("a_stopped", ScheduleStatus.STOPPED, **failed),
+        schedule("b_waits", ScheduleStatus.WAITING),
+        schedule("c_failed", ScheduleStatus.RETRYING, **failed),
+        schedule("d_finished", ScheduleStatus.FINISHED),
+        schedule("e_trouble", ScheduleStatus.PAUSED, **failed),
+        schedule("f_halted", ScheduleStatus.HALTED),
+    ]
+    order = [view.schedule.name[0] for view in in_order(views[::-1] if turned else views)]
+    assert order == ["f", "c", "e", "b", "a", "d"]
